@@ -1,0 +1,49 @@
+"""The GPU-memory toolkit for PyTorch. Importing it starts nothing and needs no torch."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ullage._errors import (
+        EmulationError,
+        ScriptError,
+        TorchMissingError,
+        UllageError,
+        UnknownGpuError,
+        UsageError,
+    )
+    from ullage.emulator import Emulation, emulate
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Emulation": "ullage.emulator",
+    "EmulationError": "ullage._errors",
+    "ScriptError": "ullage._errors",
+    "TorchMissingError": "ullage._errors",
+    "UllageError": "ullage._errors",
+    "UnknownGpuError": "ullage._errors",
+    "UsageError": "ullage._errors",
+    "emulate": "ullage.emulator",
+}
+__all__ = [  # noqa: RUF022  sorted as _HOMES, which a test compares
+    "Emulation",
+    "EmulationError",
+    "ScriptError",
+    "TorchMissingError",
+    "UllageError",
+    "UnknownGpuError",
+    "UsageError",
+    "emulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'ullage' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

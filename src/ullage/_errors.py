@@ -1,0 +1,43 @@
+"""The exceptions that ullage raises on purpose. It knows nothing of what raises them.
+
+UllageError                 everything below; carries the exit code of the command line
+├── UsageError              the caller asked for something that cannot be; the text says what can
+│   └── UnknownGpuError     no card, or more than one, answers to the name
+├── TorchMissingError       no PyTorch, or one without CUDA; the text is the install line
+├── EmulationError          this process cannot emulate a card (any more)
+└── ScriptError             the user's script could not be run to a result
+"""
+
+
+class UllageError(Exception):
+    """Base of every error that ullage raises on purpose."""
+
+    exit_code = 2
+
+
+class UsageError(UllageError):
+    """Report a request that cannot be carried out as it was given."""
+
+    exit_code = 2
+
+
+class UnknownGpuError(UsageError):
+    """Report a card name that no card, or more than one, answers to."""
+
+
+class TorchMissingError(UllageError):
+    """Report that there is no PyTorch built for CUDA to work with."""
+
+    exit_code = 4
+
+
+class EmulationError(UllageError):
+    """Report that this process cannot emulate a card, or emulates another one already."""
+
+    exit_code = 4
+
+
+class ScriptError(UllageError):
+    """Report that the user's script could not be run to a result."""
+
+    exit_code = 3

@@ -1,0 +1,58 @@
+"""Turn byte counts into text and text into byte counts.
+
+Powers of 1024 throughout. It does not know decimal units: "24GB" is read as 24 GiB, because that is what
+people mean by a 24 GB card, and text written here always says KiB, MiB, GiB or TiB.
+"""
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from ullage._errors import UsageError
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+
+_BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
+# The number of digits is bounded: int() refuses very long ones with an error that says nothing of sizes.
+_SIZE: Final = re.compile(
+    r"\s*([+-]?)([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*(?:([kmgt])i?)?b\s*", re.IGNORECASE
+)
+
+
+def is_size(text: str) -> bool:
+    """Tell whether a text is a number with a unit of bytes, of whatever sign."""
+    return _SIZE.fullmatch(text) is not None
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size such as "24GiB", "1.5 TiB", "512 MB" or "64 B" as bytes.
+
+    The unit is needed and its case is not looked at. KB, MB, GB and TB mean the same as KiB, MiB, GiB and TiB.
+    A fraction of a byte is dropped.
+
+    Raises:
+        UsageError: the text is not a size, or is negative.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a size; expected a number and a unit, such as 24GiB, 512 MiB or 1.5TiB")
+    sign, number, unit = match.groups(default="")
+    n_bytes = int(Fraction(number) * _BYTES_OF_UNIT[unit.lower()])
+    if sign == "-" and n_bytes:
+        raise UsageError(f"the size {text.strip()!r} is negative; expected one of zero bytes or more, such as 24GiB")
+    return n_bytes
+
+
+def text_of_bytes(n_bytes: int) -> str:
+    """Write bytes for people: "512 B", "12.3 MiB", "23.64 GiB", "1.50 TiB"."""
+    magnitude = abs(n_bytes)
+    if magnitude < KIB:
+        return f"{n_bytes} B"
+    for unit_bytes, unit, digits in ((KIB, "KiB", 1), (MIB, "MiB", 1), (GIB, "GiB", 2)):
+        # Rounded first, so that 1023.99 MiB becomes 1.00 GiB and not 1024.0 MiB.
+        if round(magnitude / unit_bytes, digits) < KIB:
+            return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
+    return f"{n_bytes / TIB:.2f} TiB"

@@ -1,0 +1,139 @@
+#define _GNU_SOURCE
+#include "card.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct card cards[MAX_DEVICES];
+static int count, cuda_version, cudnn_version;
+static _Thread_local int current;
+
+int card_configure(int devices, int cuda, int cudnn) {
+  if (devices < 0 || devices > MAX_DEVICES) return 0;
+  count = devices;
+  cuda_version = cuda;
+  cudnn_version = cudnn;
+  return 1;
+}
+
+int card_describe(int device, const char *name, const int64_t *figures, int figure_count) {
+  if (device < 0 || device >= count || figure_count != CARD_FIGURES) return 0;
+  strncpy(cards[device].name, name, sizeof cards[device].name - 1);
+  memcpy(cards[device].figure, figures, sizeof cards[device].figure);
+  return 1;
+}
+
+int card_count(void) { return count; }
+int card_cuda_version(void) { return cuda_version; }
+int card_cudnn_version(void) { return cudnn_version; }
+int card_current(void) { return current; }
+
+const struct card *card_get(int device) { return device >= 0 && device < count ? &cards[device] : NULL; }
+
+bool card_set_current(int device) {
+  if (device < 0 || device >= count) return false;
+  current = device;
+  return true;
+}
+
+/* ---- kernels: counted, and the last one of each thread is remembered by name */
+
+static atomic_uint_least64_t launches;
+static _Thread_local const void *last_launch;
+
+struct kernel_name {
+  const void *function;
+  const char *name;
+};
+static struct kernel_name *kernels;
+static size_t kernel_count, kernel_capacity;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void card_launch(const void *function) {
+  atomic_fetch_add(&launches, 1);
+  last_launch = function;
+}
+
+uint64_t card_launches(void) { return atomic_load(&launches); }
+
+void card_name_kernel(const void *function, const char *name) {
+  pthread_mutex_lock(&lock);
+  if (kernel_count == kernel_capacity) {
+    size_t wanted = kernel_capacity ? 2 * kernel_capacity : 4096;
+    struct kernel_name *grown = realloc(kernels, wanted * sizeof *grown);
+    if (grown) {
+      kernels = grown;
+      kernel_capacity = wanted;
+    }
+  }
+  if (kernel_count < kernel_capacity) kernels[kernel_count++] = (struct kernel_name){function, name};
+  pthread_mutex_unlock(&lock);
+}
+
+/* Asked only when a single byte is read back, so a walk through the list is fast enough. */
+static const char *kernel_name(const void *function) {
+  const char *name = NULL;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < kernel_count && !name; i++)
+    if (kernels[i].function == function) name = kernels[i].name;
+  pthread_mutex_unlock(&lock);
+  return name;
+}
+
+const char *card_last_kernel_name(void) { return last_launch ? kernel_name(last_launch) : NULL; }
+
+/* ---- handles */
+
+void *card_new_handle(size_t size) { return calloc(1, size < 16 ? 16 : size); }
+void card_drop_handle(void *handle) { free(handle); }
+
+/* ---- what nobody wrote */
+
+enum { UNWRITTEN_MAX = 512 };
+static struct {
+  char name[120];
+  uint64_t calls;
+} unwritten[UNWRITTEN_MAX];
+static int unwritten_total;
+
+int card_unwritten(const char *library, const char *function, int status) {
+  char name[120];
+  strncpy(name, library, sizeof name - 1);
+  name[sizeof name - 1] = 0;
+  strncat(name, ":", sizeof name - strlen(name) - 1);
+  strncat(name, function, sizeof name - strlen(name) - 1);
+  pthread_mutex_lock(&lock);
+  int i = 0;
+  while (i < unwritten_total && strcmp(unwritten[i].name, name) != 0) i++;
+  if (i < UNWRITTEN_MAX) {
+    if (i == unwritten_total) strcpy(unwritten[unwritten_total++].name, name);
+    unwritten[i].calls++;
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+int card_unwritten_count(void) { return unwritten_total; }
+
+const char *card_unwritten_name(int index, uint64_t *calls) {
+  if (index < 0 || index >= unwritten_total) return NULL;
+  *calls = unwritten[index].calls;
+  return unwritten[index].name;
+}
+
+/* ---- cuDNN plans */
+
+static atomic_int_least64_t largest_plan;
+static atomic_uint_least64_t plans;
+
+void card_note_plan(int64_t tensor_bytes) {
+  atomic_fetch_add(&plans, 1);
+  int64_t seen = atomic_load(&largest_plan);
+  while (tensor_bytes > seen && !atomic_compare_exchange_weak(&largest_plan, &seen, tensor_bytes)) {
+  }
+}
+
+int64_t card_largest_plan_bytes(void) { return atomic_load(&largest_plan); }
+uint64_t card_plans(void) { return atomic_load(&plans); }

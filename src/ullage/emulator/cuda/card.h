@@ -1,0 +1,111 @@
+/* The emulated cards: state shared by every emulated library (libullage_card.so).
+ *
+ * A card has a size and an address space, and it computes nothing. Device addresses come from a range that is
+ * reserved and never readable, so that a stray access fails at once and every address tells its device.
+ */
+#ifndef ULLAGE_CARD_H
+#define ULLAGE_CARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ULLAGE_API __attribute__((visibility("default")))
+
+/* A function without effect on memory or values: it succeeds and does nothing. Arguments are ignored, which the
+ * x86-64 calling convention allows. */
+#define ACCEPTS(function) \
+  ULLAGE_API int function(void) { return 0; }
+/* A function whose only effect is that kernels run on the card. */
+#define LAUNCHES(function)        \
+  ULLAGE_API int function(void) { \
+    card_launch(NULL);            \
+    return 0;                     \
+  }
+
+enum { MAX_DEVICES = 16 };
+#define PAGE_BYTES ((size_t)2 << 20) /* physical memory is handed out in pages of 2 MiB */
+
+/* What is known of a card. The order is that of `figures` in ullage/emulator/library.py. */
+enum card_figure {
+  CARD_TOTAL_BYTES,
+  CARD_CONTEXT_BYTES,
+  CARD_CUDNN_WORKSPACE_BYTES,
+  CARD_CC_MAJOR,
+  CARD_CC_MINOR,
+  CARD_SM_COUNT,
+  CARD_L2_BYTES,
+  CARD_SHARED_PER_BLOCK_OPTIN_BYTES,
+  CARD_SHARED_PER_SM_BYTES,
+  CARD_THREADS_PER_SM,
+  CARD_REGISTERS_PER_SM,
+  CARD_BLOCKS_PER_SM,
+  CARD_FIGURES
+};
+
+struct card {
+  char name[256];
+  int64_t figure[CARD_FIGURES];
+};
+
+/* ---- set once by the Python side, before torch is loaded */
+ULLAGE_API int card_configure(int count, int cuda_version, int cudnn_version);
+ULLAGE_API int card_describe(int device, const char *name, const int64_t *figures, int count);
+
+/* ---- the cards */
+ULLAGE_API int card_count(void);
+ULLAGE_API int card_cuda_version(void);  /* 13000 for CUDA 13.0 */
+ULLAGE_API int card_cudnn_version(void); /* 91900 for cuDNN 9.19.0 */
+ULLAGE_API const struct card *card_get(int device);
+ULLAGE_API int card_current(void); /* the calling thread's device */
+ULLAGE_API bool card_set_current(int device);
+
+/* ---- device memory. Sizes are bytes; an address is 0 where there was no room. */
+ULLAGE_API uint64_t card_allocate(int device, size_t size);
+ULLAGE_API bool card_free(uint64_t address);
+ULLAGE_API int64_t card_used_bytes(int device); /* the context included */
+ULLAGE_API int64_t card_free_bytes(int device);
+ULLAGE_API int64_t card_peak_used_bytes(int device);
+ULLAGE_API int card_device_of(uint64_t address); /* -1: not a device address */
+ULLAGE_API bool card_range_of(uint64_t address, uint64_t *base, size_t *size);
+
+/* Virtual memory management: reserve addresses, create pages, map the one to the other. */
+ULLAGE_API uint64_t card_reserve(int device, size_t size);
+ULLAGE_API bool card_unreserve(uint64_t address, size_t size);
+ULLAGE_API uint64_t card_create_pages(int device, size_t size); /* a handle, 0: no room */
+ULLAGE_API bool card_retain_pages(uint64_t handle);
+ULLAGE_API bool card_release_pages(uint64_t handle);
+ULLAGE_API bool card_map(uint64_t address, size_t size, uint64_t handle);
+ULLAGE_API bool card_unmap(uint64_t address, size_t size);
+ULLAGE_API uint64_t card_mapped_handle(uint64_t address); /* retains it */
+
+/* Pinned host memory, told from pageable by its range. */
+ULLAGE_API void *card_pin_allocate(size_t size);
+ULLAGE_API bool card_pin_free(void *address);
+ULLAGE_API bool card_pin_register(void *address, size_t size);
+ULLAGE_API bool card_pin_unregister(void *address);
+ULLAGE_API bool card_is_pinned(const void *address);
+
+/* ---- values: a card computes nothing. What the host wrote a moment ago comes back, everything else is zero. */
+ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
+ULLAGE_API void card_fill(void *destination, int value, size_t size);
+ULLAGE_API void card_launch(const void *function); /* some kernel ran on the card */
+ULLAGE_API const char *card_last_kernel_name(void); /* of the calling thread; NULL: unknown */
+ULLAGE_API uint64_t card_launches(void);
+ULLAGE_API void card_name_kernel(const void *function, const char *name);
+
+/* ---- handles that need no more than an identity and a few numbers */
+ULLAGE_API void *card_new_handle(size_t size); /* zeroed */
+ULLAGE_API void card_drop_handle(void *handle);
+
+/* ---- functions that nobody wrote: named once in the report */
+ULLAGE_API int card_unwritten(const char *library, const char *function, int status);
+ULLAGE_API int card_unwritten_count(void);
+ULLAGE_API const char *card_unwritten_name(int index, uint64_t *calls);
+
+/* A convolution or attention plan that cuDNN would have been free to give a workspace: largest, and how many. */
+ULLAGE_API void card_note_plan(int64_t tensor_bytes);
+ULLAGE_API int64_t card_largest_plan_bytes(void);
+ULLAGE_API uint64_t card_plans(void);
+
+#endif

@@ -1,0 +1,90 @@
+/* libcublas: a handle keeps its modes and its stream; every product is a launch. PyTorch hands it workspaces of its
+ * own (cublasSetWorkspace), and those are named in the journal. */
+#include "card.h"
+
+#include <string.h>
+
+#include "../../tracing/journal/journal.h"
+
+enum { SUCCESS = 0, ALLOC_FAILED = 3 };
+struct handle {
+  void *stream;
+  int math_mode, pointer_mode, atomics_mode;
+};
+
+ULLAGE_API int cublasCreate_v2(struct handle **out) {
+  *out = card_new_handle(sizeof **out);
+  return *out ? SUCCESS : ALLOC_FAILED;
+}
+ULLAGE_API int cublasDestroy_v2(struct handle *handle) {
+  card_drop_handle(handle);
+  return SUCCESS;
+}
+ULLAGE_API int cublasGetVersion_v2(struct handle *handle, int *version) {
+  (void)handle;
+  *version = card_cuda_version() * 10;
+  return SUCCESS;
+}
+ULLAGE_API const char *cublasGetStatusString(int status) {
+  return status == SUCCESS ? "CUBLAS_STATUS_SUCCESS" : status == ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED" : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
+ULLAGE_API int cublasSetStream_v2(struct handle *handle, void *stream) {
+  handle->stream = stream;
+  return SUCCESS;
+}
+ULLAGE_API int cublasGetStream_v2(struct handle *handle, void **stream) {
+  *stream = handle->stream;
+  return SUCCESS;
+}
+#define MODE(Name, field)                                              \
+  ULLAGE_API int cublasSet##Name(struct handle *handle, int mode) {    \
+    handle->field = mode;                                              \
+    return SUCCESS;                                                    \
+  }                                                                    \
+  ULLAGE_API int cublasGet##Name(struct handle *handle, int *mode) {   \
+    *mode = handle->field;                                             \
+    return SUCCESS;                                                    \
+  }
+MODE(MathMode, math_mode) MODE(PointerMode_v2, pointer_mode) MODE(AtomicsMode, atomics_mode)
+ACCEPTS(cublasSetSmCountTarget)
+
+ULLAGE_API int cublasSetWorkspace_v2(struct handle *handle, void *workspace, size_t size) {
+  (void)handle;
+  journal_workspace(workspace, size, card_current());
+  return SUCCESS;
+}
+
+/* Vectors and matrices between host and card (MAGMA, linked into torch's linear algebra). */
+ULLAGE_API int cublasSetVectorAsync(int count, int size, const void *x, int stride, void *y, int step, void *stream) {
+  (void)stride, (void)step, (void)stream;
+  card_copy(y, x, (size_t)count * (size_t)size);
+  return SUCCESS;
+}
+ULLAGE_API int cublasGetVectorAsync(int count, int size, const void *x, int stride, void *y, int step, void *stream) {
+  (void)x, (void)stride, (void)stream;
+  for (int i = 0; i < count; i++) memset((char *)y + (size_t)i * (size_t)step * (size_t)size, 0, (size_t)size);
+  return SUCCESS;
+}
+ULLAGE_API int cublasGetMatrixAsync(int rows, int columns, int size, const void *a, int lda, void *b, int ldb, void *stream) {
+  (void)a, (void)lda, (void)stream;
+  for (int i = 0; i < columns; i++) memset((char *)b + (size_t)i * (size_t)ldb * (size_t)size, 0, (size_t)rows * (size_t)size);
+  return SUCCESS;
+}
+ACCEPTS(cublasSetMatrixAsync)
+
+#define REAL(name) LAUNCHES(cublasS##name) LAUNCHES(cublasD##name)
+#define COMPLEX(name) LAUNCHES(cublasC##name) LAUNCHES(cublasZ##name)
+#define ALL(name) REAL(name) COMPLEX(name)
+
+ALL(gemm_v2) ALL(gemmBatched) ALL(gemmStridedBatched) ALL(gemv_v2) ALL(trsm_v2) ALL(trsmBatched) ALL(trmm_v2) ALL(trmv_v2)
+ALL(trsv_v2) ALL(symm_v2) ALL(symv_v2) ALL(syr_v2) ALL(syr2_v2) ALL(syr2k_v2) ALL(syrk_v2) ALL(axpy_v2) ALL(copy_v2) ALL(scal_v2)
+ALL(swap_v2) ALL(rot_v2) ALL(rotg_v2) ALL(gelsBatched) ALL(geqrfBatched) ALL(getrfBatched) ALL(getrsBatched) ALL(getriBatched)
+REAL(ger_v2) REAL(dot_v2) REAL(nrm2_v2) REAL(asum_v2) REAL(rotm_v2) REAL(rotmg_v2)
+COMPLEX(dotc_v2) COMPLEX(dotu_v2) COMPLEX(gerc_v2) COMPLEX(geru_v2) COMPLEX(hemm_v2) COMPLEX(hemv_v2) COMPLEX(her_v2) COMPLEX(her2_v2)
+COMPLEX(her2k_v2) COMPLEX(herk_v2)
+LAUNCHES(cublasScasum_v2) LAUNCHES(cublasDzasum_v2) LAUNCHES(cublasScnrm2_v2) LAUNCHES(cublasDznrm2_v2) LAUNCHES(cublasCsrot_v2)
+LAUNCHES(cublasZdrot_v2) LAUNCHES(cublasCsscal_v2) LAUNCHES(cublasZdscal_v2)
+LAUNCHES(cublasIsamax_v2) LAUNCHES(cublasIdamax_v2) LAUNCHES(cublasIcamax_v2) LAUNCHES(cublasIzamax_v2)
+LAUNCHES(cublasIsamin_v2) LAUNCHES(cublasIdamin_v2) LAUNCHES(cublasIcamin_v2) LAUNCHES(cublasIzamin_v2)
+LAUNCHES(cublasGemmEx) LAUNCHES(cublasSgemmEx) LAUNCHES(cublasGemmBatchedEx) LAUNCHES(cublasGemmStridedBatchedEx) LAUNCHES(cublasDotEx)
+LAUNCHES(cublasGemmGroupedBatchedEx) LAUNCHES(cublasSgemmGroupedBatched)

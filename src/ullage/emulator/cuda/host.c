@@ -1,0 +1,164 @@
+/* The host's side of the card: pinned memory, and the few values that come back from the card.
+ *
+ * A card computes nothing, so what is read back is zero, with two exceptions that real scripts need:
+ *   - bytes that the host wrote come back while few kernels ran since (DDP's parameter check, object collectives);
+ *   - the one byte of `mask.all()` reads true, so that an attention mask of ones counts as one.
+ */
+#define _GNU_SOURCE
+#include "card.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- pinned memory */
+
+struct pinned {
+  const char *address;
+  size_t size;
+  bool ours; /* allocated here, not only registered */
+};
+static struct pinned *pinned;
+static size_t pinned_count, pinned_capacity;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool pin(void *address, size_t size, bool ours) {
+  pthread_mutex_lock(&lock);
+  if (pinned_count == pinned_capacity) {
+    size_t wanted = pinned_capacity ? 2 * pinned_capacity : 64;
+    struct pinned *grown = realloc(pinned, wanted * sizeof *grown);
+    if (grown) {
+      pinned = grown;
+      pinned_capacity = wanted;
+    }
+  }
+  bool room = pinned_count < pinned_capacity;
+  if (room) pinned[pinned_count++] = (struct pinned){address, size, ours};
+  pthread_mutex_unlock(&lock);
+  return room;
+}
+
+static bool unpin(const void *address, bool ours) {
+  pthread_mutex_lock(&lock);
+  size_t at = 0;
+  while (at < pinned_count && !(pinned[at].address == address && pinned[at].ours == ours)) at++;
+  bool found = at < pinned_count;
+  if (found) pinned[at] = pinned[--pinned_count];
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+void *card_pin_allocate(size_t size) {
+  void *address = NULL;
+  if (posix_memalign(&address, 4096, size ? size : 1) != 0) return NULL;
+  if (pin(address, size, true)) return address;
+  free(address);
+  return NULL;
+}
+
+bool card_pin_free(void *address) {
+  bool found = unpin(address, true);
+  if (found) free(address);
+  return found;
+}
+
+bool card_pin_register(void *address, size_t size) { return address && pin(address, size, false); }
+bool card_pin_unregister(void *address) { return unpin(address, false); }
+
+bool card_is_pinned(const void *address) {
+  pthread_mutex_lock(&lock);
+  bool found = false;
+  for (size_t i = 0; i < pinned_count && !found; i++)
+    found = (const char *)address >= pinned[i].address && (const char *)address < pinned[i].address + pinned[i].size;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+/* ---- values that come back */
+
+enum { ECHOES = 256, ECHO_LAUNCHES = 64 };
+static const size_t ECHO_BYTES = (size_t)1 << 20; /* larger copies are data, not messages */
+struct echo {
+  uint64_t address;
+  size_t size;
+  uint64_t launch; /* how many kernels had run when it was written */
+  char *bytes;
+};
+static struct echo echoes[ECHOES];
+static unsigned next_echo;
+
+static void forget(uint64_t address, size_t size) {
+  for (int i = 0; i < ECHOES; i++) {
+    struct echo *echo = &echoes[i];
+    if (!echo->bytes || echo->address >= address + size || echo->address + echo->size <= address) continue;
+    free(echo->bytes);
+    *echo = (struct echo){0};
+  }
+}
+
+static void remember(uint64_t address, const void *bytes, size_t size) {
+  char *copy = malloc(size);
+  if (!copy) return;
+  memcpy(copy, bytes, size);
+  struct echo *echo = &echoes[next_echo++ % ECHOES];
+  free(echo->bytes);
+  *echo = (struct echo){address, size, card_launches(), copy};
+}
+
+/* The bytes last written at [address, address + size), zero where nothing recent is known. */
+static bool recall(uint64_t address, void *out, size_t size) {
+  for (int i = 0; i < ECHOES; i++) {
+    struct echo *echo = &echoes[i];
+    if (!echo->bytes || address < echo->address || address + size > echo->address + echo->size) continue;
+    if (card_launches() - echo->launch > ECHO_LAUNCHES) continue;
+    memcpy(out, echo->bytes + (address - echo->address), size);
+    return true;
+  }
+  return false;
+}
+
+static void read_back(void *destination, uint64_t source, size_t size) {
+  pthread_mutex_lock(&lock);
+  bool known = recall(source, destination, size);
+  pthread_mutex_unlock(&lock);
+  if (known) return;
+  memset(destination, 0, size);
+  const char *kernel = size == 1 ? card_last_kernel_name() : NULL;
+  if (kernel && strstr(kernel, "and_kernel_cuda")) *(char *)destination = 1;
+}
+
+static void write_through(uint64_t destination, const void *source, size_t size) {
+  pthread_mutex_lock(&lock);
+  forget(destination, size);
+  if (size <= ECHO_BYTES) remember(destination, source, size);
+  pthread_mutex_unlock(&lock);
+}
+
+static void copy_on_card(uint64_t destination, uint64_t source, size_t size) {
+  char *bytes = size <= ECHO_BYTES ? malloc(size) : NULL;
+  pthread_mutex_lock(&lock);
+  bool known = bytes && recall(source, bytes, size);
+  forget(destination, size);
+  if (known) remember(destination, bytes, size);
+  pthread_mutex_unlock(&lock);
+  free(bytes);
+}
+
+void card_copy(void *destination, const void *source, size_t size) {
+  if (size == 0 || destination == source) return;
+  bool to_card = card_device_of((uint64_t)destination) >= 0, from_card = card_device_of((uint64_t)source) >= 0;
+  if (to_card && from_card) copy_on_card((uint64_t)destination, (uint64_t)source, size);
+  else if (to_card) write_through((uint64_t)destination, source, size);
+  else if (from_card) read_back(destination, (uint64_t)source, size);
+  else memmove(destination, source, size);
+}
+
+void card_fill(void *destination, int value, size_t size) {
+  if (card_device_of((uint64_t)destination) < 0) {
+    memset(destination, value, size);
+    return;
+  }
+  pthread_mutex_lock(&lock);
+  forget((uint64_t)destination, size);
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,150 @@
+/* libnccl: a communicator of one process that stands for all ranks. A collective hands out what this rank sent, as if
+ * every rank had sent the same. NCCL's own buffers are outside PyTorch's allocator and are not modelled. */
+#include "card.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
+enum { VERSION = 22809 };
+struct communicator {
+  int ranks, rank;
+};
+struct unique_id {
+  char bytes[128];
+};
+
+static size_t type_bytes(int type) {
+  static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return type >= 0 && type < (int)(sizeof bytes / sizeof *bytes) ? bytes[type] : 1;
+}
+static int create(struct communicator **out, int ranks, int rank) {
+  *out = card_new_handle(sizeof **out);
+  if (!*out) return SYSTEM_ERROR;
+  **out = (struct communicator){ranks, rank};
+  return SUCCESS;
+}
+
+ULLAGE_API int ncclGetVersion(int *version) {
+  *version = VERSION;
+  return SUCCESS;
+}
+ULLAGE_API int ncclGetUniqueId(struct unique_id *id) {
+  memset(id, 0, sizeof *id);
+  snprintf(id->bytes, sizeof id->bytes, "ullage");
+  return SUCCESS;
+}
+ULLAGE_API const char *ncclGetErrorString(int status) { return status ? "unhandled system error" : "no error"; }
+ULLAGE_API const char *ncclGetLastError(struct communicator *communicator) {
+  (void)communicator;
+  return "";
+}
+ULLAGE_API int ncclCommInitRank(struct communicator **out, int ranks, struct unique_id id, int rank) {
+  (void)id;
+  return create(out, ranks, rank);
+}
+ULLAGE_API int ncclCommInitRankConfig(struct communicator **out, int ranks, struct unique_id id, int rank, void *config) {
+  (void)id, (void)config;
+  return create(out, ranks, rank);
+}
+ULLAGE_API int ncclCommInitRankScalable(struct communicator **out, int ranks, int rank, int ids, struct unique_id *id, void *config) {
+  (void)ids, (void)id, (void)config;
+  return create(out, ranks, rank);
+}
+ULLAGE_API int ncclCommInitAll(struct communicator **out, int devices, const int *list) {
+  (void)list;
+  int status = SUCCESS;
+  for (int i = 0; i < devices && status == SUCCESS; i++) status = create(&out[i], devices, i);
+  return status;
+}
+ULLAGE_API int ncclCommSplit(struct communicator *from, int color, int key, struct communicator **out, void *config) {
+  (void)color, (void)key, (void)config;
+  return create(out, from->ranks, from->rank);
+}
+ULLAGE_API int ncclCommShrink(struct communicator *from, int *excluded, int count, struct communicator **out, void *config, int flags) {
+  (void)excluded, (void)config, (void)flags;
+  return create(out, from->ranks - count, from->rank);
+}
+ULLAGE_API int ncclCommDestroy(struct communicator *communicator) {
+  card_drop_handle(communicator);
+  return SUCCESS;
+}
+ULLAGE_API int ncclCommAbort(struct communicator *communicator) { return ncclCommDestroy(communicator); }
+ULLAGE_API int ncclCommCount(struct communicator *communicator, int *count) {
+  *count = communicator->ranks;
+  return SUCCESS;
+}
+ULLAGE_API int ncclCommUserRank(struct communicator *communicator, int *rank) {
+  *rank = communicator->rank;
+  return SUCCESS;
+}
+ULLAGE_API int ncclCommCuDevice(struct communicator *communicator, int *device) {
+  (void)communicator;
+  *device = card_current();
+  return SUCCESS;
+}
+ULLAGE_API int ncclCommGetAsyncError(struct communicator *communicator, int *error) {
+  (void)communicator;
+  *error = SUCCESS;
+  return SUCCESS;
+}
+ULLAGE_API int ncclCommRegister(struct communicator *communicator, void *buffer, size_t size, void **handle) {
+  (void)communicator, (void)size;
+  *handle = buffer;
+  return SUCCESS;
+}
+ULLAGE_API int ncclCommWindowRegister(struct communicator *communicator, void *buffer, size_t size, void **window, int flags) {
+  (void)flags;
+  return ncclCommRegister(communicator, buffer, size, window);
+}
+ACCEPTS(ncclCommFinalize) ACCEPTS(ncclCommDeregister) ACCEPTS(ncclCommWindowDeregister) ACCEPTS(ncclGroupStart) ACCEPTS(ncclGroupEnd)
+ULLAGE_API int ncclRedOpCreatePreMulSum(int *operation, void *scalar, int type, int residence, struct communicator *communicator) {
+  (void)scalar, (void)type, (void)residence, (void)communicator;
+  *operation = 5;
+  return SUCCESS;
+}
+ACCEPTS(ncclRedOpDestroy)
+
+ULLAGE_API int ncclMemAlloc(void **address, size_t size) {
+  *address = (void *)card_allocate(card_current(), size);
+  return *address ? SUCCESS : SYSTEM_ERROR;
+}
+ULLAGE_API int ncclMemFree(void *address) { return !address || card_free((uint64_t)address) ? SUCCESS : INVALID_ARGUMENT; }
+
+/* ---- collectives */
+
+static int pass_on(const void *from, void *to, size_t size) {
+  card_copy(to, from, size);
+  card_launch(NULL);
+  return SUCCESS;
+}
+ULLAGE_API int ncclAllGather(const void *from, void *to, size_t count, int type, struct communicator *communicator, void *stream) {
+  size_t size = count * type_bytes(type);
+  (void)stream;
+  for (int rank = 0; rank < communicator->ranks; rank++) card_copy((char *)to + (size_t)rank * size, from, size);
+  card_launch(NULL);
+  return SUCCESS;
+}
+ULLAGE_API int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, struct communicator *communicator, void *stream) {
+  (void)operation, (void)communicator, (void)stream;
+  return pass_on(from, to, count * type_bytes(type));
+}
+ULLAGE_API int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root, struct communicator *communicator, void *stream) {
+  (void)operation, (void)stream;
+  return communicator->rank == root ? pass_on(from, to, count * type_bytes(type)) : SUCCESS;
+}
+ULLAGE_API int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, struct communicator *communicator, void *stream) {
+  (void)root, (void)communicator, (void)stream;
+  return pass_on(from, to, count * type_bytes(type));
+}
+LAUNCHES(ncclBcast)
+ULLAGE_API int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation, struct communicator *communicator, void *stream) {
+  size_t size = count * type_bytes(type);
+  (void)operation, (void)stream;
+  return pass_on((const char *)from + (size_t)communicator->rank * size, to, size);
+}
+ULLAGE_API int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct communicator *communicator, void *stream) {
+  (void)stream;
+  return pass_on(from, to, count * type_bytes(type) * (size_t)communicator->ranks);
+}
+LAUNCHES(ncclSend) LAUNCHES(ncclRecv) LAUNCHES(ncclGather) LAUNCHES(ncclScatter)

@@ -1,0 +1,246 @@
+/* libcudart: streams, events, graphs. The card is infinitely fast: whatever is asked of it is done at once. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime.h"
+
+/* Handles come from one array, in order, because PyTorch sorts free blocks by their stream's handle. */
+enum { STREAMS = 1 << 16 };
+struct stream {
+  int in_use, device, priority;
+  unsigned flags;
+  struct graph *capture; /* not NULL: recording, not running */
+};
+struct event {
+  unsigned flags;
+  struct graph *capture;
+  struct timespec time;
+};
+struct graph {
+  uint64_t id, nodes;
+  struct stream *origin;
+};
+
+static struct stream streams[STREAMS];
+static struct stream *used_end = streams + 1; /* the first entry stands for the default stream */
+static uint64_t captures;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct stream *stream_of(void *handle) {
+  struct stream *stream = handle;
+  return stream >= streams && stream < streams + STREAMS && stream->in_use ? stream : NULL;
+}
+
+void stream_count_node(void *handle) {
+  struct stream *stream = stream_of(handle);
+  if (stream && stream->capture) stream->capture->nodes++;
+}
+
+/* ---- streams */
+
+API int cudaStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
+  pthread_mutex_lock(&lock);
+  struct stream *stream = streams + 1;
+  while (stream < streams + STREAMS && stream->in_use) stream++;
+  bool found = stream < streams + STREAMS;
+  if (found) *stream = (struct stream){1, card_current(), priority, flags, NULL};
+  if (found && stream >= used_end) used_end = stream + 1;
+  pthread_mutex_unlock(&lock);
+  *handle = found ? stream : NULL;
+  return found ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
+}
+API int cudaStreamCreateWithFlags(void **handle, unsigned flags) { return cudaStreamCreateWithPriority(handle, flags, 0); }
+API int cudaStreamCreate(void **handle) { return cudaStreamCreateWithPriority(handle, 0, 0); }
+API int cudaStreamDestroy(void *handle) {
+  struct stream *stream = stream_of(handle);
+  if (!stream) return cuda_fail(CUDA_INVALID_HANDLE);
+  stream->in_use = 0;
+  return CUDA_SUCCESS;
+}
+API int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+API int cudaStreamGetPriority(void *handle, int *priority) {
+  struct stream *stream = stream_of(handle);
+  *priority = stream ? stream->priority : 0;
+  return CUDA_SUCCESS;
+}
+API int cudaStreamGetFlags(void *handle, unsigned *flags) {
+  struct stream *stream = stream_of(handle);
+  *flags = stream ? stream->flags : 0;
+  return CUDA_SUCCESS;
+}
+API int cudaStreamGetDevice(void *handle, int *device) {
+  struct stream *stream = stream_of(handle);
+  *device = stream ? stream->device : card_current();
+  return CUDA_SUCCESS;
+}
+ACCEPTS(cudaStreamQuery) ACCEPTS(cudaStreamSynchronize) ACCEPTS(cudaStreamSetAttribute)
+
+API int cudaStreamWaitEvent(void *handle, void *event_handle, unsigned flags) {
+  struct stream *stream = stream_of(handle);
+  struct event *event = event_handle;
+  (void)flags;
+  if (stream && event && event->capture) stream->capture = event->capture; /* the fork joins the capture */
+  return CUDA_SUCCESS;
+}
+API int cudaLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
+  (void)stream;
+  function(data);
+  return CUDA_SUCCESS;
+}
+API int cudaStreamAddCallback(void *stream, void (*function)(void *, int, void *), void *data, unsigned flags) {
+  (void)flags;
+  function(stream, CUDA_SUCCESS, data);
+  return CUDA_SUCCESS;
+}
+
+/* ---- events: complete as soon as they are recorded, and timed by the host's clock */
+
+API int cudaEventCreateWithFlags(void **handle, unsigned flags) {
+  struct event *event = card_new_handle(sizeof *event);
+  *handle = event;
+  if (!event) return cuda_fail(CUDA_OUT_OF_MEMORY);
+  event->flags = flags;
+  return CUDA_SUCCESS;
+}
+API int cudaEventCreate(void **handle) { return cudaEventCreateWithFlags(handle, 0); }
+API int cudaEventDestroy(void *handle) {
+  card_drop_handle(handle);
+  return CUDA_SUCCESS;
+}
+API int cudaEventRecord(void *handle, void *stream_handle) {
+  struct event *event = handle;
+  struct stream *stream = stream_of(stream_handle);
+  event->capture = stream ? stream->capture : NULL;
+  clock_gettime(CLOCK_MONOTONIC, &event->time);
+  return CUDA_SUCCESS;
+}
+API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
+  (void)flags;
+  return cudaEventRecord(event, stream);
+}
+API int cudaEventElapsedTime(float *milliseconds, void *start_handle, void *end_handle) {
+  struct event *start = start_handle, *end = end_handle;
+  *milliseconds = (float)((double)(end->time.tv_sec - start->time.tv_sec) * 1e3 + (double)(end->time.tv_nsec - start->time.tv_nsec) * 1e-6);
+  return CUDA_SUCCESS;
+}
+API int cudaEventElapsedTime_v2(float *milliseconds, void *start, void *end) { return cudaEventElapsedTime(milliseconds, start, end); }
+ACCEPTS(cudaEventQuery) ACCEPTS(cudaEventSynchronize)
+
+struct ipc_event {
+  char bytes[64];
+};
+API int cudaIpcGetEventHandle(struct ipc_event *handle, void *event) {
+  (void)event;
+  memset(handle, 0, sizeof *handle);
+  return CUDA_SUCCESS;
+}
+API int cudaIpcOpenEventHandle(void **event, struct ipc_event handle) {
+  (void)handle;
+  return cudaEventCreateWithFlags(event, 0);
+}
+
+/* ---- capture and graphs */
+
+enum { CAPTURE_NONE = 0, CAPTURE_ACTIVE = 1 };
+
+API int cudaStreamBeginCapture(void *handle, int mode) {
+  struct stream *stream = stream_of(handle);
+  (void)mode;
+  if (!stream || stream->capture) return cuda_fail(CUDA_NOT_SUPPORTED);
+  struct graph *graph = card_new_handle(sizeof *graph);
+  if (!graph) return cuda_fail(CUDA_OUT_OF_MEMORY);
+  pthread_mutex_lock(&lock);
+  graph->id = ++captures;
+  pthread_mutex_unlock(&lock);
+  graph->origin = stream;
+  stream->capture = graph;
+  return CUDA_SUCCESS;
+}
+API int cudaStreamEndCapture(void *handle, void **graph_out) {
+  struct stream *stream = stream_of(handle);
+  struct graph *graph = stream ? stream->capture : NULL;
+  *graph_out = graph;
+  if (!graph) return cuda_fail(CUDA_CAPTURE_INVALIDATED);
+  for (struct stream *other = streams; other < used_end; other++)
+    if (other->capture == graph) other->capture = NULL;
+  return CUDA_SUCCESS;
+}
+API int cudaStreamIsCapturing(void *handle, int *status) {
+  struct stream *stream = stream_of(handle);
+  *status = stream && stream->capture ? CAPTURE_ACTIVE : CAPTURE_NONE;
+  return CUDA_SUCCESS;
+}
+static int capture_info(void *handle, int *status, unsigned long long *id, void **graph, size_t *dependencies) {
+  struct stream *stream = stream_of(handle);
+  struct graph *capture = stream ? stream->capture : NULL;
+  *status = capture ? CAPTURE_ACTIVE : CAPTURE_NONE;
+  if (id) *id = capture ? capture->id : 0;
+  if (graph) *graph = capture;
+  if (dependencies) *dependencies = 0;
+  return CUDA_SUCCESS;
+}
+API int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, const void **nodes, size_t *count) {
+  if (nodes) *nodes = NULL;
+  return capture_info(stream, status, id, graph, count);
+}
+#if ULLAGE_CUDA_MAJOR < 13
+API int cudaStreamGetCaptureInfo_v3
+#else
+API int cudaStreamGetCaptureInfo
+#endif
+    (void *stream, int *status, unsigned long long *id, void **graph, const void **nodes, const void **edges, size_t *count) {
+  if (nodes) *nodes = NULL;
+  if (edges) *edges = NULL;
+  return capture_info(stream, status, id, graph, count);
+}
+API int cudaThreadExchangeStreamCaptureMode(int *mode) {
+  static _Thread_local int current;
+  int previous = current;
+  current = *mode;
+  *mode = previous;
+  return CUDA_SUCCESS;
+}
+API int cudaGraphGetNodes(void *handle, void **nodes, size_t *count) {
+  struct graph *graph = handle;
+  if (!nodes) *count = graph ? graph->nodes : 0;
+  else memset(nodes, 0, *count * sizeof *nodes);
+  return CUDA_SUCCESS;
+}
+API int cudaGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
+  (void)graph, (void)flags;
+  *executable = card_new_handle(sizeof(struct graph));
+  return *executable ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
+}
+API int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(executable, graph, flags);
+}
+API int cudaGraphLaunch(void *executable, void *stream) {
+  (void)executable, (void)stream;
+  card_launch(NULL);
+  return CUDA_SUCCESS;
+}
+API int cudaGraphDestroy(void *graph) {
+  card_drop_handle(graph);
+  return CUDA_SUCCESS;
+}
+API int cudaGraphExecDestroy(void *executable) {
+  card_drop_handle(executable);
+  return CUDA_SUCCESS;
+}
+API int cudaUserObjectCreate(void **object, void *data, void (*destroy)(void *), unsigned references, unsigned flags) {
+  (void)data, (void)destroy, (void)references, (void)flags;
+  *object = card_new_handle(16);
+  return *object ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
+}
+API int cudaUserObjectRelease(void *object, unsigned count) {
+  (void)count;
+  card_drop_handle(object);
+  return CUDA_SUCCESS;
+}
+ACCEPTS(cudaGraphRetainUserObject) ACCEPTS(cudaGraphDebugDotPrint) ACCEPTS(cudaGraphUpload)

@@ -1,0 +1,157 @@
+"""Put an emulated card into this process, and into every process that it starts.
+
+A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
+inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
+`child/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
+"""
+
+import atexit
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ullage._errors import EmulationError, UsageError
+from ullage._units import text_of_bytes
+from ullage.emulator import library
+from ullage.emulator.profile import profile_of
+from ullage.emulator.torch_build import TorchBuild, find_torch
+from ullage.gpus import Gpu, find_gpu
+
+CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
+_CHILD_FOLDER: Final = Path(__file__).parent / "child"
+_MAX_COUNT: Final = 16
+
+# The autograd thread of PyTorch may still ask for the interpreter while it shuts down, which ends the process with
+# "terminate called without an active exception". A real card is slow enough to hide it; ours is not.
+_EXIT_PAUSE_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """Describe the emulated card of this process; sizes in bytes."""
+
+    gpu: str
+    count: int
+    total_memory_bytes: int
+    context_bytes: int
+    cudnn_workspace_bytes: int
+    figures: dict[str, int]
+
+
+_current: Emulation | None = None
+
+
+def current_emulation() -> Emulation | None:
+    """Return what this process emulates, or None."""
+    return _current
+
+
+def emulate(
+    gpu: str | Gpu,
+    *,
+    total_memory_bytes: int | None = None,
+    context_bytes: int | None = None,
+    cudnn_workspace_bytes: int | None = None,
+    count: int = 1,
+) -> Emulation:
+    """Emulate `count` cards in this process and its children, for the rest of its life.
+
+    Call it before torch is imported. Every byte that torch then reports is its own allocator's answer.
+
+    Args:
+        gpu: a card's name ("RTX 4090") or size ("24GiB"), see `ullage.gpus.find_gpu`.
+        total_memory_bytes: the card's memory as the driver reports it; None: the card's own.
+        context_bytes: what the CUDA context takes of it; None: from the card's profile.
+        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: 0, see `profile.workspace_bound_bytes`.
+        count: how many such cards.
+
+    Raises:
+        EmulationError: torch is imported already, or this process emulates another card already.
+        TorchMissingError: there is no torch built for CUDA.
+        UnknownGpuError: no card has that name.
+        UsageError: a size or the count cannot be.
+    """
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    context = profile_of(card.name).context_bytes if context_bytes is None else context_bytes
+    total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
+    workspace = 0 if cudnn_workspace_bytes is None else cudnn_workspace_bytes
+    if not 1 <= count <= _MAX_COUNT:
+        raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
+    if min(total, context, workspace) < 0:
+        raise UsageError(f"a size is negative: total {total}, context {context}, cuDNN workspace {workspace} bytes")
+    if total <= context:
+        raise UsageError(
+            f"a card of {text_of_bytes(total)} has no room beside a CUDA context of {text_of_bytes(context)}; "
+            "give a larger total or a smaller context"
+        )
+    emulation = Emulation(
+        gpu=card.driver_name,
+        count=count,
+        total_memory_bytes=total,
+        context_bytes=context,
+        cudnn_workspace_bytes=workspace,
+        figures={
+            "total_memory_bytes": total,
+            "context_bytes": context,
+            "cudnn_workspace_bytes": workspace,
+            "cc_major": card.compute_capability[0],
+            "cc_minor": card.compute_capability[1],
+            "sm_count": card.sm_count,
+            "l2_cache_bytes": card.l2_cache_bytes,
+            "shared_memory_per_block_optin_bytes": card.shared_memory_per_block_optin_bytes,
+            "shared_memory_per_sm_bytes": card.shared_memory_per_sm_bytes,
+            "max_threads_per_sm": card.max_threads_per_sm,
+            "regs_per_sm": card.regs_per_sm,
+            "max_blocks_per_sm": _blocks_per_sm(card),
+        },
+    )
+    _start(emulation, find_torch())
+    return emulation
+
+
+def inherit() -> None:
+    """Emulate in a child process what its parent emulates. Called by `child/sitecustomize.py`."""
+    if _current is None:
+        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])), find_torch())
+
+
+def _start(emulation: Emulation, torch: TorchBuild) -> None:
+    global _current
+    if _current == emulation:
+        return
+    if _current is not None:
+        raise EmulationError(
+            f"this process emulates {_current.count} x {_current.gpu} already, and does so for its whole life; "
+            "use a fresh process for another card"
+        )
+    if "torch" in sys.modules:
+        raise EmulationError(
+            "torch is imported already, so this process keeps the CUDA it found; call ullage.emulate(...) before the "
+            "first `import torch`, or run the script through: ullage predict SCRIPT --gpu NAME"
+        )
+    library.describe_cards(
+        emulation.gpu,
+        emulation.figures,
+        count=emulation.count,
+        cuda_number=torch.cuda_number,
+        cudnn=torch.cudnn,
+    )
+    folder = library.load(torch.cuda[0])
+    os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
+    # The cards of this machine are not the emulated ones, so a choice among them says nothing.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(_CHILD_FOLDER) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_CHILD_FOLDER), *filter(None, paths)])
+    atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
+    _current = emulation
+
+
+def _blocks_per_sm(card: Gpu) -> int:
+    """Resident blocks per SM, CUDA C++ Programming Guide, technical specifications per compute capability."""
+    return {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}.get(card.compute_capability, 32)

@@ -1,0 +1,59 @@
+"""What only a real card knows: the size of a CUDA context, and what libraries take beside PyTorch's allocator.
+
+A profile is a TOML file under `profiles/`, measured on a card or assumed; every figure has an interval, and the report
+shows it as its own row. It does not know the workspaces that cuDNN would choose: those have an upper bound made from
+the plans that ran (`workspace_bound_bytes`).
+"""
+
+import importlib.resources
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from ullage._units import MIB
+from ullage.emulator.library import CudnnPlans
+
+# cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision. Measured with
+# cuDNN's own deviceless plans, reserved memory grew by up to 2.8 times the tensors of the largest plan.
+WORKSPACE_TENSOR_COPIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The figures of one card that an emulator cannot compute, in bytes."""
+
+    context_bytes: int
+    context_low_bytes: int
+    context_high_bytes: int
+    source: str
+
+
+def profile_of(card_name: str) -> Profile:
+    """Return the measured profile of a card, or the assumption where there is none."""
+    profiles = _profiles()
+    return profiles.get(card_name, profiles[""])
+
+
+def workspace_bound_bytes(plans: CudnnPlans) -> int:
+    """Bound what cuDNN's workspaces may add to reserved memory: 0 where no plan ran."""
+    return WORKSPACE_TENSOR_COPIES * plans.largest_tensors_bytes
+
+
+@cache
+def _profiles() -> dict[str, Profile]:
+    found = {}
+    for path in importlib.resources.files("ullage.emulator").joinpath("profiles").iterdir():
+        if not path.name.endswith(".toml"):
+            continue
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        context = data["context"]
+        profile = Profile(
+            context_bytes=context["expected_mib"] * MIB,
+            context_low_bytes=context["low_mib"] * MIB,
+            context_high_bytes=context["high_mib"] * MIB,
+            source=data["source"],
+        )
+        for card in data["cards"] or [""]:
+            found[card] = profile
+    return found

@@ -1,0 +1,98 @@
+"""Which PyTorch is installed, found without importing it.
+
+It reads `torch/version.py` as text and the wheel's metadata. It does not know whether that torch would load.
+"""
+
+import importlib.metadata
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ullage._errors import TorchMissingError
+
+TESTED: Final = ("2.11", "2.15")
+"""The oldest and the newest PyTorch that the tests run on."""
+
+INSTALL_LINE: Final = 'pip install "ullage[torch]"'
+_CPU_BUILD_REMEDY: Final = "pip install --index-url https://pypi.org/simple --force-reinstall torch"
+_UNKNOWN_CUDNN: Final = 99900  # newer than any: PyTorch refuses a cuDNN older than the one it was compiled with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """Describe an installed PyTorch built for CUDA."""
+
+    version: str
+    """As in `torch.__version__`, such as "2.11.0+cu130"."""
+    cuda: tuple[int, int]
+    """The CUDA toolkit it was compiled with: (13, 0)."""
+    cudnn: int
+    """The cuDNN it was compiled with, as `cudnnGetVersion` says it: 91900 for 9.19.0."""
+    folder: Path
+
+    @property
+    def cuda_number(self) -> int:
+        """CUDA's own number for the toolkit: 13000 for 13.0."""
+        return self.cuda[0] * 1000 + self.cuda[1] * 10
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the version lies between the oldest and the newest that the tests run on."""
+        return release_of(TESTED[0]) <= release_of(self.version) <= release_of(TESTED[1])
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version: (2, 11) for "2.11.0+cu130"."""
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def find_torch() -> TorchBuild:
+    """Find the installed PyTorch without importing it.
+
+    Raises:
+        TorchMissingError: there is none, or it is built without CUDA.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise TorchMissingError(f"PyTorch is not installed in this environment; install its CUDA build: {INSTALL_LINE}")
+    folder = Path(spec.origin).parent
+    try:
+        text = (folder / "version.py").read_text()
+    except OSError as error:
+        raise TorchMissingError(
+            f"the PyTorch in {folder} cannot be read ({error.strerror}); install it again: {INSTALL_LINE}"
+        ) from error
+    version = _assigned(text, "__version__") or "unknown"
+    cuda = _assigned(text, "cuda")
+    if cuda is None:
+        raise TorchMissingError(
+            f"the PyTorch in this environment ({version}) is built without CUDA, and the emulator runs PyTorch's own "
+            f"CUDA build (no GPU is needed); install it: {_CPU_BUILD_REMEDY}"
+        )
+    major, minor = (int(part) for part in cuda.split(".")[:2])
+    if major not in (12, 13):
+        raise TorchMissingError(
+            f"the PyTorch in this environment ({version}) is built for CUDA {cuda}; CUDA 12 and 13 can be emulated; "
+            f"install a newer one: {INSTALL_LINE}"
+        )
+    return TorchBuild(version=version, cuda=(major, minor), cudnn=_compiled_cudnn(), folder=folder)
+
+
+def _assigned(text: str, name: str) -> str | None:
+    match = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]*)['\"]", text, re.MULTILINE)
+    return match[1] if match else None
+
+
+def _compiled_cudnn() -> int:
+    try:
+        requirements = importlib.metadata.requires("torch") or []
+    except importlib.metadata.PackageNotFoundError:
+        requirements = []
+    for requirement in requirements:
+        if match := re.match(r"nvidia-cudnn-cu\d+\s*==\s*(\d+)\.(\d+)\.(\d+)", requirement):
+            major, minor, patch = (int(part) for part in match.groups())
+            return major * 10000 + minor * 100 + patch
+    return _UNKNOWN_CUDNN
