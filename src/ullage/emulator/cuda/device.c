@@ -50,3 +50,12 @@ int resident_blocks(const struct card *card, int block_threads, size_t shared) {
     blocks = card->figure[CARD_SHARED_PER_SM_BYTES] / (int64_t)shared;
   return (int)(blocks < card->figure[CARD_BLOCKS_PER_SM] ? blocks : card->figure[CARD_BLOCKS_PER_SM]);
 }
+
+/* PyTorch's builds carry code for the first architecture of a generation and for sm_86; a later one of the same
+ * generation runs that code, and CUB refuses a version that it was not compiled for. */
+int code_version(const struct card *card) {
+  int major = (int)card->figure[CARD_CC_MAJOR], minor = (int)card->figure[CARD_CC_MINOR];
+  if (major == 7) return minor >= 5 ? 75 : 70;
+  if (major == 8) return minor >= 6 ? 86 : 80;
+  return major * 10;
+}

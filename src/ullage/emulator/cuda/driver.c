@@ -268,7 +268,7 @@ API int cuFuncGetAttribute(int *value, int attribute, void *function) {
   (void)function;
   *value = attribute == MAX_THREADS                         ? 1024
            : attribute == REGISTERS                         ? 32
-           : attribute == PTX || attribute == BINARY        ? (int)(figure[CARD_CC_MAJOR] * 10 + figure[CARD_CC_MINOR])
+           : attribute == PTX || attribute == BINARY        ? code_version(card_get(card_current()))
            : attribute == MAX_DYNAMIC_SHARED                ? (int)figure[CARD_SHARED_PER_BLOCK_OPTIN_BYTES]
                                                             : 0;
   return CUDA_SUCCESS;

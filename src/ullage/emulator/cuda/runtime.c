@@ -412,7 +412,7 @@ API int cudaFuncGetAttributes(struct function_attributes *out, const void *funct
   out->max_threads_per_block = 1024;
   out->registers = 32;
   /* CUB divides by these and picks its tuning from them. */
-  out->ptx_version = out->binary_version = (int)(card->figure[CARD_CC_MAJOR] * 10 + card->figure[CARD_CC_MINOR]);
+  out->ptx_version = out->binary_version = code_version(card);
   out->max_dynamic_shared_bytes = (int)card->figure[CARD_SHARED_PER_BLOCK_OPTIN_BYTES];
   return CUDA_SUCCESS;
 }

@@ -33,10 +33,12 @@ struct launch_config {
 /* Sets what cudaGetLastError answers, and returns it. */
 int cuda_fail(int status);
 
-/* device.c: CUdevice_attribute (the runtime's numbers are the same), and how many blocks fit on a multiprocessor. */
+/* device.c: CUdevice_attribute (the runtime's numbers are the same), how many blocks fit on a multiprocessor, and which
+ * compiled code the card would run. */
 enum { ATTRIBUTE_CLOCK_KHZ = 13, ATTRIBUTE_MEMORY_CLOCK_KHZ = 36, ATTRIBUTE_MEMORY_BUS_WIDTH = 37 };
-ULLAGE_API int device_attribute(const struct card *card, int device, int attribute);
-ULLAGE_API int resident_blocks(const struct card *card, int block_threads, size_t shared);
+int device_attribute(const struct card *card, int device, int attribute);
+int resident_blocks(const struct card *card, int block_threads, size_t shared);
+int code_version(const struct card *card); /* 86 for code compiled for sm_86 */
 
 /* stream.c: a launch on a capturing stream becomes a node of its graph. */
 void stream_count_node(void *stream);

@@ -1,0 +1,1 @@
+"""Running a script on an emulated card, and what follows from it."""

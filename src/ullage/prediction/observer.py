@@ -1,0 +1,235 @@
+"""Watch a training script from inside its process: steps, phases, and who owns which storage.
+
+It installs PyTorch's own global hooks (modules, optimizers, the allocator's out-of-memory observer) and wraps two
+functions that have none (the autograd engine's entry, `GradScaler.step`). It keeps addresses and journal indices, never
+a tensor; strong references live no longer than the hook's call. What it installs, `remove` takes away.
+"""
+
+import gc
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as optim_module
+
+from ullage.ownership.role import Moments, Note, Role
+from ullage.ownership.storage import addresses, buffers_of, optimizer_tensors, parameters_of, tensors_in
+from ullage.tracing.journal import Journal, Phase
+from ullage.tracing.source import Line, users_line
+
+# Ops whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
+SHAPE_OPS = frozenset(
+    "nonzero _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive masked_select bincount one_hot "
+    "repeat_interleave_Tensor _to_sparse _to_sparse_sparse_dim _coalesce argwhere nms".split()
+)
+ReadKey = tuple[Line | None, str, bool]
+
+
+class Observer:
+    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step."""
+
+    def __init__(self, journal: Journal, on_step: Callable[[int], None]) -> None:
+        self.notes: list[Note] = []
+        self.step_ends: list[int] = []
+        """Journal index at which each step ended."""
+        self.reads: Counter[ReadKey] = Counter()
+        self.read_bytes: Counter[ReadKey] = Counter()
+        self.backward_lines: list[tuple[int, Line | None]] = []
+        """(journal index, the user's line) of every backward pass."""
+        self.oom_indices: list[int] = []
+        self._journal = journal
+        self._on_step = on_step
+        self._main_thread = threading.get_ident()
+        self._phase = Phase.OTHER
+        self._depth = 0
+        self._phase_before_forward = Phase.OTHER
+        self._phases_before_optimizer: list[Phase] = []
+        self._backward_depth = 0
+        self._forward_starts: list[int] = []
+        self._backward_starts: list[int] = []
+        self._backward_ends: list[int] = []
+        self._first_optimizer: weakref.ref[Any] | None = None
+        self._optimizer_steps = 0
+        self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._roots: dict[int, tuple[int, weakref.ref[nn.Module]]] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    @property
+    def moments(self) -> Moments:
+        """When passes began and ended."""
+        return Moments(
+            forward_starts=tuple(self._forward_starts),
+            backward_starts=tuple(self._backward_starts),
+            backward_ends=tuple(self._backward_ends),
+        )
+
+    def install(self) -> None:
+        """Install every hook."""
+        handles = [
+            nn_module.register_module_forward_pre_hook(self._before_forward),
+            nn_module.register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),
+            optim_module.register_optimizer_step_pre_hook(self._before_optimizer),
+            optim_module.register_optimizer_step_post_hook(self._after_optimizer),
+        ]
+        self._undo = [handle.remove for handle in handles]
+        for owner in (torch.autograd, torch.autograd.graph):
+            self._wrap(owner, "_engine_run_backward", self._around_backward)
+        self._wrap(torch.amp.GradScaler, "step", self._around_scaler_step)
+        torch._C._cuda_attach_out_of_memory_observer(self._on_oom)
+        self._journal.on_value_read(self._on_read)
+
+    def remove(self) -> None:
+        """Take every hook away. The out-of-memory observer stays attached, as PyTorch has no way to detach it."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+
+    # ---- phases
+
+    def _enter(self, phase: Phase) -> Phase:
+        previous, self._phase = self._phase, phase
+        self._journal.set_phase(phase)
+        return previous
+
+    def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._main_thread:
+            return
+        self._depth += 1
+        if self._depth == 1 and not self._backward_depth:
+            self._forward_starts.append(self._journal.length() - 1)
+            self._note_module(module)
+            self._note_inputs(arguments)
+            self._phase_before_forward = self._enter(Phase.FORWARD)
+
+    def _after_forward(self, module: nn.Module, arguments: Any, keywords: Any, result: Any) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._main_thread or not self._depth:
+            return
+        self._depth -= 1
+        if self._depth == 0 and not self._backward_depth:
+            if keywords:
+                self._note_inputs(keywords)
+            self._enter(self._phase_before_forward)
+
+    def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        self._backward_depth += 1
+        if self._backward_depth > 1:  # a checkpoint that runs its own backward pass inside the outer one
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                self._backward_depth -= 1
+        index = self._journal.length() - 1
+        self._backward_starts.append(index)
+        self.backward_lines.append((index, users_line(sys._getframe(1))))
+        previous = self._enter(Phase.BACKWARD)
+        try:
+            return original(*arguments, **keywords)
+        finally:
+            self._backward_depth -= 1
+            self._backward_ends.append(self._journal.length() - 1)
+            self._note_gradients()
+            self._enter(previous)
+
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        self._optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._note_parameters(parameters)
+        self._note(Role.GRADIENTS, (parameter.grad for parameter in parameters))
+        self._phases_before_optimizer.append(self._enter(Phase.OPTIMIZER))
+
+    def _after_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        self._note(Role.OPTIMIZER_STATE, optimizer_tensors(optimizer))
+        if self._phases_before_optimizer:
+            self._enter(self._phases_before_optimizer.pop())
+        self._optimizer_steps += 1
+        if self._first_optimizer is None:
+            self._first_optimizer = weakref.ref(optimizer)
+        if self._first_optimizer() is optimizer:
+            self._end_step()
+
+    def _around_scaler_step(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *rest: Any, **keywords: Any) -> Any:
+        before = self._optimizer_steps
+        result = original(scaler, optimizer, *rest, **keywords)
+        if self._optimizer_steps == before:  # gradients were not finite: the scaler left the step out, and it counts
+            if self._first_optimizer is None:
+                self._first_optimizer = weakref.ref(optimizer)
+            if self._first_optimizer() is optimizer:
+                self._end_step()
+        return result
+
+    def _end_step(self) -> None:
+        self.step_ends.append(self._journal.mark(len(self.step_ends) + 1))
+        self._on_step(len(self.step_ends))
+
+    # ---- who owns what
+
+    def _note(self, role: Role, tensors: Iterable[Any]) -> None:
+        index = self._journal.length()
+        self.notes.extend(Note(index, address, role) for address in addresses(tensors))
+
+    def _note_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
+        parameters = list(parameters)
+        for parameter in parameters:
+            if id(parameter) not in self._parameters:
+                self._parameters[id(parameter)] = weakref.ref(parameter)
+        self._note(Role.PARAMETERS, parameters)
+
+    def _note_module(self, module: nn.Module) -> None:
+        # Once a step: parameters move when a model is cast or sharded, and buffers are replaced.
+        step, known = self._roots.get(id(module), (-1, None))
+        if step == len(self.step_ends) and known is not None and known() is module:
+            return
+        self._roots[id(module)] = (len(self.step_ends), weakref.ref(module))
+        self._note_parameters(parameters_of(module))
+        self._note(Role.BUFFERS, buffers_of(module))
+
+    def _note_inputs(self, arguments: Any) -> None:
+        # The output of another module is an activation, and has a grad_fn to show for it.
+        self._note(Role.INPUTS, (tensor for tensor in tensors_in(arguments) if tensor.grad_fn is None))
+
+    def _note_gradients(self) -> None:
+        alive = (reference() for reference in list(self._parameters.values()))
+        self._note(Role.GRADIENTS, [parameter.grad for parameter in alive if parameter is not None])
+
+    def note_everything(self) -> None:
+        """Look once through all living modules and optimizers: at an out-of-memory error, and at the end."""
+        for thing in gc.get_objects():
+            kind = type(thing)
+            if issubclass(kind, nn.Module):
+                self._note(Role.PARAMETERS, thing._parameters.values() if "_parameters" in thing.__dict__ else ())
+                self._note(Role.BUFFERS, thing._buffers.values() if "_buffers" in thing.__dict__ else ())
+                for parameter in thing.__dict__.get("_parameters", {}).values():
+                    if parameter is not None:
+                        self._parameters.setdefault(id(parameter), weakref.ref(parameter))
+            elif issubclass(kind, torch.optim.Optimizer) and "state" in thing.__dict__:
+                self._note(Role.OPTIMIZER_STATE, optimizer_tensors(thing))
+        self._note_gradients()
+
+    # ---- errors and reads
+
+    def _on_oom(self, device: int, size: int, total: int, free: int) -> None:
+        self.oom_indices.append(self._journal.length() - 1)
+        self.note_everything()
+
+    def _on_read(self, ops: str, size: int) -> None:
+        names = ops.split(">") if ops else []
+        shape_op = next((name for name in names if name in SHAPE_OPS), None)
+        key = (users_line(sys._getframe(1)), shape_op or (names[0] if names else "copy"), shape_op is not None)
+        self.reads[key] += 1
+        self.read_bytes[key] += size
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            return around(original, *arguments, **keywords)
+
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, original))
+

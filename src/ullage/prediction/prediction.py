@@ -1,0 +1,131 @@
+"""What `ullage predict` answers: a verdict and the numbers under it.
+
+The verdict is made from an interval of what the driver would say is used, because the size of a CUDA context and of
+cuDNN's workspaces is known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
+"""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+SCHEMA: Final = 1
+"""Version of the JSON; it rises when a field is removed or changes its meaning."""
+
+
+class Verdict(StrEnum):
+    """Whether a script fits on a card."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    UNKNOWN = "unknown"
+
+    @property
+    def exit_code(self) -> int:
+        """0 fits, 1 does not, 4 cannot be judged."""
+        return {Verdict.FITS: 0, Verdict.DOES_NOT_FIT: 1, Verdict.UNKNOWN: 4}[self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimizer step; `complete` is False where the run ended inside it."""
+
+    step: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    end_allocated_bytes: int
+    oom: bool
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineUse:
+    """Memory alive at a moment that one line of the user's source allocated for one role."""
+
+    role: str
+    file: str | None
+    line: int | None
+    function: str | None
+    phase: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Values read back from the card at one place; they were zeros."""
+
+    file: str | None
+    line: int | None
+    op: str
+    count: int
+    bytes: int
+    decides_shape: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oom:
+    """PyTorch's out-of-memory error, where it was raised in the user's source, and what was alive then."""
+
+    text: str
+    file: str | None
+    line: int | None
+    roles: dict[str, int]
+    lines: list[LineUse]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The answer for one script on one card; every `*_bytes` in bytes."""
+
+    verdict: Verdict
+    reason: str
+    script: str
+    arguments: list[str]
+    gpu: str
+    torch: str
+    total_memory_bytes: int
+    context_bytes: int
+    context_source: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    cached_bytes: int
+    """Reserved beyond allocated at the moment of the allocated peak."""
+    headroom_bytes: int
+    """Total - peak reserved - context."""
+    interval_bytes: tuple[int, int]
+    """What the driver would say is used at the peak: low, high."""
+    settled: bool
+    peak_step: int | None
+    """The step that set the allocated peak."""
+    steps: list[Step]
+    roles: dict[str, int]
+    """Requested bytes by role at the allocated peak, with rounding: they sum to `peak_allocated_bytes`."""
+    role_peaks: dict[str, int]
+    """The most that each role ever held at once."""
+    lines: list[LineUse]
+    timeline: dict[str, list[int]]
+    reads: list[Read]
+    oom: Oom | None
+    oom_count: int
+    """How often memory ran out, errors that the script handled included."""
+    notes: list[str]
+    """What the reader has to know to trust the numbers."""
+    unwritten: dict[str, int]
+    """CUDA functions that were called and answered "not supported"."""
+    ended: str
+    """How the run ended: steps, ended, time, oom."""
+    seconds: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
+
+
+def judge(*, ran_out: bool, low_bytes: int, high_bytes: int, total_bytes: int) -> Verdict:
+    """Decide from the interval of what the driver would say is used.
+
+    "fits" needs its high end to fit, "does not fit" its low end not to, or the script to have run out of memory.
+    """
+    if ran_out or low_bytes > total_bytes:
+        return Verdict.DOES_NOT_FIT
+    return Verdict.FITS if high_bytes <= total_bytes else Verdict.UNKNOWN

@@ -1,0 +1,202 @@
+"""What a finished run says about memory: peaks by step, roles and source lines at the peak.
+
+Pure arithmetic over the journal, the notes and PyTorch's own history of requests; it runs in the script's process and
+returns plain dicts, which travel to the parent as JSON. Levels are PyTorch's own numbers
+(`c10::reportMemoryUsageToProfiler`, called with the allocator's totals at every event).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ullage.ownership.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.prediction.observer import Observer
+from ullage.tracing.journal import Entries, Kind, Phase
+from ullage.tracing.source import Line, is_users
+
+TIMELINE_BINS: Final = 160
+_LINES_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """The levels of one device after each of its events: columns of equal length."""
+
+    index: np.ndarray
+    allocated: np.ndarray
+    reserved: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """What each allocation asked for and from where, by its index in the journal (PyTorch's memory history)."""
+
+    bytes_by_index: Mapping[int, int]
+    frames_by_index: Mapping[int, Sequence[Mapping[str, Any]]]
+
+
+def levels_of(entries: Entries, device: int) -> Levels:
+    """Read a device's levels out of the journal."""
+    kinds = entries["kind"]
+    chosen = np.flatnonzero(((kinds == Kind.ALLOC) | (kinds == Kind.FREE)) & (entries["device"] == device))
+    return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
+
+
+def busiest_device(entries: Entries) -> int | None:
+    """Return the device that reserved most; None where nothing was allocated."""
+    allocations = entries[entries["kind"] == Kind.ALLOC]
+    if not len(allocations):
+        return None
+    return int(allocations["device"][int(np.argmax(allocations["reserved"]))])
+
+
+def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]]) -> Requests:
+    """Match PyTorch's history of a device with the journal: both are in the allocator's order.
+
+    A history that lost its beginning (its ring was full) is matched from its end.
+    """
+    indices = np.flatnonzero((entries["kind"] == Kind.ALLOC) & (entries["device"] == device))
+    asked = [event for event in history if event["action"] == "alloc"]
+    indices = indices[len(indices) - len(asked) :] if len(asked) <= len(indices) else indices[:0]
+    sizes, frames = {}, {}
+    for index, event in zip(indices.tolist(), asked, strict=False):
+        if int(entries["address"][index]) != event["addr"]:
+            continue
+        sizes[index] = int(event["size"])
+        frames[index] = event.get("frames") or ()
+    return Requests(bytes_by_index=sizes, frames_by_index=frames)
+
+
+def steps_of(levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int) -> list[dict[str, Any]]:
+    """Peaks of every step: from the end of the one before (the start of the script for the first) to its own end.
+
+    Args:
+        levels: of one device.
+        step_ends: journal index of each step's end.
+        reserved_at_ends: reserved bytes then.
+        oom_indices: where memory ran out.
+        end: the journal's length; what follows the last step's end counts as a step of its own if memory ran out there.
+    """
+    borders = list(step_ends)
+    if not borders or any(index > borders[-1] for index in oom_indices):
+        borders.append(end)
+    steps, start, allocated, reserved = [], -1, 0, 0
+    for number, border in enumerate(borders):
+        inside = slice(int(np.searchsorted(levels.index, start, side="right")), int(np.searchsorted(levels.index, border, side="right")))
+        steps.append(
+            {
+                "step": number + 1,
+                "peak_allocated_bytes": int(max([allocated, *_highest(levels.allocated[inside])])),
+                "peak_reserved_bytes": int(max([reserved, *_highest(levels.reserved[inside])])),
+                "oom": any(start < index <= border for index in oom_indices),
+                "complete": number < len(step_ends),
+            }
+        )
+        if inside.stop > inside.start:
+            allocated = int(levels.allocated[inside.stop - 1])
+            reserved = int(levels.reserved[inside.stop - 1])
+        if number < len(reserved_at_ends):
+            reserved = reserved_at_ends[number]
+        steps[-1]["end_allocated_bytes"] = allocated
+        start = border
+    return steps
+
+
+def _highest(values: np.ndarray) -> list[int]:
+    return [int(values.max())] if len(values) else []
+
+
+def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, Any]:
+    """The highest allocation in each of `TIMELINE_BINS` equal spans of events, and the bin in which each step ends."""
+    if not len(levels.index):
+        return {"allocated_bytes": [], "step_ends": []}
+    bins = min(TIMELINE_BINS, len(levels.index))
+    edges = np.linspace(0, len(levels.index), bins + 1).astype(int)
+    highest = [int(levels.allocated[low:high].max()) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    events = np.searchsorted(levels.index, np.asarray(step_ends, int), side="right")
+    ends = np.clip(np.searchsorted(edges, events, side="left") - 1, 0, bins - 1)
+    return {"allocated_bytes": highest, "step_ends": ends.tolist()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Everything needed to say what was alive at a moment of one device."""
+
+    device: int
+    lives: Lives
+    roles: list[Role]
+    requests: Requests
+    backward_lines: Sequence[tuple[int, Line | None]]
+
+    @classmethod
+    def of(cls, entries: Entries, observer: Observer, device: int, history: Sequence[Mapping[str, Any]]) -> "Memory":
+        """Assemble it from a finished run."""
+        lives = lives_of(entries)
+        return cls(
+            device=device,
+            lives=lives,
+            roles=roles_of(entries, lives, observer.notes, observer.moments),
+            requests=requests_of(entries, device, history),
+            backward_lines=observer.backward_lines,
+        )
+
+    def alive_at(self, moment: int) -> dict[str, Any]:
+        """Say what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
+        blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
+        by_line: Counter[tuple[Role, Line | None, str]] = Counter()
+        counts: Counter[tuple[Role, Line | None, str]] = Counter()
+        for block in blocks:
+            key = (block.role, self._line_of(block), block.phase.name.lower())
+            by_line[key] += block.size_bytes
+            counts[key] += 1
+        return {
+            "roles": {role.value: size for role, size in bytes_by_role(blocks, self.requests.bytes_by_index).items()},
+            "lines": [
+                {
+                    "role": role.value,
+                    "file": line.file if line else None,
+                    "line": line.line if line else None,
+                    "function": line.function if line else None,
+                    "phase": phase,
+                    "bytes": size,
+                    "blocks": counts[role, line, phase],
+                }
+                for (role, line, phase), size in by_line.most_common(_LINES_SHOWN)
+            ],
+        }
+
+    def role_peaks(self) -> dict[str, int]:
+        """The most that each role ever held at once, in requested bytes: all gradients, say, though some are gone at the peak."""
+        lives = self.lives
+        here = np.flatnonzero(lives.entries["device"] == self.device)
+        sizes = np.array(
+            [
+                min(self.requests.bytes_by_index.get(int(lives.born[block]), int(lives.entries["size"][block])), int(lives.entries["size"][block]))
+                for block in here
+            ],
+            np.int64,
+        )
+        names = np.array([self.roles[block].value for block in here])
+        peaks = {}
+        for role in Role:
+            if role is Role.ROUNDING:
+                continue
+            mine = names == role.value
+            born, died, size = lives.born[here][mine], lives.died[here][mine], sizes[mine]
+            times = np.concatenate([born, died])
+            changes = np.concatenate([size, -size])
+            order = np.lexsort((changes, times))
+            peaks[role.value] = int(max(np.cumsum(changes[order]), default=0))
+        return peaks
+
+    def _line_of(self, block: Block) -> Line | None:
+        for frame in self.requests.frames_by_index.get(block.index, ()):
+            if is_users(frame["filename"]):
+                return Line(frame["filename"], frame["line"], frame["name"])
+        if block.phase is Phase.BACKWARD:  # the autograd thread has no Python frames; the call of backward() has
+            started = [line for index, line in self.backward_lines if index < block.index]
+            return started[-1] if started else None
+        return None

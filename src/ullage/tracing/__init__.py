@@ -1,0 +1,1 @@
+"""Steps and phases of a live run, and the journal of its memory."""

@@ -1,0 +1,59 @@
+"""Which line of whose file: telling a user's own code from the libraries it calls."""
+
+import site
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_OWN: Final = str(Path(__file__).resolve().parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of source."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{_shown(self.file)}:{self.line}"
+
+
+@cache
+def is_users(file: str) -> bool:
+    """Tell whether a file is the user's own: not the standard library's, an installed package's or ullage's."""
+    if file.startswith("<") or not file:
+        return False
+    path = str(Path(file).resolve())
+    return not any(path.startswith(prefix) for prefix in _library_prefixes())
+
+
+def users_line(frame: FrameType | None) -> Line | None:
+    """Find the innermost frame of the user's own code."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None
+
+
+@cache
+def _library_prefixes() -> tuple[str, ...]:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places |= set(site.getsitepackages()) | {site.getusersitepackages(), _OWN}
+    return tuple(str(Path(place).resolve()) + "/" for place in places if place)
+
+
+@cache
+def _shown(file: str) -> str:
+    """Shorten a path: relative to where the command runs, or its last two parts."""
+    path = Path(file)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path) if len(path.parts) <= 3 else str(Path(*path.parts[-2:]))
+
