@@ -112,6 +112,8 @@ class Prediction:
     """What the reader has to know to trust the numbers."""
     unwritten: dict[str, int]
     """CUDA functions that were called and answered "not supported"."""
+    snapshot_error: str | None
+    """Why the snapshot that was asked for could not be written."""
     ended: str
     """How the run ended: steps, ended, time, oom."""
     seconds: dict[str, float]

@@ -1,0 +1,5 @@
+"""`python -m ullage`."""
+
+from ullage.cli.app import main
+
+main()

@@ -1,0 +1,33 @@
+"""`ullage gpus`: list the cards that can be emulated."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ullage._units import text_of_bytes
+from ullage.gpus import all_gpus
+
+
+def gpus(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,  # noqa: FBT002
+) -> None:
+    """List the cards that --gpu knows, with their memory as the driver reports it."""
+    cards = all_gpus()
+    if as_json:
+        print(json.dumps([{**asdict(card), "assumed": sorted(card.assumed), "sources": dict(card.sources)} for card in cards], indent=1))
+        return
+    table = Table("card", "memory", "architecture", "SMs", "assumed", box=None, header_style="bold", pad_edge=False)
+    for card in cards:
+        table.add_row(
+            card.short_name,
+            text_of_bytes(card.total_memory_bytes),
+            card.architecture,
+            str(card.sm_count),
+            ", ".join(sorted(name.removesuffix("_bytes").replace("_", " ") for name in card.assumed)),
+            style=None,
+        )
+    Console(highlight=False).print(table)

@@ -1,0 +1,98 @@
+"""`ullage predict`: will this script fit on that card?"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ullage._errors import UsageError
+from ullage._units import parse_bytes
+from ullage.prediction.describe import describe
+from ullage.prediction.prediction import Prediction
+from ullage.prediction.script import Request
+from ullage.prediction.script import predict as run_prediction
+from ullage.report.terminal import draw
+
+EPILOG: Final = (
+    "[bold]Examples[/]\n\n"
+    "ullage predict train.py --gpu 'RTX 3060'\n\n"
+    "ullage predict train.py --batch-size 8 --gpu T4 --steps 5\n\n"
+    "ullage predict train.py --gpu 24GiB --arch sm_89 --alloc-conf expandable_segments:True\n\n"
+    "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
+    "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
+)
+_QUIET_SECONDS: Final = 2.0  # after which a run without a terminal tells of its progress
+
+
+def predict(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="Your training script; options that ullage does not know go to it.")],
+    gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
+    steps: Annotated[int, typer.Option(help="Stop after this many optimizer steps.")] = 3,
+    seconds: Annotated[float, typer.Option(help="Stop after this time, whatever happened.")] = 300.0,
+    arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
+    count: Annotated[int, typer.Option(help="How many such cards the script sees.")] = 1,
+    alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the run.")] = None,
+    total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
+    context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
+    cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
+    snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
+    output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,  # noqa: FBT002
+) -> None:
+    """Run a script for a few steps on a GPU that is not there, and say whether it fits.
+
+    The script runs unmodified, with PyTorch's own allocator, on an emulated card: every byte is PyTorch's answer, and
+    no GPU is needed or touched.
+    """
+    request = Request(
+        script=script,
+        arguments=tuple(context.args),
+        gpu=gpu,
+        arch=arch,
+        count=count,
+        steps=steps,
+        seconds=seconds,
+        alloc_conf=alloc_conf,
+        total_memory_bytes=_size(total_memory, "--total-memory"),
+        context_bytes=_size(context_size, "--context"),
+        cudnn_workspace_bytes=_size(cudnn_workspace, "--cudnn-workspace"),
+        snapshot=snapshot,
+        echo=output,
+    )
+    prediction = _with_progress(request)
+    if as_json:
+        print(json.dumps(prediction.to_json(), indent=1), flush=True)
+    else:
+        draw(describe(prediction), Console(highlight=False))
+    if prediction.snapshot_error:
+        sys.stderr.write(f"error: the snapshot {snapshot} was not written: {prediction.snapshot_error}\n")
+        raise typer.Exit(2)
+    raise typer.Exit(prediction.verdict.exit_code)
+
+
+def _size(text: str | None, option: str) -> int | None:
+    try:
+        return None if text is None else parse_bytes(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _with_progress(request: Request) -> Prediction:
+    """Show progress on standard error: a live line on a terminal, plain lines elsewhere once it takes longer."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal and not request.echo:
+        with console.status("starting") as status:
+            return run_prediction(request, progress=lambda text: status.update(escape(text)))
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        if time.monotonic() - began > _QUIET_SECONDS:
+            sys.stderr.write(f"ullage: {text} ({time.monotonic() - began:.0f} s)\n")
+
+    return run_prediction(request, progress=tell)

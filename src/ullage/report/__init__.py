@@ -1,0 +1,1 @@
+"""One report, many ways to draw it. Nothing here knows what was computed."""

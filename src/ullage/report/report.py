@@ -1,0 +1,89 @@
+"""What a report is made of: a headline and sections, as plain data.
+
+Analysis computes, a `describe` function arranges the result into a `Report`, and a renderer draws it; text and page
+come from the same object, so they cannot disagree.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Tone(Enum):
+    """How a thing should feel to the reader."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNSURE = "unsure"
+    PLAIN = "plain"
+    QUIET = "quiet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a whole, in bytes."""
+
+    label: str
+    size_bytes: int
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """A whole and its parts, drawn as one bar; what the parts leave is free."""
+
+    title: str
+    total_bytes: int
+    total_label: str
+    parts: tuple[Part, ...]
+    rest_label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Parts of a whole, drawn as a bar a line, with their percentage."""
+
+    title: str
+    total_bytes: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A level over time in bytes, with marks (positions in `values`)."""
+
+    title: str
+    values: tuple[int, ...]
+    marks: tuple[int, ...]
+    mark_label: str
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quote:
+    """Words of somebody else, shown as they are."""
+
+    title: str
+    text: str
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remarks:
+    """Short sentences."""
+
+    title: str
+    items: tuple[str, ...]
+
+
+Section = Meter | Shares | Curve | Quote | Remarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A headline with its tone, one sentence, and sections in the order in which they are read."""
+
+    headline: str
+    tone: Tone
+    subject: str
+    sentence: str
+    sections: tuple[Section, ...]

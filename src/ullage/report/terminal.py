@@ -1,0 +1,117 @@
+"""Draw a report on a terminal. It knows widths and colours, and nothing of what the numbers mean."""
+
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ullage._units import text_of_bytes
+from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, Tone
+
+_STYLE_OF_TONE: Final = {
+    Tone.GOOD: "bold white on dark_green",
+    Tone.BAD: "bold white on red3",
+    Tone.UNSURE: "bold black on orange1",
+    Tone.PLAIN: "bold",
+    Tone.QUIET: "dim",
+}
+_PALETTE: Final = ("dodger_blue2", "dark_orange", "green3", "medium_purple2", "gold3", "deep_pink3", "turquoise2", "grey58")
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_METER_WIDTH: Final = 60
+
+
+def draw(report: Report, console: Console) -> None:
+    """Print a report."""
+    console.print()
+    head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
+    console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
+    console.print(report.sentence, soft_wrap=True, highlight=False)
+    for section in report.sections:
+        console.print()
+        console.print(_section(section, console.width))
+    console.print()
+
+
+def _section(section: Section, width: int) -> RenderableType:
+    match section:
+        case Meter():
+            return _meter(section, min(_METER_WIDTH, width - 4))
+        case Shares():
+            return _shares(section, width)
+        case Curve():
+            return _curve(section, width - 4)
+        case Quote():
+            place = Text(section.place, style="bold") if section.place else Text("")
+            body = Group(place, Text(section.text)) if section.place else Text(section.text)
+            return Group(Text(section.title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
+        case Remarks():
+            lines = [Text(f"- {item}") for item in section.items]
+            return Group(Text(section.title, style="bold underline"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+
+
+def _meter(meter: Meter, width: int) -> RenderableType:
+    """A stacked bar with a legend line for each part."""
+    whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
+    bar = Text("  ")
+    position, filled = 0, 0
+    for number, part in enumerate(meter.parts):
+        position += part.size_bytes
+        cells = round(position / whole * width) - filled
+        bar.append("█" * cells, style=_PALETTE[number % len(_PALETTE)])
+        filled += cells
+    bar.append("░" * (width - filled), style="dim")
+    table = _columns()
+    for number, part in enumerate(meter.parts):
+        table.add_row(Text("■", style=_PALETTE[number % len(_PALETTE)]), part.label, text_of_bytes(part.size_bytes), Text(part.remark, style="dim"))
+    rest = meter.total_bytes - sum(part.size_bytes for part in meter.parts)
+    if meter.rest_label:
+        table.add_row(Text("░", style="dim"), meter.rest_label, Text(text_of_bytes(rest), style="bold" if rest >= 0 else "bold red"), "")
+    table.add_row("", meter.total_label, text_of_bytes(meter.total_bytes), "")
+    return Group(Text(meter.title, style="bold underline"), bar, table)
+
+
+def _columns() -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=3, justify="right")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    return table
+
+
+def _shares(shares: Shares, width: int) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=1)
+    table.add_column(no_wrap=False, max_width=max(24, width - 46))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for part in shares.parts:
+        share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
+        bar = "█" * round(share * 20) or ("▏" if part.size_bytes else "")
+        table.add_row("", part.label, text_of_bytes(part.size_bytes), f"{share:6.1%}", Text(bar, style=_PALETTE[0]), part.remark)
+    return Group(Text(shares.title, style="bold underline"), table)
+
+
+def _curve(curve: Curve, width: int) -> RenderableType:
+    """One line of blocks, each the highest value of its span, and a line of marks below."""
+    values = curve.values
+    cells = max(1, min(width, len(values)))
+    spans = [values[number * len(values) // cells : max((number + 1) * len(values) // cells, number * len(values) // cells + 1)] for number in range(cells)]
+    top = max(values, default=0) or 1
+    line = "".join(_BLOCKS[round(max(span) / top * (len(_BLOCKS) - 1))] for span in spans)
+    marks = [" "] * cells
+    for number, mark in enumerate(curve.marks):
+        cell = min(cells - 1, mark * cells // max(1, len(values)))
+        for offset, letter in enumerate(str(number + 1)):
+            if cell + offset < cells:
+                marks[cell + offset] = letter
+    parts: list[RenderableType] = [Text(curve.title, style="bold underline"), Text("  " + line, style=_PALETTE[0])]
+    if curve.marks:
+        parts.append(Text("  " + "".join(marks).rstrip() + f"  {curve.mark_label}", style="dim"))
+    if curve.remark:
+        parts.append(Text("  " + curve.remark))
+    return Group(*parts)
