@@ -223,10 +223,11 @@ LAUNCHES(cudnnBatchNormalizationBackwardEx)
 
 DESCRIPTOR(Dropout, struct empty)
 
-/* A guess: one XORWOW generator (48 bytes, as cuRAND documents it) for every thread that the card can hold at once. */
+/* A guess: the six words of an XORWOW generator for every thread that the card can hold at once. All that was found
+ * published is "a few MB" (awslabs/raf, pull request 39). */
 ULLAGE_API int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
   const struct card *card = card_get(card_current());
-  *size = card ? (size_t)(48 * card->figure[CARD_SM_COUNT] * card->figure[CARD_THREADS_PER_SM]) : 0;
+  *size = card ? (size_t)(24 * card->figure[CARD_SM_COUNT] * card->figure[CARD_THREADS_PER_SM]) : 0;
   return CUDNN_SUCCESS;
 }
 ULLAGE_API int cudnnSetDropoutDescriptor(void *descriptor, void *handle, float probability, void *states, size_t size, unsigned long long seed) {

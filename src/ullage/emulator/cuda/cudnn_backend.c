@@ -1,6 +1,6 @@
 /* libcudnn's backend interface: descriptors with typed attributes, from which cuDNN's front end (compiled into torch)
- * builds convolutions and attention. Every graph is accepted and has exactly one engine without knobs or notes; what
- * a card would reject, or how it would rank engines, is not known. A plan's workspace is the card's setting, and the
+ * builds convolutions and attention. Every graph is accepted and has exactly one engine, without knobs; what a card
+ * would reject, or how it would rank engines, is not known. A plan's workspace is the card's setting, and the
  * bytes of its graph's tensors are noted when it runs, so that the report can bound the workspace that is unknown. */
 #include "cudnn.h"
 
@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* cudnnBackendDescriptorType_t, cudnnBackendAttributeType_t and cudnnBackendAttributeName_t, as far as they matter. */
+/* cudnnDataType_t, cudnnBackendNumericalNote_t, cudnnBackendDescriptorType_t, cudnnBackendAttributeType_t and
+ * cudnnBackendAttributeName_t, as far as they matter. */
+enum { DATA_INT8 = 3, NOTE_TENSOR_CORE = 0 };
 enum { ENGINE = 2, ENGINE_CONFIG = 3, ENGINE_HEURISTICS = 4, EXECUTION_PLAN = 5, TENSOR = 17 };
 enum {
   TYPE_HANDLE = 0,
@@ -168,6 +170,7 @@ enum { MAX_TENSORS = 256 }; /* a graph with more counts some of them twice */
 struct tally {
   int count;
   int64_t ids[MAX_TENSORS], bytes;
+  bool has_int8;
 };
 
 static void count_tensor(struct tally *tally, const struct descriptor *tensor) {
@@ -179,7 +182,9 @@ static void count_tensor(struct tally *tally, const struct descriptor *tensor) {
     if (tally->ids[i] == id) return;
   if (tally->count < MAX_TENSORS) tally->ids[tally->count++] = id;
   for (int64_t i = 0; i < dimensions->count; i++) count *= ((const int64_t *)dimensions->values)[i];
-  tally->bytes += (count * cudnn_bits_of((int)number(tensor, TENSOR_TYPE, 0)) + 7) / 8;
+  int type = (int)number(tensor, TENSOR_TYPE, 0);
+  tally->bytes += (count * cudnn_bits_of(type) + 7) / 8;
+  tally->has_int8 |= type == DATA_INT8;
 }
 
 static void count_operation(struct tally *tally, const struct descriptor *operation) {
@@ -192,12 +197,12 @@ static void count_operation(struct tally *tally, const struct descriptor *operat
   }
 }
 
-static int64_t graph_bytes(const struct descriptor *graph) {
+static struct tally tally_of(const struct descriptor *graph) {
   struct tally tally = {0};
   const struct attribute *operations = find(graph, GRAPH_OPERATIONS);
   for (int64_t i = 0; operations && operations->type == TYPE_DESCRIPTOR && i < operations->count; i++)
     count_operation(&tally, ((struct descriptor **)operations->values)[i]);
-  return tally.bytes;
+  return tally;
 }
 
 /* ---- plans. Written down as text, a plan is the one number that matters here. */
@@ -209,7 +214,7 @@ static int finalize_plan(struct descriptor *plan) {
   struct descriptor *config = child(plan, PLAN_CONFIG);
   const struct attribute *json = find(plan, PLAN_JSON);
   if (config) {
-    plan->tensor_bytes = graph_bytes(child(child(config, CONFIG_ENGINE), ENGINE_GRAPH));
+    plan->tensor_bytes = tally_of(child(child(config, CONFIG_ENGINE), ENGINE_GRAPH)).bytes;
   } else if (json) {
     char text[80] = "";
     memcpy(text, json->values, json->count < (int64_t)sizeof text ? (size_t)json->count : sizeof text - 1);
@@ -281,7 +286,11 @@ static int derive(const struct descriptor *descriptor, int name, int type, int64
     case GRAPH_ENGINE_COUNT: return answer_number(1, type, room, count, out);
     case CONFIG_SHARED_MEMORY: case GRAPH_SAME_TOPOLOGY: case CACHE_HAS_KERNEL: return answer_number(0, type, room, count, out);
     case CONFIG_INTERMEDIATE_INFO: case CONFIG_KNOB_CHOICES: case PLAN_COMPUTED_INTERMEDIATES: case PLAN_RUN_ONLY_INTERMEDIATES:
-    case ENGINE_KNOBS: case ENGINE_NUMERICAL_NOTES: case ENGINE_LAYOUTS: case ENGINE_BEHAVIOR_NOTES:
+    case ENGINE_KNOBS: case ENGINE_LAYOUTS: case ENGINE_BEHAVIOR_NOTES:
+      if (count) *count = 0;
+      return CUDNN_SUCCESS;
+    case ENGINE_NUMERICAL_NOTES: /* PyTorch's quantized convolution takes an engine only if it uses tensor cores */
+      if (tally_of(child(descriptor, ENGINE_GRAPH)).has_int8) return answer_number(NOTE_TENSOR_CORE, type, room, count, out);
       if (count) *count = 0;
       return CUDNN_SUCCESS;
     case PLAN_JSON:

@@ -1,0 +1,51 @@
+# ullage: every task of the project, for people and for continuous integration alike.
+# Environments live outside the tree, one for each version of torch, and are made when they are first needed.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ullage/environments
+OLDEST := 2.11.0
+NEWEST := 2.15.0
+JOBS ?= 2
+
+environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+OLDEST_ENV := $(call environment,$(OLDEST))
+NEWEST_ENV := $(call environment,$(NEWEST))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint truth bench symbols clean
+
+help:  ## Show this help.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup:  ## Make the test environment for torch $(OLDEST) and install the project into it.
+	tools/environment.sh $(OLDEST) $(OLDEST_ENV)
+
+test: setup  ## Lint, then run the whole suite (what continuous integration runs).
+	$(MAKE) lint
+	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) tests
+
+lint: setup  ## Check style, types, layers, and the C code's warnings.
+	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks
+	$(OLDEST_ENV)/bin/ruff format --check src tests tools examples benchmarks
+	cd src && $(OLDEST_ENV)/bin/mypy
+	cd src && $(OLDEST_ENV)/bin/lint-imports --config ../pyproject.toml
+	tools/check_c.sh
+
+truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
+	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
+	tools/environment.sh 2.13.0 $(call environment,2.13.0)
+	$(call environment,2.13.0)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
+	tools/environment.sh $(NEWEST) $(NEWEST_ENV)
+	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
+
+bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 past one.
+	$(OLDEST_ENV)/bin/python benchmarks/predict.py
+
+symbols: setup  ## Read the CUDA symbols of the installed torch into the committed lists.
+	$(OLDEST_ENV)/bin/pip install --quiet pyelftools
+	$(OLDEST_ENV)/bin/python tools/read_symbols.py $(OLDEST_ENV)/lib/python*/site-packages/torch
+
+clean:  ## Remove what was built in the tree.
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src -name '*.so*' -delete

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Make (or bring up to date) a virtual environment with one version of torch and the project installed.
+#
+#     tools/environment.sh 2.11.0 FOLDER
+#
+# torch is PyPI's CUDA build, installed without the nvidia-* wheels: the emulator stands in for them. A configured
+# folder of local wheels is left out, because it may hold a CPU build of the same version.
+set -euo pipefail
+version=$1
+folder=$2
+here=$(cd "$(dirname "$0")/.." && pwd)
+
+# What torch needs beside CUDA, and what the recorded workloads were made with.
+declare -A triton=([2.11.0]=3.6.0) torchvision=([2.11.0]=0.26.0 [2.13.0]=0.28.0)
+common=(filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec numpy setuptools pillow)
+hugging_face=(transformers==4.57.1 'huggingface-hub>=0.34,<1' 'tokenizers>=0.22,<0.23' safetensors regex requests tqdm
+  pyyaml packaging certifi charset-normalizer idna urllib3)
+
+pip() { env -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null "$folder/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+
+mkdir -p "$(dirname "$folder")"
+exec 9>"$folder.lock"
+flock 9 # two runs at once make one environment
+stamp="$folder/.torch-ready-2"
+if [ ! -e "$stamp" ]; then
+  echo "making $folder (torch $version, about two minutes)" >&2
+  rm -rf "$folder"
+  "${PYTHON:-python3}" -m venv "$folder"
+  packages=("torch==$version" "triton${triton[$version]:+==${triton[$version]}}" "${common[@]}")
+  [ -n "${torchvision[$version]:-}" ] && packages+=("torchvision==${torchvision[$version]}" "${hugging_face[@]}")
+  pip install --no-deps "${packages[@]}"
+  pip install 'pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich scikit-build-core cmake ninja
+  touch "$stamp"
+fi
+# The project is installed as a user gets it: a wheel. It is built again when a file has changed.
+state=$(cd "$here" && cat $(git ls-files --cached --others --exclude-standard CMakeLists.txt pyproject.toml src 2>/dev/null || find src CMakeLists.txt pyproject.toml -type f -not -name '*.so*' -not -name '*.pyc') | sha256sum)
+if [ "$(cat "$folder/.project" 2>/dev/null)" != "$state" ]; then
+  pip install --no-deps --no-build-isolation --force-reinstall "$here"
+  echo "$state" >"$folder/.project"
+fi
