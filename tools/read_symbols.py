@@ -28,7 +28,7 @@ LISTS = Path(__file__).resolve().parent.parent / "src/ullage/emulator/cuda/symbo
 SONAME = re.compile(r"lib(cu|nccl|nv)\w*\.so")
 BY_NAME = {
     "cuda": re.compile(
-        rb"cu(?:Array|Context|Ctx|Device|Driver|Event|Func|Get|Graph|GreenCtx|Init|Ipc|Kernel|Launch|Library|Link|"
+        rb"cu(?:Array|Context|Ctx|Dev|Device|Driver|Event|Func|Get|Graph|GreenCtx|Init|Ipc|Kernel|Launch|Library|Link|Logs|"
         rb"Mem|Module|Multicast|Occupancy|Pointer|Profiler|Stream|TensorMap|ThreadExchange)[A-Z0-9]?\w*"
     ),
     "nvidia-ml": re.compile(rb"nvml(?:Init|Shutdown|Device|System|ErrorString|Event|Unit)\w*"),

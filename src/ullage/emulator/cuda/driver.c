@@ -89,7 +89,7 @@ API int cuStreamGetCtx(void *stream, void **context) {
   return cuCtxGetCurrent(context);
 }
 ACCEPTS(cuCtxSynchronize) ACCEPTS(cuStreamSynchronize) ACCEPTS(cuCtxSetLimit)
-ACCEPTS(cuStreamWriteValue32_v2) ACCEPTS(cuStreamWaitValue32_v2)
+ACCEPTS(cuLogsRegisterCallback) ACCEPTS(cuLogsUnregisterCallback) ACCEPTS(cuStreamWriteValue32_v2) ACCEPTS(cuStreamWaitValue32_v2)
 
 static const char *error_name(int status) {
   return status == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : status == CUDA_NOT_SUPPORTED ? "CUDA_ERROR_NOT_SUPPORTED"

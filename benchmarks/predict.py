@@ -1,0 +1,104 @@
+"""What a prediction costs, against its bounds: `make bench`. Exits 1 past a bound.
+
+Times on a busy machine are noisy, so what has to be compared is measured in the same run and told as a ratio.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+GPT2 = HERE.parent / "examples" / "train_gpt2.py"
+LLAMA = HERE / "scripts" / "llama.py"
+STEP = HERE / "scripts" / "gpt2_step.py"
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure, its unit, and the bound it must keep (None: for information)."""
+
+    what: str
+    value: float
+    unit: str
+    bound: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.bound is None or self.value <= self.bound
+
+
+def predict(*arguments: str) -> tuple[dict, float, float]:
+    """Run `ullage predict --json`: its answer, the seconds of the whole command, the largest host memory in GiB."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "ullage", "predict", *arguments, "--json"], capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode not in (0, 1, 4):
+        sys.exit(f"predict {' '.join(arguments)} failed:\n{done.stderr}")
+    return json.loads(done.stdout), seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / GIB
+
+
+def step_ms(mode: str, steps: int) -> float:
+    done = subprocess.run([sys.executable, str(STEP), mode, str(steps)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"gpt2_step.py {mode} failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def closed_form_gap(answer: dict, bytes_per_value: int) -> float:
+    """How far parameters, gradients and optimizer state together are from 4 times the parameters (AdamW), relatively."""
+    peaks = answer["role_peaks"]
+    together = peaks["parameters"] + peaks["gradients"] + peaks["optimizer_state"]
+    values = {"7b": 6_738_415_616, "70b": 68_976_648_192}[answer["arguments"][0]]
+    return abs(together / (values * bytes_per_value * 4) - 1)
+
+
+def measurements() -> list[Measured]:
+    predict(str(GPT2), "--gpu", "RTX 4090")  # warms the disk cache
+    answer, seconds, _ = predict(str(GPT2), "--gpu", "RTX 4090")
+    imports = answer["seconds"]["import"]
+    found = [
+        Measured("GPT-2 small, 3 steps: the whole command", seconds, "s", 12.0),
+        Measured("GPT-2 small, 3 steps: beyond the script's imports", seconds - imports, "s"),
+    ]
+    answer, _, _ = predict(str(GPT2), "--gpu", "RTX 4090", "--steps", "40")
+    steps = [value for name, value in answer["seconds"].items() if name.startswith("step_")][2:]
+    recorded = statistics.median(steps) * 1000
+    plain = step_ms("emulated", 40)
+    found += [
+        Measured("GPT-2 small: a step with roles and stacks recorded", recorded, "ms", 30.0),
+        Measured("GPT-2 small: a step without (the floor: PyTorch's host cost)", plain, "ms"),
+        Measured("ratio recorded / floor", recorded / plain, "x"),
+        Measured("ratio FakeTensorMode / recorded", step_ms("fake", 4) / recorded, "x"),
+    ]
+    if not os.environ.get("ULLAGE_BENCH_NO_CPU"):
+        found.append(Measured("ratio CPU / recorded", step_ms("cpu", 1) / recorded, "x"))
+    for size, card, bound in (("7b", "H100", 30.0), ("70b", "2TiB", 60.0)):
+        answer, seconds, host = predict(str(LLAMA), size, "--gpu", card)
+        found += [
+            Measured(f"Llama {size} built on the device, 3 steps on {card}", seconds, "s", bound),
+            Measured(f"Llama {size}: host memory (largest so far)", host, "GiB", 2.0),
+            Measured(f"Llama {size}: parameters, gradients, state against the closed form", 100 * closed_form_gap(answer, 2), "%", 2.0),
+        ]
+    return found
+
+
+def main() -> None:
+    found = measurements()
+    for measured in found:
+        bound = "" if measured.bound is None else f"  bound {measured.bound:g} {measured.unit}"
+        mark = "" if measured.bound is None else "ok  " if measured.kept else "PAST"
+        print(f"{mark:4} {measured.value:9.2f} {measured.unit:3} {measured.what}{bound}")
+    sys.exit(0 if all(measured.kept for measured in found) else 1)
+
+
+if __name__ == "__main__":
+    main()
