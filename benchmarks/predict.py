@@ -54,7 +54,7 @@ def step_ms(mode: str, steps: int) -> float:
 
 
 def closed_form_gap(answer: dict, bytes_per_value: int) -> float:
-    """How far parameters, gradients and optimizer state together are from 4 times the parameters (AdamW), relatively."""
+    """Parameters, gradients and optimizer state together against 4 times the parameters (AdamW): the relative gap."""
     peaks = answer["role_peaks"]
     together = peaks["parameters"] + peaks["gradients"] + peaks["optimizer_state"]
     values = {"7b": 6_738_415_616, "70b": 68_976_648_192}[answer["arguments"][0]]
@@ -86,7 +86,12 @@ def measurements() -> list[Measured]:
         found += [
             Measured(f"Llama {size} built on the device, 3 steps on {card}", seconds, "s", bound),
             Measured(f"Llama {size}: host memory (largest so far)", host, "GiB", 2.0),
-            Measured(f"Llama {size}: parameters, gradients, state against the closed form", 100 * closed_form_gap(answer, 2), "%", 2.0),
+            Measured(
+                f"Llama {size}: parameters, gradients, state against the closed form",
+                100 * closed_form_gap(answer, 2),
+                "%",
+                2.0,
+            ),
         ]
     return found
 

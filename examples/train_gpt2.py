@@ -1,7 +1,7 @@
 """Train GPT-2 small on random tokens: plain PyTorch, nothing of ullage in it.
 
-    ullage predict examples/train_gpt2.py --gpu "RTX 3060"
-    ullage predict examples/train_gpt2.py --gpu "RTX 3060" --batch-size 16 --gradient-checkpointing
+ullage predict examples/train_gpt2.py --gpu "RTX 3060"
+ullage predict examples/train_gpt2.py --gpu "RTX 3060" --batch-size 16 --gradient-checkpointing
 """
 
 import argparse
@@ -38,7 +38,9 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     """A GPT-2 language model with tied embeddings."""
 
-    def __init__(self, *, vocabulary: int, length: int, width: int, layers: int, heads: int, checkpointing: bool) -> None:
+    def __init__(
+        self, *, vocabulary: int, length: int, width: int, layers: int, heads: int, checkpointing: bool
+    ) -> None:
         super().__init__()
         self.checkpointing = checkpointing
         self.tokens = nn.Embedding(vocabulary, width)

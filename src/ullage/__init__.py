@@ -25,7 +25,7 @@ _HOMES = {
     "UsageError": "ullage._errors",
     "emulate": "ullage.emulator",
 }
-__all__ = [  # noqa: RUF022  sorted as _HOMES, which a test compares
+__all__ = [
     "Emulation",
     "EmulationError",
     "ScriptError",

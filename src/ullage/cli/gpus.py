@@ -18,7 +18,12 @@ def gpus(
     """List the cards that --gpu knows, with their memory as the driver reports it."""
     cards = all_gpus()
     if as_json:
-        print(json.dumps([{**asdict(card), "assumed": sorted(card.assumed), "sources": dict(card.sources)} for card in cards], indent=1))
+        print(
+            json.dumps(
+                [{**asdict(card), "assumed": sorted(card.assumed), "sources": dict(card.sources)} for card in cards],
+                indent=1,
+            )
+        )
         return
     table = Table("card", "memory", "architecture", "SMs", "assumed", box=None, header_style="bold", pad_edge=False)
     for card in cards:

@@ -36,7 +36,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
     if prediction.reads:
-        yield Remarks(title="Values read back (an emulated card computes nothing: they were zero)", items=_reads(prediction.reads))
+        yield Remarks(
+            title="Values read back (an emulated card computes nothing: they were zero)", items=_reads(prediction.reads)
+        )
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
 
@@ -50,7 +52,11 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 
 def _card(prediction: Prediction) -> Meter:
     low, high = (text_of_bytes(value - prediction.peak_reserved_bytes) for value in prediction.interval_bytes)
-    beside = f"{prediction.context_source}; with cuDNN's workspaces {low} to {high}" if low != high else prediction.context_source
+    beside = (
+        f"{prediction.context_source}; with cuDNN's workspaces {low} to {high}"
+        if low != high
+        else prediction.context_source
+    )
     return Meter(
         title="The card",
         total_bytes=prediction.total_memory_bytes,
@@ -82,7 +88,9 @@ def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
         title=f"Your lines that allocated it ({moment})",
         total_bytes=total,
         parts=tuple(
-            Part(label=_place(line), size_bytes=line.bytes, remark=f"{line.role.replace('_', ' ')}, {line.blocks} blocks")
+            Part(
+                label=_place(line), size_bytes=line.bytes, remark=f"{line.role.replace('_', ' ')}, {line.blocks} blocks"
+            )
             for line in lines[:_LINES_SHOWN]
         ),
     )

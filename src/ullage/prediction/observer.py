@@ -25,8 +25,7 @@ from ullage.tracing.source import Line, users_line
 
 # Ops whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
 SHAPE_OPS = frozenset(
-    "nonzero _unique _unique2 unique_dim unique_consecutive unique_dim_consecutive masked_select bincount one_hot "
-    "repeat_interleave_Tensor _to_sparse _to_sparse_sparse_dim _coalesce argwhere nms".split()
+    ["nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "masked_select", "bincount", "one_hot", "repeat_interleave_Tensor", "_to_sparse", "_to_sparse_sparse_dim", "_coalesce", "argwhere", "nms"]
 )
 ReadKey = tuple[Line | None, str, bool]
 
@@ -153,7 +152,9 @@ class Observer:
         if self._first_optimizer() is optimizer:
             self._end_step()
 
-    def _around_scaler_step(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *rest: Any, **keywords: Any) -> Any:
+    def _around_scaler_step(
+        self, original: Callable[..., Any], scaler: Any, optimizer: Any, *rest: Any, **keywords: Any
+    ) -> Any:
         before = self._optimizer_steps
         result = original(scaler, optimizer, *rest, **keywords)
         if self._optimizer_steps == before:  # gradients were not finite: the scaler left the step out, and it counts
@@ -232,4 +233,3 @@ class Observer:
 
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, original))
-

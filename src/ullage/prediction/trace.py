@@ -5,6 +5,7 @@ returns plain dicts, which travel to the parent as JSON. Levels are PyTorch's ow
 (`c10::reportMemoryUsageToProfiler`, called with the allocator's totals at every event).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,9 @@ def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, An
     return Requests(bytes_by_index=sizes, frames_by_index=frames)
 
 
-def steps_of(levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int) -> list[dict[str, Any]]:
+def steps_of(
+    levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int
+) -> list[dict[str, Any]]:
     """Peaks of every step: from the end of the one before (the start of the script for the first) to its own end.
 
     Args:
@@ -85,7 +88,10 @@ def steps_of(levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequenc
         borders.append(end)
     steps, start, allocated, reserved = [], -1, 0, 0
     for number, border in enumerate(borders):
-        inside = slice(int(np.searchsorted(levels.index, start, side="right")), int(np.searchsorted(levels.index, border, side="right")))
+        inside = slice(
+            int(np.searchsorted(levels.index, start, side="right")),
+            int(np.searchsorted(levels.index, border, side="right")),
+        )
         steps.append(
             {
                 "step": number + 1,
@@ -115,7 +121,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, Any]:
         return {"allocated_bytes": [], "step_ends": []}
     bins = min(TIMELINE_BINS, len(levels.index))
     edges = np.linspace(0, len(levels.index), bins + 1).astype(int)
-    highest = [int(levels.allocated[low:high].max()) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    highest = [int(levels.allocated[low:high].max()) for low, high in itertools.pairwise(edges.tolist())]
     events = np.searchsorted(levels.index, np.asarray(step_ends, int), side="right")
     ends = np.clip(np.searchsorted(edges, events, side="left") - 1, 0, bins - 1)
     return {"allocated_bytes": highest, "step_ends": ends.tolist()}
@@ -169,12 +175,15 @@ class Memory:
         }
 
     def role_peaks(self) -> dict[str, int]:
-        """The most that each role ever held at once, in requested bytes: all gradients, say, though some are gone at the peak."""
+        """The most that each role ever held at once, in requested bytes: all gradients, say, whatever the peak's moment."""
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         sizes = np.array(
             [
-                min(self.requests.bytes_by_index.get(int(lives.born[block]), int(lives.entries["size"][block])), int(lives.entries["size"][block]))
+                min(
+                    self.requests.bytes_by_index.get(int(lives.born[block]), int(lives.entries["size"][block])),
+                    int(lives.entries["size"][block]),
+                )
                 for block in here
             ],
             np.int64,

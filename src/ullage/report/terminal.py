@@ -17,7 +17,16 @@ _STYLE_OF_TONE: Final = {
     Tone.PLAIN: "bold",
     Tone.QUIET: "dim",
 }
-_PALETTE: Final = ("dodger_blue2", "dark_orange", "green3", "medium_purple2", "gold3", "deep_pink3", "turquoise2", "grey58")
+_PALETTE: Final = (
+    "dodger_blue2",
+    "dark_orange",
+    "green3",
+    "medium_purple2",
+    "gold3",
+    "deep_pink3",
+    "turquoise2",
+    "grey58",
+)
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _METER_WIDTH: Final = 60
 
@@ -64,10 +73,20 @@ def _meter(meter: Meter, width: int) -> RenderableType:
     bar.append("░" * (width - filled), style="dim")
     table = _columns()
     for number, part in enumerate(meter.parts):
-        table.add_row(Text("■", style=_PALETTE[number % len(_PALETTE)]), part.label, text_of_bytes(part.size_bytes), Text(part.remark, style="dim"))
+        table.add_row(
+            Text("■", style=_PALETTE[number % len(_PALETTE)]),
+            part.label,
+            text_of_bytes(part.size_bytes),
+            Text(part.remark, style="dim"),
+        )
     rest = meter.total_bytes - sum(part.size_bytes for part in meter.parts)
     if meter.rest_label:
-        table.add_row(Text("░", style="dim"), meter.rest_label, Text(text_of_bytes(rest), style="bold" if rest >= 0 else "bold red"), "")
+        table.add_row(
+            Text("░", style="dim"),
+            meter.rest_label,
+            Text(text_of_bytes(rest), style="bold" if rest >= 0 else "bold red"),
+            "",
+        )
     table.add_row("", meter.total_label, text_of_bytes(meter.total_bytes), "")
     return Group(Text(meter.title, style="bold underline"), bar, table)
 
@@ -92,7 +111,9 @@ def _shares(shares: Shares, width: int) -> RenderableType:
     for part in shares.parts:
         share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
         bar = "█" * round(share * 20) or ("▏" if part.size_bytes else "")
-        table.add_row("", part.label, text_of_bytes(part.size_bytes), f"{share:6.1%}", Text(bar, style=_PALETTE[0]), part.remark)
+        table.add_row(
+            "", part.label, text_of_bytes(part.size_bytes), f"{share:6.1%}", Text(bar, style=_PALETTE[0]), part.remark
+        )
     return Group(Text(shares.title, style="bold underline"), table)
 
 
@@ -100,7 +121,12 @@ def _curve(curve: Curve, width: int) -> RenderableType:
     """One line of blocks, each the highest value of its span, and a line of marks below."""
     values = curve.values
     cells = max(1, min(width, len(values)))
-    spans = [values[number * len(values) // cells : max((number + 1) * len(values) // cells, number * len(values) // cells + 1)] for number in range(cells)]
+    spans = [
+        values[
+            number * len(values) // cells : max((number + 1) * len(values) // cells, number * len(values) // cells + 1)
+        ]
+        for number in range(cells)
+    ]
     top = max(values, default=0) or 1
     line = "".join(_BLOCKS[round(max(span) / top * (len(_BLOCKS) - 1))] for span in spans)
     marks = [" "] * cells

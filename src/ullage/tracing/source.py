@@ -56,4 +56,3 @@ def _shown(file: str) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except (ValueError, OSError):
         return str(path) if len(path.parts) <= 3 else str(Path(*path.parts[-2:]))
-

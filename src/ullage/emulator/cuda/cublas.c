@@ -78,10 +78,35 @@ ACCEPTS(cublasSetMatrixAsync)
 
 ALL(gemm_v2) ALL(gemmBatched) ALL(gemmStridedBatched) ALL(gemv_v2) ALL(trsm_v2) ALL(trsmBatched) ALL(trmm_v2) ALL(trmv_v2)
 ALL(trsv_v2) ALL(symm_v2) ALL(symv_v2) ALL(syr_v2) ALL(syr2_v2) ALL(syr2k_v2) ALL(syrk_v2) ALL(axpy_v2) ALL(copy_v2) ALL(scal_v2)
-ALL(swap_v2) ALL(rot_v2) ALL(rotg_v2) ALL(gelsBatched) ALL(geqrfBatched) ALL(getrfBatched) ALL(getrsBatched) ALL(getriBatched)
+ALL(swap_v2) ALL(rot_v2) ALL(rotg_v2) ALL(getrfBatched) ALL(getriBatched)
 REAL(ger_v2) REAL(dot_v2) REAL(nrm2_v2) REAL(asum_v2) REAL(rotm_v2) REAL(rotmg_v2)
 COMPLEX(dotc_v2) COMPLEX(dotu_v2) COMPLEX(gerc_v2) COMPLEX(geru_v2) COMPLEX(hemm_v2) COMPLEX(hemv_v2) COMPLEX(her_v2) COMPLEX(her2_v2)
 COMPLEX(her2k_v2) COMPLEX(herk_v2)
+
+/* Batched solvers say through a host integer whether an argument was wrong. */
+#define SOLVER(type)                                                                                                       \
+  ULLAGE_API int cublas##type##geqrfBatched(void *handle, int m, int n, void *a, int lda, void *tau, int *info, int batch) { \
+    (void)handle, (void)m, (void)n, (void)a, (void)lda, (void)tau, (void)batch;                                            \
+    return solved(info);                                                                                                   \
+  }                                                                                                                        \
+  ULLAGE_API int cublas##type##gelsBatched(void *handle, int transpose, int m, int n, int columns, void *a, int lda, void *c, \
+                                           int ldc, int *info, int *device_info, int batch) {                              \
+    (void)handle, (void)transpose, (void)m, (void)n, (void)columns, (void)a, (void)lda, (void)c, (void)ldc;                \
+    (void)device_info, (void)batch;                                                                                        \
+    return solved(info);                                                                                                   \
+  }                                                                                                                        \
+  ULLAGE_API int cublas##type##getrsBatched(void *handle, int transpose, int n, int columns, void *a, int lda, void *pivots, \
+                                            void *b, int ldb, int *info, int batch) {                                      \
+    (void)handle, (void)transpose, (void)n, (void)columns, (void)a, (void)lda, (void)pivots, (void)b, (void)ldb, (void)batch; \
+    return solved(info);                                                                                                   \
+  }
+static int solved(int *info) {
+  card_launch(NULL);
+  *info = 0;
+  return SUCCESS;
+}
+SOLVER(S) SOLVER(D) SOLVER(C) SOLVER(Z)
+
 LAUNCHES(cublasScasum_v2) LAUNCHES(cublasDzasum_v2) LAUNCHES(cublasScnrm2_v2) LAUNCHES(cublasDznrm2_v2) LAUNCHES(cublasCsrot_v2)
 LAUNCHES(cublasZdrot_v2) LAUNCHES(cublasCsscal_v2) LAUNCHES(cublasZdscal_v2)
 LAUNCHES(cublasIsamax_v2) LAUNCHES(cublasIdamax_v2) LAUNCHES(cublasIcamax_v2) LAUNCHES(cublasIzamax_v2)

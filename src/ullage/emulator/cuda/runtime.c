@@ -377,26 +377,25 @@ API int __cudaGetKernel(void **kernel, const void *function) {
 }
 API int cudaGetKernel(void **kernel, const void *function) { return __cudaGetKernel(kernel, function); }
 
-static int launch(const void *function, void *stream) {
+static int launch(const void *function) {
   card_launch(function);
-  stream_count_node(stream);
   return CUDA_SUCCESS;
 }
 API int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)arguments, (void)shared;
-  return launch(function, stream);
+  (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+  return launch(function);
 }
 API int __cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)arguments, (void)shared;
-  return launch(function, stream);
+  (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+  return launch(function);
 }
 API int cudaLaunchCooperativeKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)arguments, (void)shared;
-  return launch(function, stream);
+  (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+  return launch(function);
 }
 API int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments) {
-  (void)arguments;
-  return launch(function, config->stream);
+  (void)config, (void)arguments;
+  return launch(function);
 }
 
 struct function_attributes {

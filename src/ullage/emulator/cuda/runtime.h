@@ -40,9 +40,6 @@ int device_attribute(const struct card *card, int device, int attribute);
 int resident_blocks(const struct card *card, int block_threads, size_t shared);
 int code_version(const struct card *card); /* 86 for code compiled for sm_86 */
 
-/* stream.c: a launch on a capturing stream becomes a node of its graph. */
-void stream_count_node(void *stream);
-
 /* struct cudaDeviceProp as the toolkit of this major version lays it out. */
 struct device_properties {
   char name[256];

@@ -19,7 +19,7 @@ struct event {
   struct timespec time;
 };
 struct graph {
-  uint64_t id, nodes;
+  uint64_t id, nodes, launches_before;
   struct stream *origin;
 };
 
@@ -31,11 +31,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stream *stream_of(void *handle) {
   struct stream *stream = handle;
   return stream >= streams && stream < streams + STREAMS && stream->in_use ? stream : NULL;
-}
-
-void stream_count_node(void *handle) {
-  struct stream *stream = stream_of(handle);
-  if (stream && stream->capture) stream->capture->nodes++;
 }
 
 /* ---- streams */
@@ -159,6 +154,7 @@ API int cudaStreamBeginCapture(void *handle, int mode) {
   graph->id = ++captures;
   pthread_mutex_unlock(&lock);
   graph->origin = stream;
+  graph->launches_before = card_launches();
   stream->capture = graph;
   return CUDA_SUCCESS;
 }
@@ -167,6 +163,7 @@ API int cudaStreamEndCapture(void *handle, void **graph_out) {
   struct graph *graph = stream ? stream->capture : NULL;
   *graph_out = graph;
   if (!graph) return cuda_fail(CUDA_CAPTURE_INVALIDATED);
+  graph->nodes = card_launches() - graph->launches_before; /* also the libraries' kernels, whose streams are not looked at */
   for (struct stream *other = streams; other < used_end; other++)
     if (other->capture == graph) other->capture = NULL;
   return CUDA_SUCCESS;

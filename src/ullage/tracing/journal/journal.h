@@ -48,6 +48,8 @@ ULLAGE_API void journal_set_phase(uint16_t phase);
 ULLAGE_API void journal_set_read_callback(journal_read_callback callback);
 
 /* For the emulated libraries. */
+typedef void (*journal_free_callback)(uint64_t address, size_t size);
+ULLAGE_API void journal_set_free_callback(journal_free_callback callback); /* called for every freed block */
 ULLAGE_API void journal_workspace(const void *address, size_t size, int device);
 ULLAGE_API void journal_value_read(size_t size);
 
