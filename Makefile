@@ -13,7 +13,7 @@ OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint truth bench symbols clean
+.PHONY: help setup test lint truth bench pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ truth: setup  ## Compare every recorded workload of every torch version, to the 
 
 bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 past one.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
+
+pictures: setup  ## Make the README's picture from a real run.
+	$(OLDEST_ENV)/bin/python tools/pictures.py
 
 symbols: setup  ## Read the CUDA symbols of the installed torch into the committed lists.
 	$(OLDEST_ENV)/bin/pip install --quiet pyelftools
