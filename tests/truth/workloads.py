@@ -83,8 +83,9 @@ class Block(nn.Module):
 
     def after_attention(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """Add attention and the two-layer network to the residual stream."""
-        merged = attended.transpose(1, 2).contiguous().view(hidden.shape)
-        hidden = hidden + self.attention_dropout(self.projection(merged))
+        hidden = hidden + self.attention_dropout(
+            self.projection(attended.transpose(1, 2).contiguous().view(hidden.shape))
+        )
         return hidden + self.mlp_dropout(self.narrow(F.gelu(self.widen(self.mlp_norm(hidden)), approximate="tanh")))
 
 
@@ -117,8 +118,9 @@ class Gpt(nn.Module):
         self.head.weight = self.token_embedding.weight
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        positions = self.position_embedding(torch.arange(tokens.size(1), device=tokens.device))
-        hidden = self.dropout(self.token_embedding(tokens) + positions)
+        hidden = self.dropout(
+            self.token_embedding(tokens) + self.position_embedding(torch.arange(tokens.size(1), device=tokens.device))
+        )
         for block in self.blocks:
             hidden = checkpoint(block, hidden, use_reentrant=False) if self.checkpointing else block(hidden)
         logits = self.head(self.last_norm(hidden))

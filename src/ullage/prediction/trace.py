@@ -9,14 +9,16 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ullage.ownership.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
-from ullage.prediction.observer import Observer
 from ullage.tracing.journal import Entries, Kind, Phase
 from ullage.tracing.source import Line, is_users
+
+if TYPE_CHECKING:
+    from ullage.prediction.observer import Observer
 
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
@@ -138,7 +140,7 @@ class Memory:
     backward_lines: Sequence[tuple[int, Line | None]]
 
     @classmethod
-    def of(cls, entries: Entries, observer: Observer, device: int, history: Sequence[Mapping[str, Any]]) -> "Memory":
+    def of(cls, entries: Entries, observer: "Observer", device: int, history: Sequence[Mapping[str, Any]]) -> "Memory":
         """Assemble it from a finished run."""
         lives = lives_of(entries)
         return cls(
