@@ -5,7 +5,7 @@ keeps its tensor is part of a workload: a helper function that returns earlier t
 bytes. Values do not matter; on an emulated card they are all zero.
 
 Also a script: `python workloads.py NAME [--steps 3] [--device cuda]`. Needs torch; some workloads need torchvision or
-transformers, see `needed_package`.
+transformers.
 """
 
 import argparse
@@ -339,7 +339,6 @@ class VisionWorkload:
     model: str
     batch: int
     recipe: Recipe = field(default_factory=Recipe)
-    needs = "torchvision"
 
     def __call__(self, device: str) -> Trainer:
         import torchvision
@@ -363,7 +362,6 @@ class HuggingFaceWorkload:
     masked: bool = False
     """Give an attention mask (of ones)."""
     recipe: Recipe = field(default_factory=Recipe)
-    needs = "transformers"
 
     def __call__(self, device: str) -> Trainer:
         import transformers
@@ -493,11 +491,6 @@ WORKLOADS: Final[dict[str, Callable[[str], Trainer]]] = {
     "mobilenet_v2_b32": VisionWorkload(model="mobilenet_v2", batch=32, recipe=MOMENTUM),
     "unet_b4_256": UNetWorkload(batch=4, side=256),
 }
-
-
-def needed_package(name: str) -> str | None:
-    """Return the package beside torch that a workload needs, None if it needs none."""
-    return getattr(WORKLOADS[name], "needs", None)
 
 
 def main() -> None:
