@@ -18,7 +18,7 @@ from ullage._errors import EmulationError, UsageError
 from ullage._units import text_of_bytes
 from ullage.emulator import library
 from ullage.emulator.profile import profile_of
-from ullage.emulator.torch_build import TorchBuild, find_torch
+from ullage.emulator.torch_build import find_torch
 from ullage.gpus import Gpu, find_gpu
 
 CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
@@ -109,17 +109,17 @@ def emulate(
             "max_blocks_per_sm": _blocks_per_sm(card),
         },
     )
-    _start(emulation, find_torch())
+    _start(emulation)
     return emulation
 
 
 def inherit() -> None:
     """Emulate in a child process what its parent emulates. Called by `child/sitecustomize.py`."""
     if _current is None:
-        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])), find_torch())
+        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
 
-def _start(emulation: Emulation, torch: TorchBuild) -> None:
+def _start(emulation: Emulation) -> None:
     global _current
     if _current == emulation:
         return
@@ -133,6 +133,7 @@ def _start(emulation: Emulation, torch: TorchBuild) -> None:
             "torch is imported already, so this process keeps the CUDA it found; call ullage.emulate(...) before the "
             "first `import torch`, or run the script through: ullage predict SCRIPT --gpu NAME"
         )
+    torch = find_torch()
     library.describe_cards(
         emulation.gpu,
         emulation.figures,
