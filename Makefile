@@ -18,7 +18,7 @@ NEWEST_ENV := $(call environment,$(NEWEST))
 help:  ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-setup:  ## Make the test environment for torch $(OLDEST) and install the project into it.
+setup:  ## Make the test environment (the oldest tested torch) and install the project into it.
 	tools/environment.sh $(OLDEST) $(OLDEST_ENV)
 
 test: setup  ## Lint, then run the whole suite (what continuous integration runs).

@@ -13,8 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from record import RECORDS
-
+RECORDS: Final = Path(__file__).with_name("records.jsonl.gz")
 _LEFT_OUT: Final = frozenset({"lstm_lm"})
 _KEPT: Final = (
     *("name", "gpu", "total", "cc", "torch", "cudnn", "alloc_conf"),

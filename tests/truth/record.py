@@ -5,6 +5,7 @@ steps. `MANIFEST.md` says where they come from. Every counter in a record has to
 """
 
 import gzip
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,17 @@ from typing import Any, Final
 RECORDS: Final = Path(__file__).with_name("records.jsonl.gz")
 CONTEXT_BYTES: Final = 512 << 20
 """The CUDA context of every recorded card."""
+
+_NEEDED_BY: Final = {
+    "torchvision": ("mobilenet_v2_b32", "resnet18_b64_sgd", "resnet50_b32_sgd", "vit_b16_b32_fp32"),
+    "transformers": (
+        "bert_b16_t128_bf16",
+        "bert_b16_t128_fp32",
+        "hf_gpt2_b4_t1024_fp32",
+        "hf_llama_160m_b4_t1024_bf16",
+        "roberta_cls_b32_t128",
+    ),
+}
 
 Counters = Mapping[str, int]
 
@@ -52,6 +64,12 @@ class Record:
         settings = f"-{self.card.alloc_conf.split(':')[0]}" if self.card.alloc_conf else ""
         return f"{self.card.gpu.replace(' ', '_')}{settings}-{self.name}"
 
+    @property
+    def missing_package(self) -> str | None:
+        """The package that the workload needs and that is not installed, None if nothing is missing."""
+        needed = (package for package, names in _NEEDED_BY.items() if self.name in names)
+        return next((package for package in needed if importlib.util.find_spec(package) is None), None)
+
     def peak(self, counter: str) -> int:
         """The highest value of a counter over all moments."""
         return max(counters[counter] for counters in self.moments.values())
@@ -59,13 +77,16 @@ class Record:
 
 def record_of(row: Mapping[str, Any]) -> Record:
     """Make a record of one line of the file."""
-    card = Card(gpu=row["gpu"], total=row["total"], cc=tuple(row["cc"]), alloc_conf=row["alloc_conf"])
-    return Record(card=card, **{key: value for key, value in row.items() if key not in ("gpu", "total", "cc", "alloc_conf")})
+    facts = dict(row)
+    card = Card(
+        gpu=facts.pop("gpu"), total=facts.pop("total"), cc=tuple(facts.pop("cc")), alloc_conf=facts.pop("alloc_conf")
+    )
+    return Record(card=card, **facts)
 
 
-def load_records(path: Path = RECORDS) -> list[Record]:
+def load_records() -> list[Record]:
     """Read every record."""
-    with gzip.open(path, "rt") as lines:
+    with gzip.open(RECORDS, "rt") as lines:
         return [record_of(json.loads(line)) for line in lines]
 
 

@@ -1,8 +1,8 @@
 """Measure workloads quickly: one process a card imports torch once, and forks a child for each workload.
 
 Forking is sound because the parent never initialises CUDA: each child begins with a fresh allocator, as a process of
-its own would. `Runner` is the side of the tests; `serve` is the process, started as `python runner.py CARD`. It reads
-the names of workloads from standard input, and writes one JSON answer a line.
+its own would. `Runner` is the side of the tests; `serve` is the process, `python -m tests.truth.runner CARD`.
+It reads the names of workloads from standard input, and writes one JSON answer a line.
 """
 
 import contextlib
@@ -20,8 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, Final
 
-from record import CONTEXT_BYTES, Card
+from tests.truth.record import CONTEXT_BYTES, Card
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 STEPS: Final = 3
 _LIMIT_SECONDS: Final = 180.0
 
@@ -38,18 +39,19 @@ class RunnerError(Exception):
 
 
 class Runner:
-    """The process of one card, from `with` to its end."""
+    """The process of one card, until `close`."""
 
     def __init__(self, card: Card) -> None:
         self.card = card
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
         environment = {name: value for name, value in os.environ.items() if not name.endswith("_ALLOC_CONF")}
         environment.pop("ULLAGE_EMULATED_CARD", None)
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking whether there is a card must not initialise CUDA
         if card.alloc_conf:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = card.alloc_conf
         self._process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(asdict(card))],
+            [sys.executable, "-m", "tests.truth.runner", json.dumps(asdict(card))],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -62,6 +64,10 @@ class Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -90,7 +96,9 @@ class Runner:
             code = self._process.wait()
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace")
-            raise RunnerError(f"the process of {self.card.gpu} ended with code {code} before {name} was measured:\n{said}")
+            raise RunnerError(
+                f"the process of {self.card.gpu} ended with code {code} before {name} was measured:\n{said}"
+            )
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -153,10 +161,11 @@ def _read_all(read_end: int) -> tuple[bytes, bool]:
         data += more
 
 
-def measure(name: str, card: Card) -> dict[str, Any]:
+def measure(name: str) -> dict[str, Any]:
     """Build and train a workload in this process, as the records were made."""
     import torch
-    from workloads import WORKLOADS
+
+    from tests.truth.workloads import WORKLOADS
 
     torch.manual_seed(0)
     with _no_host_values():
@@ -172,7 +181,7 @@ def measure(name: str, card: Card) -> dict[str, Any]:
             moments["out of memory"] = torch.cuda.memory_stats()
             break
         moments[f"step {number + 1}"] = torch.cuda.memory_stats()
-    free, total = torch.cuda.mem_get_info()
+    _, total = torch.cuda.mem_get_info()
     parameters = list(trainer.model.parameters())
     return {
         "gpu": torch.cuda.get_device_name(),
@@ -240,14 +249,13 @@ def serve(card: Card) -> None:
 
     ullage.emulate(card.gpu, total_memory_bytes=card.total, context_bytes=CONTEXT_BYTES, cudnn_workspace_bytes=0)
     importlib.import_module("torch._dynamo")  # every optimizer's first step would import it
-    importlib.import_module("workloads")
+    importlib.import_module("tests.truth.workloads")
     _import_packages()
     for line in sys.stdin:
         name = line.strip()
-        answers.write(json.dumps(in_child(lambda name=name: measure(name, card))) + "\n")
+        answers.write(json.dumps(in_child(lambda name=name: measure(name))) + "\n")
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     request = json.loads(sys.argv[1])
     serve(Card(**{**request, "cc": tuple(request["cc"])}))

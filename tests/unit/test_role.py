@@ -21,7 +21,14 @@ def journal(*events: tuple[Kind, int, int, Phase, int]) -> Entries:
     return entries
 
 
-def role_of_first(entries: Entries, notes: tuple[Note, ...] = (), *, forward: tuple[int, ...] = (), backward: tuple[int, ...] = (), ends: tuple[int, ...] = ()) -> Role:
+def role_of_first(
+    entries: Entries,
+    notes: tuple[Note, ...] = (),
+    *,
+    forward: tuple[int, ...] = (),
+    backward: tuple[int, ...] = (),
+    ends: tuple[int, ...] = (),
+) -> Role:
     moments = Moments(forward_starts=forward, backward_starts=backward, backward_ends=ends)
     return roles_of(entries, lives_of(entries), notes, moments)[0]
 
@@ -100,7 +107,11 @@ def test_rows_sum_to_what_is_allocated_at_every_moment(data: st.DataObject) -> N
     entries = journal(*events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=4)))
     notes = [
-        Note(data.draw(st.integers(0, len(events))), data.draw(st.integers(1, 30)), data.draw(st.sampled_from(list(Role)[:4])))
+        Note(
+            data.draw(st.integers(0, len(events))),
+            data.draw(st.integers(1, 30)),
+            data.draw(st.sampled_from(list(Role)[:4])),
+        )
         for _ in range(5)
     ]
     lives = lives_of(entries)

@@ -13,7 +13,9 @@ def levels(values: list[int]) -> Levels:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.data())
-def test_a_step_peaks_at_its_highest_level_the_one_it_began_with_included(values: list[int], data: st.DataObject) -> None:
+def test_a_step_peaks_at_its_highest_level_the_one_it_began_with_included(
+    values: list[int], data: st.DataObject
+) -> None:
     ends = sorted(set(data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=5))))
     reserved = [values[end] * 2 for end in ends]
     steps = steps_of(levels(values), ends, reserved, [], len(values))

@@ -1,8 +1,14 @@
 """`ullage`: the commands, and the one place where errors become text and exit codes."""
 
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
-from typing import Annotated
+from contextlib import suppress
+from io import TextIOWrapper
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -10,6 +16,8 @@ from rich.console import Console
 import ullage
 from ullage._errors import UllageError
 from ullage.cli import gpus, predict
+
+_ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(
     name="ullage",
@@ -35,28 +43,74 @@ def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)] = False,  # noqa: FBT002
+    version: Annotated[  # noqa: FBT002  typer's way to declare a flag
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Answer what PyTorch users ask about GPU memory."""
 
 
+class _Interrupted(BaseException):
+    """A signal asked this process to end. Not a KeyboardInterrupt, which typer answers without a word."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    for other in _ENDING_SIGNALS:  # the script's processes are being ended: once is enough
+        signal.signal(other, signal.SIG_IGN)
+    raise _Interrupted(number)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; every error that ullage raises on purpose ends here, as one sentence and an exit code."""
+    _prepare_streams()
+    previous = {number: signal.signal(number, _interrupt) for number in _ENDING_SIGNALS if _is_heard(number)}
     try:
         app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] ", end="")
+        Console(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing was left behind\n")
-        sys.exit(130)
+    except (_Interrupted, KeyboardInterrupt) as error:
+        number = error.number if isinstance(error, _Interrupted) else int(signal.SIGINT)
+        how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        sys.stderr.write(f"{how}; nothing was left behind\n")
+        sys.exit(128 + number)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone
-        sys.exit(141)
+        _give_up_output()  # its reader has gone
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
+        _give_up_output()
         sys.stderr.write(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else "") + "\n")
         sys.exit(2)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _is_heard(number: int) -> bool:
+    """Whether the signal is not ignored from outside (nohup), and this thread may listen to it."""
+    return threading.current_thread() is threading.main_thread() and signal.getsignal(number) is not signal.SIG_IGN
+
+
+def _prepare_streams() -> None:
+    """Make both streams writable whatever the shell did: closed (2>&-), or with an encoding that lacks our blocks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  it lives as long as the process
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace" if name == "stderr" else "replace")
+
+
+def _give_up_output() -> None:
+    """Have the interpreter's last flush go nowhere: what could not be written would fail once more."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 def storage_address(tensor: Tensor) -> int | None:
     """Return the device address of a tensor's storage; None where it has none on a CUDA device."""
     try:
-        if tensor.device.type != "cuda":
+        if not tensor.is_cuda:
             return None
         return tensor.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # a fake, functional or sparse tensor has no storage
@@ -23,9 +23,14 @@ def storage_address(tensor: Tensor) -> int | None:
 def addresses(tensors: Iterable[Any]) -> Iterator[int]:
     """Yield the storage addresses of tensors, looking inside wrappers such as DTensor and sparse layouts."""
     for tensor in tensors:
+        kind = type(tensor)
+        if (kind is Tensor or kind is nn.Parameter) and tensor.is_cuda and tensor.layout is torch.strided:
+            if (address := storage_address(tensor)) is not None:  # nearly always
+                yield address
+            continue
         if not isinstance(tensor, Tensor):
             continue
-        if type(tensor) not in (Tensor, nn.Parameter) and (parts := _parts(tensor)):
+        if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
             yield from addresses(parts)
         elif tensor.layout is not torch.strided:
             yield from addresses(_sparse_parts(tensor))

@@ -1,74 +1,188 @@
 """The process in which the script runs: emulate, watch, run, tell the parent.
 
-Started by `prediction.script` as `python -m ullage.prediction.child FD REQUEST`. Messages go to the file descriptor FD,
-one JSON object a line: {"event": "import" | "start" | "step" | "result", ...}. The script's own output is untouched.
+Started by `prediction.process` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor CHANNEL,
+one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "stopping" | "result", ...}. LIFELINE says
+when the parent is gone. The script's own output is untouched, and torch is imported when the script imports it.
 """
 
+import builtins
+import ctypes
+import faulthandler
+import fcntl
+import io
 import json
 import os
-import runpy
+import select
 import signal
 import sys
+import threading
 import time
 import traceback
+from importlib.machinery import SourceFileLoader
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ullage._errors import UllageError
+from ullage._errors import UllageError, UsageError
 from ullage.emulator import library
-from ullage.emulator.emulate import emulate
+from ullage.emulator.emulate import Emulation, emulate
+from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
-from ullage.tracing.journal import Journal
+from ullage.prediction import ending
+from ullage.prediction.measurement import measure
+from ullage.prediction.request import STOP_SIGNAL
+from ullage.prediction.torch_import import ImportWatch
+from ullage.tracing.journal import Journal, Kind
+from ullage.tracing.source import users_line
+
+if TYPE_CHECKING:
+    from ullage.prediction.observer import Observer
 
 _HISTORY_ENTRIES: Final = 400_000
-_WARN_READS: Final = 20
+_F_SETSIG: Final = 10  # fcntl(2); Python has no name for it
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class StopScript(BaseException):
     """Unwind the script: enough steps, or enough time. Not an Exception, so that a script does not handle it."""
 
 
-class Run:
-    """One run of a script, from `prepare` to `result`."""
+class Channel:
+    """The way to the parent. What the script does to its file descriptors must not send our messages elsewhere."""
 
-    def __init__(self, request: dict[str, Any], channel: int) -> None:
+    def __init__(self, number: int) -> None:
+        self._number = number
+        os.set_inheritable(number, False)
+        self._identity = self._identity_now()
+
+    def _identity_now(self) -> tuple[int, int]:
+        status = os.fstat(self._number)
+        return status.st_dev, status.st_ino
+
+    def tell(self, event: str, **details: Any) -> None:
+        """Send one message, if the way is still there."""
+        data = json.dumps({"event": event, **details}).encode() + b"\n"
+        try:
+            while data and self._identity_now() == self._identity:
+                data = data[os.write(self._number, data) :]
+        except OSError:
+            pass  # closed by the script, or the parent is gone: it notices the one, the lifeline the other
+
+    def close(self) -> None:
+        """Close it, in a process that was forked."""
+        try:
+            if self._identity_now() == self._identity:
+                os.close(self._number)
+        except OSError:
+            pass
+
+
+class Run:
+    """One run of a script, from `prepare` to its result."""
+
+    def __init__(self, request: dict[str, Any], channel: Channel) -> None:
         self._request = request
         self._channel = channel
         self._journal = Journal()
+        self._observer: Observer | None = None
+        self._emulation: Emulation | None = None
+        self._ooms: list[ending.SeenOom] = []
         self._reserved_at_ends: list[list[int]] = []
-        self._oom_snapshot: Any = None
-        self._outcome: dict[str, Any] | None = None
+        self._is_over = False
         self._started = 0.0
+        self._import_seconds = 0.0
         self._step_times: list[float] = []
+        self._notes: list[str] = []
+        self._exit = os._exit
 
-    def tell(self, event: str, **details: Any) -> None:
-        """Send one message to the parent; a parent that is gone ends this process."""
-        data = json.dumps({"event": event, **details}).encode() + b"\n"
-        while data:
-            data = data[os.write(self._channel, data) :]
+    # ---- before the script
 
     def prepare(self) -> None:
-        """Emulate the card, import torch, install the hooks."""
+        """Emulate the card, and wait for the script to import torch."""
         request = self._request
-        emulate(
+        self._torch = find_torch()
+        self._emulation = emulate(
             find_gpu(request["gpu"], arch=request["arch"]),
             total_memory_bytes=request["total_memory_bytes"],
             context_bytes=request["context_bytes"],
             cudnn_workspace_bytes=request["cudnn_workspace_bytes"],
             count=request["count"],
         )
+        self._environment = {name: os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
         self._journal.open()
-        self.tell("import")
-        began = time.perf_counter()
-        import torch
+        ImportWatch("torch", before=self._before_import, after=self._after_import).install()
+        os.register_at_fork(after_in_child=self._leave)
+        os._exit = self._exit_at_once
+        signal.signal(STOP_SIGNAL, self._on_time)
 
+    def _before_import(self) -> None:
+        self._channel.tell("import")
+        self._import_began = time.perf_counter()
+        self._choose_allocator_settings()
+        self._choose_cards()
+
+    def _choose_allocator_settings(self) -> None:
+        """Put --alloc-conf in place of what the script or its environment says."""
+        wanted = self._request["alloc_conf"]
+        if wanted is None:
+            return
+        for name, before in self._environment.items():
+            if os.environ.get(name) != before:
+                self._notes.append(f"the script sets {name}={os.environ.get(name)}; --alloc-conf took its place")
+        os.environ.pop("PYTORCH_ALLOC_CONF", None)
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = wanted
+
+    def _choose_cards(self) -> None:
+        """Show as many cards as the script chose with CUDA_VISIBLE_DEVICES: whichever they are, they are the same."""
+        text = os.environ.get(_VISIBLE)
+        if text is None:
+            return
+        chosen = 0
+        for name in text.split(","):
+            if not name.strip() or name.strip().startswith("-"):
+                break
+            chosen += 1
+        emulation = self._emulation
+        assert emulation is not None
+        count = min(chosen, emulation.count)
+        if not count:
+            self._notes.append(f"the script hides every GPU from torch with {_VISIBLE}={text!r}")
+        os.environ[_VISIBLE] = ",".join(str(index) for index in range(count))
+        library.describe_cards(
+            emulation.gpu,
+            emulation.figures,
+            count=count,
+            cuda_number=self._torch.cuda_number,
+            cudnn=self._torch.cudnn,
+        )
+
+    def _after_import(self, torch: ModuleType) -> None:
         from ullage.prediction.observer import Observer
 
         self._observer = Observer(self._journal, self._on_step)
         self._observer.install()
+        torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(self._on_oom))
         self._keep_history(torch)
-        self._import_seconds = time.perf_counter() - began
+        self._check_allocator_settings(torch)
+        self._import_seconds = time.perf_counter() - self._import_began
+        self._channel.tell("imported")
+
+    def _check_allocator_settings(self, torch: Any) -> None:
+        """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
+        wanted = self._request["alloc_conf"]
+        if wanted is None or not torch.cuda.is_available():
+            return
+        try:
+            torch._C._cuda_attach_out_of_memory_observer(lambda *_: None)  # has the allocator read its settings
+        except (ValueError, RuntimeError) as error:
+            self._refuse(UsageError(f"--alloc-conf {wanted!r} cannot be read by PyTorch: {_first_line(error)}"))
+
+    def _refuse(self, error: UllageError) -> NoReturn:
+        self._is_over = True
+        self._channel.tell("refused", text=str(error), type=type(error).__name__)
+        raise StopScript
 
     def _keep_history(self, torch: Any) -> None:
         """Record requests with their Python stacks from the moment CUDA is initialised, and keep it so.
@@ -83,30 +197,60 @@ class Run:
         torch.cuda._lazy_call(begin)
         torch.cuda.memory._record_memory_history = lambda *arguments, **keywords: None
 
+    # ---- the script
+
     def run(self) -> None:
         """Run the script as `python SCRIPT ARGS` would, until it ends, fails, or is stopped."""
-        script, arguments = self._request["script"], self._request["arguments"]
-        sys.argv = [script, *arguments]
-        sys.path[0] = str(Path(script).resolve().parent)
-        if self._request["seconds"]:
-            signal.signal(signal.SIGALRM, self._on_time)
-            signal.setitimer(signal.ITIMER_REAL, self._request["seconds"])
         self._started = time.perf_counter()
-        self.tell("start")
         try:
-            runpy.run_path(script, run_name="__main__")
-            self._finish({"kind": "ended"})
+            self.prepare()
+            self._channel.tell("start")
+            self._execute()
+            self._wait_for_threads()
+            self._finish(ending.end_outcome(self._gave_up()))
         except StopScript:
             pass
-        except SystemExit as error:
-            if error.code in (None, 0):
-                self._finish({"kind": "ended"})
+        except UllageError as error:
+            if self._emulation is not None:
+                self._finish_failed(error)
             else:
-                self._finish(self._failure(error))
-        except KeyboardInterrupt:
-            raise
+                self._channel.tell("refused", text=str(error), type=type(error).__name__)
+        except SystemExit as error:
+            if error.code is None or (isinstance(error.code, int) and not error.code):
+                self._finish(ending.end_outcome(self._gave_up()))
+            else:
+                if not isinstance(error.code, int) and sys.stderr is not None:
+                    print(error.code, file=sys.stderr, flush=True)
+                self._finish_failed(error)
         except BaseException as error:
-            self._finish(self._failure(error))
+            self._finish_failed(error)
+
+    def _execute(self) -> None:
+        script = self._request["script"]
+        sys.argv = [self._request["name"], *self._request["arguments"]]
+        if not sys.flags.safe_path:
+            sys.path.insert(0, str(Path(script).resolve().parent))
+        module = ModuleType("__main__")
+        loader = SourceFileLoader("__main__", script)
+        vars(module).update(__file__=script, __builtins__=builtins, __loader__=loader, __cached__=None)
+        sys.modules["__main__"] = module  # for good: pickled classes, spawned processes and exit handlers look there
+        with io.open_code(script) as stream:
+            source = stream.read()
+        exec(compile(source, script, "exec", dont_inherit=True), vars(module))
+
+    def _wait_for_threads(self) -> None:
+        """A script whose threads train has not ended when its last line has."""
+        if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+            threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself does next
+
+    def _leave(self) -> None:
+        """Be an ordinary process after a fork: the run is the parent's."""
+        self._is_over = True
+        self._channel.close()
+        self._journal.close()
+        os._exit = self._exit
+        if self._observer is not None:
+            self._observer.remove()
 
     # ---- the ends of a run
 
@@ -115,180 +259,108 @@ class Run:
 
         self._step_times.append(time.perf_counter())
         self._reserved_at_ends.append([torch.cuda.memory_reserved(device) for device in range(self._request["count"])])
-        self.tell("step", step=number)
-        if number >= self._request["steps"]:
+        self._channel.tell("step", step=number)
+        if number >= self._request["steps"] and not self._is_over:
             self._finish({"kind": "steps"})
             raise StopScript
 
-    def _on_time(self, *_: object) -> None:
-        self._finish({"kind": "time"})
-        raise StopScript
+    def _on_time(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_over:
+            self._finish({"kind": "time"})
+            raise StopScript
 
-    def _failure(self, error: BaseException) -> dict[str, Any]:
-        oom = _oom_in(error)
-        line = _users_traceback_line(error.__traceback__)
-        text = "".join(traceback.format_exception(error)) if not isinstance(error, SystemExit) else ""
-        return {
-            "kind": "oom" if oom else "error",
-            "type": type(error).__name__,
-            "text": str(oom or error),
-            "traceback": _without_own_frames(text),
-            "exit_code": error.code if isinstance(error, SystemExit) else None,
-            **(_users_traceback_line(oom.__traceback__) or line or {} if oom else line or {}),
-        }
+    def _on_oom(self, device: int, asked: int, total: int, free: int) -> None:
+        self._ooms.append(
+            ending.SeenOom(
+                index=self._journal.length() - 1,
+                device=device,
+                asked_bytes=asked,
+                total_bytes=total,
+                free_bytes=free,
+                line=users_line(sys._getframe(1)),
+            )
+        )
+
+    def _gave_up(self) -> ending.SeenOom | None:
+        """The last time that memory ran out, if no step ended and nothing was allocated after it."""
+        if not self._ooms:
+            return None
+        last = self._ooms[-1]
+        went_on = bool((self._journal.entries()[last.index + 1 :]["kind"] == Kind.ALLOC).any())
+        ends = self._observer.step_ends if self._observer else []
+        return None if went_on or (ends and ends[-1] > last.index) else last
+
+    def _exit_at_once(self, status: int) -> NoReturn:
+        """Stand in for os._exit, which leaves no later moment to tell the result."""
+        if status:
+            self._finish(ending.exit_outcome(status, users_line(sys._getframe(1)), self._gave_up()))
+        else:
+            self._finish(ending.end_outcome(self._gave_up()))
+        self._exit(status)
+
+    def _finish_failed(self, error: BaseException) -> None:
+        self._finish(ending.error_outcome(error, self._gave_up()))
 
     def _finish(self, outcome: dict[str, Any]) -> None:
         """Send the result, once: whatever the script does after it is not measured."""
-        if self._outcome is not None:
+        if self._is_over:
             return
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        self._outcome = outcome
-        if outcome["kind"] == "error" and self._observer.oom_indices:
-            outcome["kind"] = "oom"  # the script caught the error and gave up
+        self._is_over = True
+        self._channel.tell("stopping")
+        try:
+            result = self._result(outcome)
+        except Exception:
+            self._channel.tell("broken", traceback=traceback.format_exc())
+        else:
+            self._channel.tell("result", **result)
+
+    def _result(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        times = [self._started + self._import_seconds, *self._step_times]
+        result: dict[str, Any] = {
+            "outcome": outcome,
+            "torch": self._torch.version,
+            "device": None,
+            "reads": [],
+            "unwritten": {},
+            "lost_entries": 0,
+            "notes": self._notes,
+            "imported": self._observer is not None,
+            "import_seconds": self._import_seconds,
+            "step_seconds": [round(b - a, 4) for a, b in pairwise(times)],
+        }
+        if self._observer is None:
+            if self._request["snapshot"]:
+                result["snapshot_error"] = "the script did not import torch"
+            return result
         self._observer.note_everything()
         self._journal.close()
         self._observer.remove()
-        self.tell("result", **self._result(outcome))
-
-    def _result(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        import torch
-
-        from ullage.prediction import trace
-
-        entries = self._journal.entries()
-        device = trace.busiest_device(entries)
-        result: dict[str, Any] = {
-            "outcome": outcome,
-            "torch": torch.__version__,
-            "device": device,
-            "devices_used": sorted({int(index) for index in entries["device"] if index >= 0}),
-            "unwritten": library.unwritten_functions(),
-            "reads": self._reads(),
-            "import_seconds": self._import_seconds,
-            "step_seconds": _differences([self._started, *self._step_times]),
-            "lost_entries": self._journal.lost(),
-            "architectures": torch.cuda.get_arch_list(),
-            "alloc_settings": _effective_settings(torch),
-        }
-        if device is None:
-            return result
-        snapshot = torch.cuda.memory._snapshot(device)
-        memory = trace.Memory.of(entries, self._observer, device, snapshot["device_traces"][device])
-        levels = trace.levels_of(entries, device)
-        peak = int(levels.index[int(levels.allocated.argmax())])
-        plans = library.cudnn_plans()
-        result |= {
-            "peak_allocated_bytes": int(levels.allocated.max()),
-            "peak_reserved_bytes": int(levels.reserved.max()),
-            "reserved_at_peak_bytes": int(levels.reserved[int(levels.allocated.argmax())]),
-            "peak": memory.alive_at(peak),
-            "role_peaks": memory.role_peaks(),
-            "steps": trace.steps_of(
-                levels,
-                self._observer.step_ends,
-                [reserved[device] for reserved in self._reserved_at_ends],
-                self._observer.oom_indices,
-                len(entries),
-            ),
-            "timeline": trace.timeline_of(levels, self._observer.step_ends),
-            "oom_count": len(self._observer.oom_indices),
-            "cudnn_plans": plans.count,
-            "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
-            "driver_peak_used_bytes": library.card_use(device).peak_used_bytes,
-        }
-        if self._observer.oom_indices:
-            result["at_oom"] = memory.alive_at(self._observer.oom_indices[-1])
-        if self._request["snapshot"]:
-            result["snapshot_error"] = _write_snapshot(torch, Path(self._request["snapshot"]))
-        return result
-
-    def _reads(self) -> list[dict[str, Any]]:
-        observer = self._observer
-        return [
-            {
-                "file": line.file if line else None,
-                "line": line.line if line else None,
-                "op": op,
-                "count": count,
-                "bytes": observer.read_bytes[line, op, decides],
-                "decides_shape": decides,
-            }
-            for (line, op, decides), count in sorted(observer.reads.items(), key=lambda item: (not item[0][2], -item[1]))
-        ]
+        return result | measure(
+            self._journal, self._observer, self._reserved_at_ends, snapshot=self._request["snapshot"]
+        )
 
 
-def _oom_in(error: BaseException | None) -> BaseException | None:
-    """Find PyTorch's out-of-memory error in an exception or in what caused it."""
-    import torch
-
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, torch.cuda.OutOfMemoryError) or "CUDA error: out of memory" in str(error):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
-def _users_traceback_line(trace: TracebackType | None) -> dict[str, Any] | None:
-    from ullage.tracing.source import is_users
-
-    found = None
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if is_users(code.co_filename):
-            found = {"file": code.co_filename, "line": trace.tb_lineno, "function": code.co_name}
-        trace = trace.tb_next
-    return found
-
-
-def _without_own_frames(text: str) -> str:
-    """Leave this file's and runpy's frames out of a traceback: the user did not write them."""
-    kept, skip = [], False
-    for line in text.splitlines():
-        if line.startswith("  File "):
-            skip = f'"{__file__}"' in line or "<frozen runpy>" in line or "/runpy.py" in line or "observer.py" in line
-        elif not line.startswith("    "):
-            skip = False
-        if not skip:
-            kept.append(line)
-    return "\n".join(kept)
-
-
-def _write_snapshot(torch: Any, path: Path) -> str | None:
-    """Write PyTorch's snapshot whole or not at all; returns why not."""
-    import pickle
-
-    part = path.with_name(path.name + ".part")
+def _die_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process's group when the parent's end of the lifeline closes, however it ends."""
+    os.set_inheritable(lifeline, False)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # where a kernel knows no signals of pipes
     try:
-        with part.open("wb") as stream:
-            pickle.dump(torch.cuda.memory._snapshot(), stream)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        return f"{error.strerror or error}"
-    return None
-
-
-def _effective_settings(torch: Any) -> dict[str, Any]:
-    settings = torch.cuda.memory._snapshot().get("allocator_settings", {}) if torch.cuda.is_initialized() else {}
-    return {key: value for key, value in settings.items() if isinstance(value, int | float | str | bool)}
-
-
-def _differences(times: list[float]) -> list[float]:
-    return [round(after - before, 4) for before, after in zip(times, times[1:], strict=False)]
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        pass
+    if select.select([lifeline], [], [], 0)[0]:  # it was gone before
+        os._exit(1)
 
 
 def main() -> None:
     """Run the request in argv and send its result."""
-    run = Run(json.loads(sys.argv[2]), int(sys.argv[1]))
-    try:
-        run.prepare()
-    except UllageError as error:
-        run.tell("refused", text=str(error), exit_code=error.exit_code)
-        return
-    run.run()
-
-
-if __name__ == "__main__":
-    main()
+    _die_with_parent(int(sys.argv[2]))
+    if sys.stderr is not None:
+        faulthandler.enable()
+    Run(json.loads(sys.argv[3]), Channel(int(sys.argv[1]))).run()

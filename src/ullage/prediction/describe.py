@@ -89,7 +89,9 @@ def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
         total_bytes=total,
         parts=tuple(
             Part(
-                label=_place(line), size_bytes=line.bytes, remark=f"{line.role.replace('_', ' ')}, {line.blocks} blocks"
+                label=_place(line),
+                size_bytes=line.bytes,
+                remark=f"{line.role.replace('_', ' ')}, {line.blocks} block{'' if line.blocks == 1 else 's'}",
             )
             for line in lines[:_LINES_SHOWN]
         ),
@@ -110,7 +112,7 @@ def _over_time(prediction: Prediction) -> Curve:
         title="Allocated memory over the run",
         values=tuple(prediction.timeline["allocated_bytes"]),
         marks=tuple(prediction.timeline["step_ends"]),
-        mark_label="= end of step",
+        mark_label="below: where each step ends",
         remark=f"peak by step  {told}; {settled}" if complete else "",
     )
 

@@ -1,7 +1,7 @@
 """Watch a training script from inside its process: steps, phases, and who owns which storage.
 
-It installs PyTorch's own global hooks (modules, optimizers, the allocator's out-of-memory observer) and wraps two
-functions that have none (the autograd engine's entry, `GradScaler.step`). It keeps addresses and journal indices, never
+It installs PyTorch's own global hooks (optimizers, the allocator's out-of-memory observer) and wraps three functions (a
+module's call, the autograd engine's entry, `GradScaler.step`). It keeps addresses and journal indices, never
 a tensor; strong references live no longer than the hook's call. What it installs, `remove` takes away.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim_module
 
 from ullage.ownership.role import Moments, Note, Role
@@ -25,7 +24,11 @@ from ullage.tracing.source import Line, users_line
 
 # Ops whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
 SHAPE_OPS = frozenset(
-    ["nonzero", "_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive", "masked_select", "bincount", "one_hot", "repeat_interleave_Tensor", "_to_sparse", "_to_sparse_sparse_dim", "_coalesce", "argwhere", "nms"]
+    (
+        *("nonzero", "argwhere", "masked_select", "bincount", "one_hot", "repeat_interleave_Tensor", "nms"),
+        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
+        *("_to_sparse", "_to_sparse_sparse_dim", "_coalesce"),
+    )
 )
 ReadKey = tuple[Line | None, str, bool]
 
@@ -46,8 +49,7 @@ class Observer:
         self._on_step = on_step
         self._main_thread = threading.get_ident()
         self._phase = Phase.OTHER
-        self._depth = 0
-        self._phase_before_forward = Phase.OTHER
+        self._in_forward = False
         self._phases_before_optimizer: list[Phase] = []
         self._backward_depth = 0
         self._forward_starts: list[int] = []
@@ -72,16 +74,16 @@ class Observer:
     def install(self) -> None:
         """Install every hook."""
         handles = [
-            nn_module.register_module_forward_pre_hook(self._before_forward),
-            nn_module.register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),
             optim_module.register_optimizer_step_pre_hook(self._before_optimizer),
             optim_module.register_optimizer_step_post_hook(self._after_optimizer),
         ]
         self._undo = [handle.remove for handle in handles]
+        self._watch_calls()
         for owner in (torch.autograd, torch.autograd.graph):
             self._wrap(owner, "_engine_run_backward", self._around_backward)
         self._wrap(torch.amp.GradScaler, "step", self._around_scaler_step)
-        torch._C._cuda_attach_out_of_memory_observer(self._on_oom)
+        # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
+        torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(self._on_oom))
         self._journal.on_value_read(self._on_read)
 
     def remove(self) -> None:
@@ -97,24 +99,34 @@ class Observer:
         self._journal.set_phase(phase)
         return previous
 
-    def _before_forward(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._main_thread:
-            return
-        self._depth += 1
-        if self._depth == 1 and not self._backward_depth:
-            self._forward_starts.append(self._journal.length() - 1)
-            self._note_module(module)
-            self._note_inputs(arguments)
-            self._phase_before_forward = self._enter(Phase.FORWARD)
+    def _watch_calls(self) -> None:
+        """Wrap `nn.Module.__call__`: one more frame a call, where PyTorch's global module hooks cost 20 microseconds."""
+        original = nn.Module.__call__
+        get_ident, main_thread = threading.get_ident, self._main_thread
 
-    def _after_forward(self, module: nn.Module, arguments: Any, keywords: Any, result: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._main_thread or not self._depth:
-            return
-        self._depth -= 1
-        if self._depth == 0 and not self._backward_depth:
-            if keywords:
-                self._note_inputs(keywords)
-            self._enter(self._phase_before_forward)
+        def call(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+            # Only the outermost call of the main thread begins a forward pass: not the replicas of DataParallel, not
+            # what checkpointing computes again during the backward pass.
+            if self._in_forward or self._backward_depth or get_ident() != main_thread or torch.compiler.is_compiling():
+                return original(module, *arguments, **keywords)
+            self._before_forward(module, arguments, keywords)
+            previous = self._enter(Phase.FORWARD)
+            self._in_forward = True
+            try:
+                return original(module, *arguments, **keywords)
+            finally:
+                self._in_forward = False
+                self._enter(previous)
+
+        nn.Module.__call__ = call
+        self._undo.append(lambda: setattr(nn.Module, "__call__", original))
+
+    def _before_forward(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
+        self._forward_starts.append(self._journal.length() - 1)
+        self._note_module(module)
+        # The output of another module is an activation, and has a grad_fn to show for it.
+        tensors = [*tensors_in(arguments), *tensors_in(keywords)]
+        self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
 
     def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         self._backward_depth += 1
@@ -138,8 +150,10 @@ class Observer:
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         self._optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._note_parameters(parameters)
-        self._note(Role.GRADIENTS, (parameter.grad for parameter in parameters))
+        unknown = [parameter for parameter in parameters if id(parameter) not in self._parameters]
+        if unknown:  # of no module that was called: their gradients are not noted at the end of the backward pass
+            self._note_parameters(unknown)
+            self._note(Role.GRADIENTS, [parameter.grad for parameter in unknown])
         self._phases_before_optimizer.append(self._enter(Phase.OPTIMIZER))
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
@@ -189,10 +203,6 @@ class Observer:
         self._roots[id(module)] = (len(self.step_ends), weakref.ref(module))
         self._note_parameters(parameters_of(module))
         self._note(Role.BUFFERS, buffers_of(module))
-
-    def _note_inputs(self, arguments: Any) -> None:
-        # The output of another module is an activation, and has a grad_fn to show for it.
-        self._note(Role.INPUTS, (tensor for tensor in tensors_in(arguments) if tensor.grad_fn is None))
 
     def _note_gradients(self) -> None:
         alive = (reference() for reference in list(self._parameters.values()))

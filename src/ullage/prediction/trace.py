@@ -177,7 +177,7 @@ class Memory:
         }
 
     def role_peaks(self) -> dict[str, int]:
-        """The most that each role ever held at once, in requested bytes: all gradients, say, whatever the peak's moment."""
+        """The most that each role ever held at once, in requested bytes: all gradients, say, at any moment."""
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         sizes = np.array(

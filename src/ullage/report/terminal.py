@@ -1,5 +1,6 @@
 """Draw a report on a terminal. It knows widths and colours, and nothing of what the numbers mean."""
 
+import itertools
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -28,6 +29,8 @@ _PALETTE: Final = (
     "grey58",
 )
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_STEPS: Final = len(_BLOCKS) - 1
+_CURVE_ROWS: Final = 4
 _METER_WIDTH: Final = 60
 
 
@@ -118,26 +121,32 @@ def _shares(shares: Shares, width: int) -> RenderableType:
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:
-    """One line of blocks, each the highest value of its span, and a line of marks below."""
+    """Blocks over `_CURVE_ROWS` rows, each cell the highest value of its span, and a line of marks below."""
     values = curve.values
-    cells = max(1, min(width, len(values)))
-    spans = [
-        values[
-            number * len(values) // cells : max((number + 1) * len(values) // cells, number * len(values) // cells + 1)
-        ]
-        for number in range(cells)
-    ]
+    axis = f"{text_of_bytes(max(values, default=0))} "
+    cells = max(1, min(width - len(axis), len(values)))
     top = max(values, default=0) or 1
-    line = "".join(_BLOCKS[round(max(span) / top * (len(_BLOCKS) - 1))] for span in spans)
-    marks = [" "] * cells
-    for number, mark in enumerate(curve.marks):
-        cell = min(cells - 1, mark * cells // max(1, len(values)))
-        for offset, letter in enumerate(str(number + 1)):
-            if cell + offset < cells:
-                marks[cell + offset] = letter
-    parts: list[RenderableType] = [Text(curve.title, style="bold underline"), Text("  " + line, style=_PALETTE[0])]
+    heights = [
+        round(max(values[start : max(stop, start + 1)], default=0) / top * _CURVE_ROWS * _STEPS)
+        for start, stop in itertools.pairwise(number * len(values) // cells for number in range(cells + 1))
+    ]
+    parts: list[RenderableType] = [Text.assemble((curve.title, "bold underline"), (f"  {curve.mark_label}", "dim"))]
+    for row in reversed(range(_CURVE_ROWS)):
+        blocks = "".join(_BLOCKS[min(_STEPS, max(0, height - row * _STEPS))] for height in heights)
+        label = axis if row == _CURVE_ROWS - 1 else "0 ".rjust(len(axis)) if row == 0 else " " * len(axis)
+        parts.append(Text.assemble("  ", (label, "dim"), (blocks, _PALETTE[0])))
     if curve.marks:
-        parts.append(Text("  " + "".join(marks).rstrip() + f"  {curve.mark_label}", style="dim"))
+        parts.append(Text(f"  {' ' * len(axis)}{_marks(curve, cells)}", style="dim"))
     if curve.remark:
-        parts.append(Text("  " + curve.remark))
+        parts.append(Padding(Text(curve.remark), (0, 0, 0, 2)))
     return Group(*parts)
+
+
+def _marks(curve: Curve, cells: int) -> str:
+    line = [" "] * cells
+    for number, mark in enumerate(curve.marks):
+        label = str(number + 1)
+        at = min(cells - len(label), mark * cells // max(1, len(curve.values)))
+        if all(cell == " " for cell in line[at : at + len(label)]):  # labels that would overlap are left out
+            line[at : at + len(label)] = label
+    return "".join(line).rstrip()

@@ -1,0 +1,101 @@
+"""The result of a run, put together in the script's process as plain data for the parent."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ullage.emulator import library
+from ullage.tracing.journal import Journal
+
+if TYPE_CHECKING:
+    from ullage.prediction.observer import Observer
+
+
+def measure(
+    journal: Journal, observer: "Observer", reserved_at_ends: Sequence[Sequence[int]], *, snapshot: str | None
+) -> dict[str, Any]:
+    """Say what a run used.
+
+    Args:
+        journal: closed.
+        observer: removed.
+        reserved_at_ends: for each step's end, the reserved bytes of every card.
+        snapshot: where to write PyTorch's memory snapshot.
+    """
+    import torch
+
+    from ullage.prediction import trace
+
+    entries = journal.entries()
+    device = trace.busiest_device(entries)
+    result: dict[str, Any] = {
+        "device": device,
+        "oom_count": len(observer.oom_indices),
+        "unwritten": library.unwritten_functions(),
+        "reads": _reads(observer),
+        "lost_entries": journal.lost(),
+    }
+    if device is None:
+        if snapshot:
+            result["snapshot_error"] = "the script allocated nothing on the GPU"
+        return result
+    history = torch.cuda.memory._snapshot(device)["device_traces"][device]
+    memory = trace.Memory.of(entries, observer, device, history)
+    levels = trace.levels_of(entries, device)
+    peak = int(levels.allocated.argmax())
+    plans = library.cudnn_plans()
+    result |= {
+        "peak_allocated_bytes": int(levels.allocated[peak]),
+        "peak_reserved_bytes": int(levels.reserved.max()),
+        "reserved_at_peak_bytes": int(levels.reserved[peak]),
+        "peak": memory.alive_at(int(levels.index[peak])),
+        "role_peaks": memory.role_peaks(),
+        "steps": trace.steps_of(
+            levels,
+            observer.step_ends,
+            [reserved[device] for reserved in reserved_at_ends],
+            observer.oom_indices,
+            len(entries),
+        ),
+        "timeline": trace.timeline_of(levels, observer.step_ends),
+        "cudnn_plans": plans.count,
+        "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
+    }
+    if observer.oom_indices:
+        result["at_oom"] = memory.alive_at(observer.oom_indices[-1])
+    if snapshot:
+        result["snapshot_error"] = write_snapshot(Path(snapshot))
+    return result
+
+
+def _reads(observer: "Observer") -> list[dict[str, Any]]:
+    return [
+        {
+            "file": line.file if line else None,
+            "line": line.line if line else None,
+            "op": op,
+            "count": count,
+            "bytes": observer.read_bytes[line, op, decides],
+            "decides_shape": decides,
+        }
+        for (line, op, decides), count in sorted(observer.reads.items(), key=lambda item: (not item[0][2], -item[1]))
+    ]
+
+
+def write_snapshot(path: Path) -> str | None:
+    """Write PyTorch's snapshot whole or not at all; returns why not."""
+    import pickle
+
+    import torch
+
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as stream:
+            pickle.dump(torch.cuda.memory._snapshot(), stream)
+        part.replace(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        part.unlink(missing_ok=True)
+    return None

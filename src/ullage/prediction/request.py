@@ -1,0 +1,90 @@
+"""What a prediction is asked for. It knows no process and no torch."""
+
+import math
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ullage._errors import UsageError
+from ullage._units import text_of_bytes
+from ullage.emulator.profile import profile_of
+from ullage.gpus import Gpu
+
+STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
+"""Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to run, on which card, and for how long."""
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+    gpu: str
+    arch: str | None = None
+    count: int = 1
+    steps: int = 3
+    seconds: float = 300.0
+    """For the script, the import of torch not counted."""
+    alloc_conf: str | None = None
+    total_memory_bytes: int | None = None
+    context_bytes: int | None = None
+    cudnn_workspace_bytes: int | None = None
+    snapshot: Path | None = None
+    echo: bool = False
+    """Pass the script's output on to standard error."""
+
+    def total_bytes(self, gpu: Gpu) -> int:
+        """The memory of the card that the script sees."""
+        return gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
+
+    def check(self, gpu: Gpu) -> None:
+        """Raise UsageError where the request cannot be carried out."""
+        if not self.script.is_file():
+            what = "is a folder" if self.script.is_dir() else "does not exist"
+            raise UsageError(f"the script {self.script} {what}; expected a Python file")
+        if not os.access(self.script, os.R_OK):
+            raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")
+        if self.steps < 1:
+            raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
+        if not self.seconds > 0 or math.isinf(self.seconds):
+            raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
+        _check_snapshot(self.snapshot)
+        total = self.total_bytes(gpu)
+        context = profile_of(gpu.name).context_bytes if self.context_bytes is None else self.context_bytes
+        if context >= total:
+            raise UsageError(
+                f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
+                "give a larger --total-memory or a smaller --context"
+            )
+
+    def message(self) -> dict[str, Any]:
+        """Return what the child process has to know, as plain data."""
+        return {
+            "script": str(self.script.absolute()),
+            "name": str(self.script),
+            "arguments": list(self.arguments),
+            "gpu": self.gpu,
+            "arch": self.arch,
+            "count": self.count,
+            "steps": self.steps,
+            "alloc_conf": self.alloc_conf,
+            "total_memory_bytes": self.total_memory_bytes,
+            "context_bytes": self.context_bytes,
+            "cudnn_workspace_bytes": self.cudnn_workspace_bytes,
+            "snapshot": str(self.snapshot.absolute()) if self.snapshot else None,
+        }
+
+
+def _check_snapshot(path: Path | None) -> None:
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"the folder of --snapshot {path} does not exist; make it first")
+    if path.is_dir():
+        raise UsageError(f"--snapshot {path} is a folder; expected the name of a file to write")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"the folder of --snapshot {path} may not be written to by you; choose another")

@@ -1,0 +1,89 @@
+"""Run the command line as a user does, and look for what it leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What a command said, and its exit code."""
+
+    code: int
+    out: str
+    error: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Standard output, which has to be JSON and nothing else."""
+        data: dict[str, Any] = json.loads(self.out)
+        return data
+
+
+Predict = Callable[..., Ended]
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line of `ullage predict` with arguments."""
+    return [sys.executable, "-m", "ullage", "predict", *(str(argument) for argument in arguments)]
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every living process whose temporary folder is `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(folder):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Path]:
+    """A folder to work in, with a `tmp` for temporary files, which has to be as empty and as quiet afterwards."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    shared = set(os.listdir("/dev/shm"))
+    yield tmp_path
+    assert processes_of(temporary) == []
+    assert list(temporary.iterdir()) == []
+    assert {name for name in os.listdir("/dev/shm") if name not in shared and "torch" in name} == set()
+
+
+def environment_of(workplace: Path, **changes: str) -> dict[str, str]:
+    """The environment of a command in `workplace`."""
+    cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
+    # PyTorch makes the folder of its compiler at the first optimizer, on a real card too.
+    places = {"TMPDIR": str(workplace / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(workplace / "inductor")}
+    return {**cleaned, **places, "COLUMNS": "160", **changes}
+
+
+@pytest.fixture
+def predict(workplace: Path) -> Predict:
+    """Run `ullage predict` with a script of ours in an empty folder."""
+
+    def run(script: str | Path, *arguments: object, gpu: str | None = "T4", **changes: str) -> Ended:
+        options = ["--gpu", gpu] if gpu else []
+        process = subprocess.run(
+            command(*options, SCRIPTS / script, *arguments),
+            capture_output=True,
+            text=True,
+            cwd=workplace,
+            env=environment_of(workplace, **changes),
+            timeout=120,
+        )
+        return Ended(code=process.returncode, out=process.stdout, error=process.stderr)
+
+    return run

@@ -1,0 +1,22 @@
+"""A small training script with options of its own."""
+
+import argparse
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=1000)
+parser.add_argument("--width", type=int, default=256)
+parser.add_argument("--json", action="store_true")
+options = parser.parse_args()
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, options.width), nn.ReLU(), nn.Linear(options.width, 8), nn.BatchNorm1d(8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(options.steps):
+    loss = model(torch.randn(32, 64, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", step, options.json)

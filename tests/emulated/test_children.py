@@ -1,0 +1,121 @@
+"""What a script may do beside training: its surroundings are those of `python SCRIPT`, and its children see the card."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .conftest import SCRIPTS, Predict, environment_of
+
+TESTS_OWN_SITECUSTOMIZE = "import os\nos.environ['MINE'] = 'loaded'\n"
+
+
+def test_a_script_finds_what_python_would_give_it(predict: Predict, workplace: Path) -> None:
+    """The checks are in the script: its arguments, path, input and folder are its own; torch comes when it asks.
+
+    So the environment that it sets before `import torch` counts: its allocator settings, and its choice of a card.
+    """
+    (workplace / "data.txt").write_text("relative to where the user is")
+    (workplace / "random.py").write_text("raise RuntimeError('the current folder is not on the path')")
+    ended = predict("with space ü/surroundings.py", "--json", "--", "--gpu", "mine", "an argument")
+    assert ended.code == 0, ended.error
+    assert ended.json["ended"] == "steps"
+    assert ended.json["arguments"] == ["--gpu", "mine", "an argument"]
+    assert len(ended.json["steps"]) == 3
+
+
+def test_options_win_over_what_the_script_sets(predict: Predict, workplace: Path) -> None:
+    """--alloc-conf asks "what if", so it counts, and a note says what it replaced."""
+    script = workplace / "sets.py"
+    script.write_text(
+        "import os\n"
+        "os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
+        "import torch\n"
+        "x = torch.zeros(1, device='cuda')\n"
+        "assert not torch.cuda.memory_snapshot()[0]['is_expandable']\n"
+    )
+    ended = predict(script, "--alloc-conf", "expandable_segments:False", "--json")
+    assert ended.code == 0, ended.error
+    note = "the script sets PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; --alloc-conf took its place"
+    assert note in ended.json["notes"]
+
+
+def test_a_script_can_hide_the_card(predict: Predict, workplace: Path) -> None:
+    """CUDA_VISIBLE_DEVICES="" means no card, here as anywhere."""
+    script = workplace / "hides.py"
+    script.write_text(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\nimport torch\n"
+        "assert not torch.cuda.is_available() and torch.cuda.device_count() == 0\n"
+    )
+    ended = predict(script)
+    assert ended.code == 4, ended.error
+    assert "the script hides every GPU from torch with CUDA_VISIBLE_DEVICES=''" in ended.out
+
+
+def test_children_of_every_kind_see_the_card(predict: Predict, workplace: Path) -> None:
+    """DataLoader workers by fork, spawn and forkserver, torch's spawn, and a plain subprocess.
+
+    A sitecustomize of the user's own runs in them as well.
+    """
+    (workplace / "mine").mkdir()
+    (workplace / "mine" / "sitecustomize.py").write_text(TESTS_OWN_SITECUSTOMIZE)
+    path = os.pathsep.join(filter(None, [str(workplace / "mine"), os.environ.get("PYTHONPATH", "")]))
+    ended = predict("starts_processes.py", "--json", PYTHONPATH=path)
+    assert ended.code == 0, ended.error
+    assert ended.json["ended"] == "steps"
+    assert len(ended.json["steps"]) == 3
+
+
+def test_a_child_does_not_speak_for_its_parent(predict: Predict, workplace: Path) -> None:
+    """Steps taken in a forked process are not the script's."""
+    script = workplace / "forks.py"
+    script.write_text(
+        "import os, torch\n"
+        "if os.fork() == 0:\n"
+        "    model = torch.nn.Linear(8, 8).cuda()\n"
+        "    optimizer = torch.optim.SGD(model.parameters())\n"
+        "    for _ in range(5):\n"
+        "        model(torch.zeros(2, 8, device='cuda')).sum().backward()\n"
+        "        optimizer.step()\n"
+        "    os._exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+    )
+    ended = predict(script)
+    assert ended.code == 4, ended.error
+    assert "The script's own process allocated nothing on the GPU" in ended.out
+
+
+def emulating(workplace: Path, code: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process that emulates two cards."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import os, subprocess, sys, ullage\nullage.emulate('T4', count=2)\n{code}"],
+        capture_output=True,
+        text=True,
+        cwd=workplace,
+        env=environment_of(workplace, **changes),
+        timeout=120,
+    )
+
+
+def test_torchrun_starts_processes_on_the_card(workplace: Path) -> None:
+    """Two ranks of a data-parallel run share a group over the emulated NCCL."""
+    script = str(SCRIPTS / "distributed.py")
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    ended = emulating(workplace, f"sys.exit(subprocess.run({run!r}).returncode)")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert sorted(ended.stdout.splitlines()) == ["rank 0 Tesla T4 True", "rank 1 Tesla T4 True"]
+
+
+def test_a_child_that_cannot_emulate_ends(workplace: Path) -> None:
+    """It must not go on with a real card; its order of packages is left alone where it can."""
+    broken = "os.environ['ULLAGE_EMULATED_CARD'] = '{}'\n"
+    run = "sys.exit(subprocess.run([sys.executable, '-c', 'print(1)']).returncode)"
+    ended = emulating(workplace, broken + run)
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert "this process cannot emulate the card of the process that started it (TypeError" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    show = "print([path for path in sys.path if 'ullage' not in path and path], flush=True)\n"
+    run = f"subprocess.run([sys.executable, '-c', {('import sys;' + show)!r}])"
+    ended = emulating(workplace, show + run)
+    before, after = ended.stdout.splitlines()
+    assert before == after

@@ -1,0 +1,263 @@
+"""However a script ends, there is one answer, one exit code, and nothing left of it."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import ullage.prediction.process
+from ullage._errors import ScriptError
+from ullage.prediction.script import Request
+from ullage.prediction.script import predict as predict_here
+
+from .conftest import SCRIPTS, Predict, command, environment_of, processes_of
+
+
+def line_of(script: str, text: str) -> int:
+    """The number of the first line of a script of ours that starts with a text, its indentation left out."""
+    lines = (SCRIPTS / script).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip().startswith(text))
+
+
+# ---- memory runs out
+
+
+@pytest.mark.parametrize(("how", "text"), [("uncaught", "model(torch"), ("other", "model(torch")])
+def test_an_oom_does_not_fit_and_names_the_line(predict: Predict, how: str, text: str) -> None:
+    """Exit code 1, with PyTorch's own words, the line of the script that asked, and what was alive then."""
+    ended = predict("memory_runs_out.py", how, "--json")
+    assert ended.code == 1, ended.error
+    oom = ended.json["oom"]
+    assert oom["text"].startswith("CUDA out of memory. Tried to allocate 64.00 GiB. GPU 0 has a total capacity of 14.74")
+    assert oom["file"] == str(SCRIPTS / "memory_runs_out.py")
+    assert oom["line"] == line_of("memory_runs_out.py", text)
+    assert oom["roles"]["parameters"] == 4 * (1024 * 1024 + 1024)
+    assert ended.json["verdict"] == "does not fit"
+    assert ended.json["steps"][-1]["oom"] is True
+
+
+def test_an_oom_at_the_first_allocation_does_not_fit(predict: Predict) -> None:
+    """There is nothing alive to show, and the verdict is the same."""
+    ended = predict("memory_runs_out.py", "first")
+    assert ended.code == 1, ended.error
+    assert "DOES NOT FIT" in ended.out
+    assert "Tried to allocate 400.00 GiB" in ended.out
+    assert f"memory_runs_out.py:{line_of('memory_runs_out.py', 'torch.zeros')}" in ended.out
+
+
+def test_a_retry_with_a_smaller_batch_fits(predict: Predict) -> None:
+    """An out-of-memory error that the script handled is noted, and counts for nothing else."""
+    ended = predict("memory_runs_out.py", "retry", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["oom"] is None
+    assert ended.json["oom_count"] == 1
+    assert "memory ran out once, and the script went on" in ended.json["notes"]
+    assert [step["oom"] for step in ended.json["steps"]] == [True, False, False]
+
+
+@pytest.mark.parametrize("how", ["exit", "swallow"])
+def test_giving_up_after_an_oom_does_not_fit(predict: Predict, how: str) -> None:
+    """A script that catches the error and then exits with 1, or just ends, did not fit."""
+    ended = predict("memory_runs_out.py", how, "--json")
+    assert ended.code == 1, ended.error
+    assert ended.json["oom"]["text"].startswith("CUDA out of memory. Tried to allocate 64.00 GiB. GPU 0 has a total")
+    assert ended.json["oom"]["line"] == line_of("memory_runs_out.py", "model(torch")
+
+
+def test_an_error_after_a_handled_oom_is_an_error(predict: Predict) -> None:
+    """Memory that ran out before a step that worked explains no later mistake."""
+    ended = predict("memory_runs_out.py", "later error")
+    assert ended.code == 3
+    assert "raised KeyError" in ended.error
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("when", "text", "line"),
+    [
+        ("before", "broken early", 'raise ValueError("broken early'),
+        ("after", "broken after a step", 'raise ValueError("broken after'),
+        ("backward", "broken in backward", 'raise ValueError("broken in'),
+    ],
+)
+def test_a_script_that_raises_is_told_with_its_line(predict: Predict, when: str, text: str, line: str) -> None:
+    """Exit code 3; the traceback is the one of `python SCRIPT`, without a frame of ours."""
+    ended = predict("raises.py", when)
+    assert ended.code == 3
+    assert ended.out == ""
+    number = line_of("raises.py", line)
+    assert f"raises.py raised ValueError at line {number} of {SCRIPTS / 'raises.py'}: {text}\nTraceback" in ended.error
+    assert ended.error.rstrip().endswith(f"ValueError: {text}")
+    assert "ullage/prediction" not in ended.error
+    assert "importlib" not in ended.error
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("exit 0", 4, "The script's own process did not import torch"),
+        ("os exit 0", 4, "The script's own process did not import torch"),
+        ("prints", 4, "The script's own process did not import torch"),
+        ("closes", 4, "The script's own process did not import torch"),
+        ("exit 3", 3, "ends.py exited with code 3 at line {sys.exit(3)} of "),
+        ("os exit 3", 3, "ends.py exited with code 3 at line {os._exit(3)} of "),
+        ("text", 3, "it said:\nabout to end: text\nthe data set is not there"),
+        ("interrupt", 3, "ends.py raised KeyboardInterrupt at line {raise Keyb} of "),
+        ("crash", 3, "ends.py ended by signal SIGSEGV at line {ctypes.string} of "),
+        ("killed", 3, "ends.py was killed"),
+        ("syntax", 3, "ends.py raised SyntaxError at line {compile(} of "),
+        ("closes all", 3, "closed what ullage listens to"),
+    ],
+)
+def test_an_end_without_a_step_is_told(predict: Predict, workplace: Path, how: str, code: int, said: str) -> None:
+    """Every way to end has its exit code, and one that failed names the line and what the script said."""
+    ended = predict("ends.py", how, workplace)
+    said = re.sub("{(.*)}", lambda match: str(line_of("ends.py", match[1])), said)
+    assert (ended.code, said in ended.error + ended.out) == (code, True), ended
+    assert "ullage/prediction" not in ended.error
+    # Files that took over a closed descriptor of ours must not get our messages.
+    assert all(file.read_text() == "" for file in workplace.glob("file*"))
+
+
+def test_without_an_optimizer_the_run_goes_to_its_end(predict: Predict) -> None:
+    """The whole run counts as one step, and the reader is told."""
+    ended = predict("no_optimizer.py", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["ended"] == "ended"
+    assert "no optimizer took a step: the whole run counts as one" in ended.json["notes"]
+    assert ended.json["peak_allocated_bytes"] > 512 * 512 * 4
+
+
+def test_without_a_gpu_there_is_nothing_to_judge(predict: Predict) -> None:
+    """Exit code 4 for a script that trains on the CPU."""
+    ended = predict("no_gpu.py")
+    assert ended.code == 4, ended.error
+    assert "The script's own process allocated nothing on the GPU" in ended.out
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("how", ["sleep", "ignores alarms", "starts others"])
+def test_a_script_that_never_ends_is_stopped(predict: Predict, how: str) -> None:
+    """--seconds ends it, whatever it waits for, and whatever it has started."""
+    began = time.monotonic()
+    ended = predict("ends.py", how, "--seconds", "0.5")
+    assert ended.code == 4, ended
+    assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("how", ["deaf", "handles every error"])
+def test_a_script_that_cannot_be_stopped_is_killed(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """One that hears no signal is killed after a while; one that handles every error has told its result before."""
+    monkeypatch.setattr(ullage.prediction.process, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(ullage.prediction.process, "UNWIND_SECONDS", 0.5)
+    request = Request(script=SCRIPTS / "ends.py", arguments=(how,), gpu="T4", seconds=0.5)
+    if how == "deaf":
+        with pytest.raises(ScriptError, match=r"ends.py did not end after 0\.5 s and could not be stopped"):
+            predict_here(request)
+    else:
+        assert predict_here(request).ended == "time"
+
+
+def test_a_limit_of_time_leaves_the_import_of_torch_out(predict: Predict) -> None:
+    """The clock stands still while torch is imported: a second is for the script alone."""
+    ended = predict("counts_steps.py", "no step", "--seconds", "1", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["ended"] == "ended"
+
+
+# ---- interruptions
+
+
+def start(workplace: Path, script: Path) -> subprocess.Popen[str]:
+    """Start a prediction whose script starts two more processes, and wait for it to say so."""
+    process = subprocess.Popen(
+        command("--gpu", "T4", "--output", script, "starts others"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=workplace,
+        env=environment_of(workplace),
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    while process.stderr.readline() != "ready\n":
+        assert process.poll() is None
+    assert len(processes_of(workplace / "tmp")) == 4
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "to_group", "said"),
+    [
+        (signal.SIGINT, False, "interrupted; nothing was left behind\n"),
+        (signal.SIGINT, True, "interrupted; nothing was left behind\n"),
+        (signal.SIGTERM, False, "ended by SIGTERM; nothing was left behind\n"),
+    ],
+)
+def test_an_interruption_ends_everything(workplace: Path, number: int, to_group: bool, said: str) -> None:  # noqa: FBT001
+    """Ctrl-C and SIGTERM leave one line and no process, at once; the exit code is the shell's own."""
+    process = start(workplace, SCRIPTS / "ends.py")
+    began = time.monotonic()
+    if to_group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, error = process.communicate(timeout=10)
+    assert (process.returncode, error) == (128 + number, said)
+    assert time.monotonic() - began < 3
+    assert processes_of(workplace / "tmp") == []
+
+
+def test_a_killed_ullage_takes_its_script_along(workplace: Path) -> None:
+    """After SIGKILL the kernel ends the script's group; only what left the group on purpose lives on."""
+    process = start(workplace, SCRIPTS / "ends.py")
+    process.kill()
+    process.communicate(timeout=10)
+    deadline = time.monotonic() + 5
+    while len(left := processes_of(workplace / "tmp")) > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)  # nothing tells of the end of a grandchild
+    assert [process.name() for process in left] == ["sleep"]
+    left[0].kill()
+    left[0].wait(5)
+
+
+# ---- what counts as a step
+
+
+@pytest.mark.parametrize(
+    ("how", "last", "ended_by"),
+    [
+        ("scaler skips", None, "steps"),
+        ("two optimizers", "first 2", "steps"),
+        ("closure", None, "steps"),
+        ("in backward", "pass 2", "steps"),
+        ("accumulates", "pass 11", "steps"),
+        ("in a thread", None, "ended"),
+    ],
+)
+def test_steps_are_counted(predict: Predict, how: str, last: str | None, ended_by: str) -> None:
+    """The optimizer that finishes first defines the step; a step that the scaler left out counts."""
+    ended = predict("counts_steps.py", how, "--json", "--output")
+    assert ended.code == 0, ended.error
+    assert ended.json["ended"] == ended_by
+    assert [step["complete"] for step in ended.json["steps"]] == [True] * (3 if ended_by == "steps" else 2)
+    if last:
+        said = [line for line in ended.error.splitlines() if line.startswith(last.split()[0])]
+        assert said[-1] == last
+
+
+def test_a_request_is_plain_data() -> None:
+    """What travels to the script's process has nothing of the caller's folder in it."""
+    request = Request(script=Path("a.py"), gpu="T4")
+    assert request.message()["script"] == str(Path.cwd() / "a.py")
+    assert request.message()["name"] == "a.py"
+    assert dataclasses.replace(request, snapshot=Path("b")).message()["snapshot"] == str(Path.cwd() / "b")
