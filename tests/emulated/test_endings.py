@@ -33,7 +33,9 @@ def test_an_oom_does_not_fit_and_names_the_line(predict: Predict, how: str, text
     ended = predict("memory_runs_out.py", how, "--json")
     assert ended.code == 1, ended.error
     oom = ended.json["oom"]
-    assert oom["text"].startswith("CUDA out of memory. Tried to allocate 64.00 GiB. GPU 0 has a total capacity of 14.74")
+    assert oom["text"].startswith(
+        "CUDA out of memory. Tried to allocate 64.00 GiB. GPU 0 has a total capacity of 14.74"
+    )
     assert oom["file"] == str(SCRIPTS / "memory_runs_out.py")
     assert oom["line"] == line_of("memory_runs_out.py", text)
     assert oom["roles"]["parameters"] == 4 * (1024 * 1024 + 1024)

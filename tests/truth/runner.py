@@ -30,9 +30,6 @@ _LIMIT_SECONDS: Final = 180.0
 _PACKAGES: Final = ("torchvision", "transformers")
 _MODELS: Final = ("bert", "roberta", "gpt2", "llama")
 
-# Filling tensors on the host with random numbers takes most of the time and no memory of the card: it is left out.
-_FILLING: Final = ("normal_", "uniform_", "erfinv_")
-
 
 class RunnerError(Exception):
     """The process of a card ended before it answered."""
@@ -165,11 +162,10 @@ def measure(name: str) -> dict[str, Any]:
     """Build and train a workload in this process, as the records were made."""
     import torch
 
-    from tests.truth.workloads import WORKLOADS
+    from tests.truth.workloads import build
 
     torch.manual_seed(0)
-    with _no_host_values():
-        trainer = WORKLOADS[name]("cuda")
+    trainer = build(name, "cuda")
     moments = {"build": torch.cuda.memory_stats()}
     oom = None
     for number in range(STEPS):
@@ -197,24 +193,6 @@ def measure(name: str) -> dict[str, Any]:
         "moments": moments,
         "unwritten": _unwritten(),
     }
-
-
-def _no_host_values() -> contextlib.AbstractContextManager[Any]:
-    """Leave out the initial values of tensors on the host."""
-    from torch import Tensor
-    from torch.overrides import TorchFunctionMode
-
-    class NoHostValues(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-            keywords = keywords or {}
-            name, module = getattr(function, "__name__", ""), getattr(function, "__module__", "")
-            if name in _FILLING or module == "torch.nn.init":
-                tensor = arguments[0] if arguments else keywords["tensor"]
-                if isinstance(tensor, Tensor) and tensor.device.type == "cpu":
-                    return tensor
-            return function(*arguments, **keywords)
-
-    return NoHostValues()
 
 
 def _bytes_on_card(tensors: Iterable[Any]) -> int:

@@ -6,13 +6,10 @@ when the parent is gone. The script's own output is untouched, and torch is impo
 """
 
 import builtins
-import ctypes
 import faulthandler
-import fcntl
 import io
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -30,53 +27,22 @@ from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
 from ullage.prediction import ending
+from ullage.prediction.channel import Channel, die_with_parent
 from ullage.prediction.measurement import measure
 from ullage.prediction.request import STOP_SIGNAL
 from ullage.prediction.torch_import import ImportWatch
 from ullage.tracing.journal import Journal, Kind
-from ullage.tracing.source import users_line
+from ullage.tracing.source import callers_line
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer
 
 _HISTORY_ENTRIES: Final = 400_000
-_F_SETSIG: Final = 10  # fcntl(2); Python has no name for it
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class StopScript(BaseException):
     """Unwind the script: enough steps, or enough time. Not an Exception, so that a script does not handle it."""
-
-
-class Channel:
-    """The way to the parent. What the script does to its file descriptors must not send our messages elsewhere."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        os.set_inheritable(number, False)
-        self._identity = self._identity_now()
-
-    def _identity_now(self) -> tuple[int, int]:
-        status = os.fstat(self._number)
-        return status.st_dev, status.st_ino
-
-    def tell(self, event: str, **details: Any) -> None:
-        """Send one message, if the way is still there."""
-        data = json.dumps({"event": event, **details}).encode() + b"\n"
-        try:
-            while data and self._identity_now() == self._identity:
-                data = data[os.write(self._number, data) :]
-        except OSError:
-            pass  # closed by the script, or the parent is gone: it notices the one, the lifeline the other
-
-    def close(self) -> None:
-        """Close it, in a process that was forked."""
-        try:
-            if self._identity_now() == self._identity:
-                os.close(self._number)
-        except OSError:
-            pass
 
 
 class Run:
@@ -277,7 +243,7 @@ class Run:
                 asked_bytes=asked,
                 total_bytes=total,
                 free_bytes=free,
-                line=users_line(sys._getframe(1)),
+                line=callers_line(),
             )
         )
 
@@ -293,7 +259,7 @@ class Run:
     def _exit_at_once(self, status: int) -> NoReturn:
         """Stand in for os._exit, which leaves no later moment to tell the result."""
         if status:
-            self._finish(ending.exit_outcome(status, users_line(sys._getframe(1)), self._gave_up()))
+            self._finish(ending.exit_outcome(status, callers_line(), self._gave_up()))
         else:
             self._finish(ending.end_outcome(self._gave_up()))
         self._exit(status)
@@ -344,23 +310,9 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process's group when the parent's end of the lifeline closes, however it ends."""
-    os.set_inheritable(lifeline, False)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # where a kernel knows no signals of pipes
-    try:
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    except OSError:
-        pass
-    if select.select([lifeline], [], [], 0)[0]:  # it was gone before
-        os._exit(1)
-
-
 def main() -> None:
     """Run the request in argv and send its result."""
-    _die_with_parent(int(sys.argv[2]))
+    die_with_parent(int(sys.argv[2]))
     if sys.stderr is not None:
         faulthandler.enable()
     Run(json.loads(sys.argv[3]), Channel(int(sys.argv[1]))).run()

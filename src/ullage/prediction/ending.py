@@ -78,7 +78,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> dict[str, An
 
 def oom_in(error: BaseException | None) -> BaseException | None:
     """Find PyTorch's out-of-memory error in an exception, in its group, or in what caused it."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")  # a script without it has no such error
     kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
     seen: set[int] = set()
     waiting = [error]

@@ -6,7 +6,6 @@ a tensor; strong references live no longer than the hook's call. What it install
 """
 
 import gc
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -20,7 +19,7 @@ from torch.optim import optimizer as optim_module
 from ullage.ownership.role import Moments, Note, Role
 from ullage.ownership.storage import addresses, buffers_of, optimizer_tensors, parameters_of, tensors_in
 from ullage.tracing.journal import Journal, Phase
-from ullage.tracing.source import Line, users_line
+from ullage.tracing.source import Line, callers_line
 
 # Ops whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
 SHAPE_OPS = frozenset(
@@ -137,7 +136,7 @@ class Observer:
                 self._backward_depth -= 1
         index = self._journal.length() - 1
         self._backward_starts.append(index)
-        self.backward_lines.append((index, users_line(sys._getframe(1))))
+        self.backward_lines.append((index, callers_line()))
         previous = self._enter(Phase.BACKWARD)
         try:
             return original(*arguments, **keywords)
@@ -231,7 +230,7 @@ class Observer:
     def _on_read(self, ops: str, size: int) -> None:
         names = ops.split(">") if ops else []
         shape_op = next((name for name in names if name in SHAPE_OPS), None)
-        key = (users_line(sys._getframe(1)), shape_op or (names[0] if names else "copy"), shape_op is not None)
+        key = (callers_line(), shape_op or (names[0] if names else "copy"), shape_op is not None)
         self.reads[key] += 1
         self.read_bytes[key] += size
 

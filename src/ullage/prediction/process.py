@@ -2,7 +2,7 @@
 
 The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
 after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
-lifeline (see `child`). Everything comes through pipes; no temporary file and no thread is made. It does not know what
+lifeline (see `channel`). Everything comes through pipes; no temporary file and no thread is made. It does not know what
 the messages mean for a prediction.
 """
 

@@ -66,8 +66,8 @@ def _death_text(request: Request, told: Told) -> str:
         return f"the process for {name} did not start within two minutes{said}"
     if told.hung:
         return (
-            f"{name} did not end after {request.seconds:g} s and could not be stopped: it is busy outside of Python, or "
-            f"handles every error; give it longer with --seconds, or find where it hangs{said}"
+            f"{name} did not end after {request.seconds:g} s and could not be stopped: it is busy outside of Python "
+            f"or handles every error; give it longer with --seconds, or find where it hangs{said}"
         )
     if code == -signal.SIGKILL:
         return (

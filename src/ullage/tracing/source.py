@@ -1,6 +1,7 @@
 """Which line of whose file: telling a user's own code from the libraries it calls."""
 
 import site
+import sys
 import sysconfig
 from dataclasses import dataclass
 from functools import cache
@@ -39,6 +40,14 @@ def users_line(frame: FrameType | None) -> Line | None:
             return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return None
+
+
+def callers_line() -> Line | None:
+    """Find the user's line that led to the function which asks; None in a thread without Python frames (autograd's)."""
+    try:
+        return users_line(sys._getframe(2))
+    except ValueError:
+        return None
 
 
 @cache

@@ -37,7 +37,7 @@ elif how == "deaf":  # as while a long call into C runs
     time.sleep(1000)
 elif how == "handles every error":
     while True:
-        try:
+        try:  # noqa: SIM105
             time.sleep(0.01)
         except BaseException:
             pass
@@ -57,5 +57,5 @@ elif how == "closes":
     os.close(2)
 elif how == "closes all":
     os.closerange(1, 300)
-    files = [open(os.path.join(sys.argv[2], f"file{number}"), "w") for number in range(8)]
+    files = [open(os.path.join(sys.argv[2], f"file{number}"), "w") for number in range(8)]  # noqa: SIM115
     sys.exit(0)

@@ -25,7 +25,7 @@ model = nn.Linear(8, 8).cuda()
 if when == "before":
     early()
 optimizer = torch.optim.SGD(model.parameters())
-for step in range(5):
+for _ in range(5):
     output = model(torch.randn(4, 8, device="cuda"))
     if when == "backward":
         output = Breaks.apply(output)

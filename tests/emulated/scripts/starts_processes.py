@@ -2,11 +2,11 @@
 
 import io
 import multiprocessing
-import os
 import pickle
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     model = nn.Linear(16, 1).cuda()
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(use_gpu, args=(folder,), nprocs=2)
-        said = {open(f"{folder}/{rank}").read() for rank in (0, 1)}
+        said = {Path(folder, str(rank)).read_text() for rank in (0, 1)}
     assert said == {f"{torch.cuda.get_device_name()} {4 << 20} cuda:0"}, said
     for method in multiprocessing.get_all_start_methods():
         loader = DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context=method)

@@ -12,7 +12,7 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 
 
-def _emulate():  # type: ignore[no-untyped-def]  # older interpreters than ullage's own come by here
+def _emulate() -> None:
     if importlib.util.find_spec("torch") is None:
         return  # an interpreter without torch needs no card
     # child -> emulator -> ullage -> the folder that holds the package, for an interpreter that does not find it.
@@ -24,16 +24,15 @@ def _emulate():  # type: ignore[no-untyped-def]  # older interpreters than ullag
         from ullage._errors import TorchMissingError
         from ullage.emulator.emulate import inherit
 
-        try:
+        try:  # noqa: SIM105
             inherit()
         except TorchMissingError:
             pass  # a build without CUDA uses no card
     except Exception as error:
         sys.stderr.write(
-            "ullage: this process cannot emulate the card of the process that started it ({}: {}); it ends here, "
-            "because it would find another card or none. Unset ULLAGE_EMULATED_CARD to run without.\n".format(
-                type(error).__name__, error
-            )
+            "ullage: this process cannot emulate the card of the process that started it "
+            f"({type(error).__name__}: {error}); it ends here, because it would find another card or none. "
+            "Unset ULLAGE_EMULATED_CARD to run without.\n"
         )
         sys.stderr.flush()
         os._exit(4)
@@ -42,7 +41,7 @@ def _emulate():  # type: ignore[no-untyped-def]  # older interpreters than ullag
             sys.path.remove(package_root)
 
 
-def _run_next():  # type: ignore[no-untyped-def]
+def _run_next() -> None:
     paths = [path for path in sys.path if os.path.abspath(path or os.curdir) != _here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", paths)
     if spec is not None and spec.loader is not None:

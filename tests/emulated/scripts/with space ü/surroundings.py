@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import sibling
 
@@ -13,12 +14,12 @@ assert "" not in sys.path
 assert os.getcwd() not in sys.path
 assert sys.stdin.read() == ""
 assert sibling.VALUE == 7
-assert open("data.txt").read() == "relative to where the user is"
+assert Path("data.txt").read_text() == "relative to where the user is"
 assert "torch" not in sys.modules, "torch is the script's to import"
 
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-import torch
+import torch  # noqa: E402
 
 assert torch.cuda.is_available()
 assert torch.cuda.device_count() == 1

@@ -1,0 +1,125 @@
+"""What a prediction looks like on a terminal of 80 columns, compared with what was looked at and found good.
+
+Make the golden files anew with: ULLAGE_GOLDEN=write pytest tests/golden
+"""
+
+import dataclasses
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ullage.prediction.describe import describe
+from ullage.prediction.prediction import LineUse, Oom, Prediction, Read, Step, Verdict
+from ullage.report.terminal import draw
+
+FOLDER = Path(__file__).parent
+GIB = 1 << 30
+MIB = 1 << 20
+ROLES = {
+    "parameters": GIB,
+    "gradients": 0,
+    "optimizer_state": 2 * GIB,
+    "buffers": MIB,
+    "activations": 3 * GIB,
+    "inputs": 512,
+    "temporaries": 900 * MIB,
+    "workspaces": 8 * MIB,
+    "rounding": 3 * MIB,
+    "unknown": 0,
+}
+LINES = [
+    LineUse(role="activations", file="train.py", line=41, function="forward", phase="forward", bytes=3 * GIB, blocks=96),
+    LineUse(role="optimizer_state", file="train.py", line=50, function="main", phase="optimizer", bytes=2 * GIB, blocks=1),
+    LineUse(role="temporaries", file="train.py", line=49, function="main", phase="backward", bytes=900 * MIB, blocks=2),
+    LineUse(role="workspaces", file=None, line=None, function=None, phase="forward", bytes=8 * MIB, blocks=1),
+]
+ALLOCATED = sum(ROLES.values())
+FITS = Prediction(
+    verdict=Verdict.FITS,
+    reason="at most 8.29 GiB of 11.62 GiB would be used",
+    script="train.py",
+    arguments=["--batch-size", "8"],
+    gpu="NVIDIA GeForce RTX 3060",
+    torch="2.11.0+cu130",
+    total_memory_bytes=12478054400,
+    context_bytes=512 * MIB,
+    context_source="assumed: no profile of this card was measured",
+    peak_allocated_bytes=ALLOCATED,
+    peak_reserved_bytes=ALLOCATED + 700 * MIB,
+    cached_bytes=650 * MIB,
+    headroom_bytes=12478054400 - ALLOCATED - 1212 * MIB,
+    interval_bytes=(ALLOCATED + 800 * MIB, ALLOCATED + 1400 * MIB),
+    settled=True,
+    peak_step=2,
+    steps=[
+        Step(
+            step=number,
+            peak_allocated_bytes=peak,
+            peak_reserved_bytes=ALLOCATED + 700 * MIB,
+            end_allocated_bytes=4 * GIB,
+            oom=False,
+            complete=True,
+        )
+        for number, peak in ((1, 5 * GIB), (2, ALLOCATED), (3, ALLOCATED))
+    ],
+    roles=ROLES,
+    role_peaks=ROLES | {"gradients": GIB},
+    lines=LINES,
+    timeline={"allocated_bytes": [number % 40 * GIB // 8 for number in range(120)], "step_ends": [39, 79, 119]},
+    reads=[
+        Read(file="train.py", line=52, op="item", count=3, bytes=12, decides_shape=False),
+        Read(file="train.py", line=40, op="nonzero", count=3, bytes=24, decides_shape=True),
+    ],
+    oom=None,
+    oom_count=0,
+    notes=["cuDNN ran 60 plans; a real card may give them workspaces of up to about 100 MiB"],
+    unwritten={},
+    snapshot_error=None,
+    ended="steps",
+    seconds={"total": 4.0, "import": 1.5},
+)
+OOM = dataclasses.replace(
+    FITS,
+    verdict=Verdict.DOES_NOT_FIT,
+    reason="the script ran out of memory",
+    settled=False,
+    oom=Oom(text="CUDA out of memory. Tried to allocate 2.30 GiB.", file="train.py", line=49, roles=ROLES, lines=LINES),
+    oom_count=1,
+    ended="oom",
+    notes=[],
+    reads=[],
+)
+UNUSED = dataclasses.replace(
+    FITS,
+    verdict=Verdict.UNKNOWN,
+    reason="the script allocated nothing on the GPU",
+    peak_allocated_bytes=0,
+    peak_reserved_bytes=0,
+    steps=[],
+    roles={},
+    lines=[],
+    timeline={},
+    reads=[],
+    notes=[],
+)
+
+
+@pytest.mark.parametrize(("name", "prediction"), [("fits", FITS), ("oom", OOM), ("unused", UNUSED)])
+def test_the_terminal_shows_what_was_found_good(name: str, prediction: Prediction) -> None:
+    stream = io.StringIO()
+    draw(describe(prediction), Console(file=stream, width=80, highlight=False, force_terminal=False))
+    text = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+    path = FOLDER / f"predict_{name}.txt"
+    if os.environ.get("ULLAGE_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    for prediction in (FITS, OOM):
+        stream = io.StringIO()
+        draw(describe(prediction), Console(file=stream, width=80, highlight=False, force_terminal=False))
+        assert max(len(line) for line in stream.getvalue().splitlines()) <= 80
