@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ullage
+
 from .conftest import SCRIPTS, Predict, environment_of
 
 TESTS_OWN_SITECUSTOMIZE = "import os\nos.environ['MINE'] = 'loaded'\n"
@@ -80,9 +82,10 @@ def test_a_child_does_not_speak_for_its_parent(predict: Predict, workplace: Path
         "    os._exit(0)\n"
         "assert os.wait()[1] == 0\n"
     )
-    ended = predict(script)
+    ended = predict(script, "--json")
     assert ended.code == 4, ended.error
-    assert "The script's own process allocated nothing on the GPU" in ended.out
+    assert ended.json["reason"].startswith("the script's own process allocated nothing on the GPU")
+    assert (ended.json["ended"], ended.json["steps"]) == ("ended", [])
 
 
 def emulating(workplace: Path, code: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -116,8 +119,9 @@ def test_a_child_that_cannot_emulate_ends(workplace: Path) -> None:
     assert (ended.returncode, ended.stdout) == (4, "")
     assert "this process cannot emulate the card of the process that started it (TypeError" in ended.stderr
     assert "Traceback" not in ended.stderr
-    show = "print([path for path in sys.path if 'ullage' not in path and path], flush=True)\n"
+    show = "print([path for path in sys.path if path and not path.endswith('/child')], flush=True)\n"
     run = f"subprocess.run([sys.executable, '-c', {('import sys;' + show)!r}])"
-    ended = emulating(workplace, show + run)
+    # First on the path, so that one taken away and put back would show.
+    ended = emulating(workplace, show + run, PYTHONPATH=str(Path(ullage.__file__).parents[1]))
     before, after = ended.stdout.splitlines()
     assert before == after

@@ -115,7 +115,7 @@ def test_a_script_that_raises_is_told_with_its_line(predict: Predict, when: str,
         ("crash", 3, "ends.py ended by signal SIGSEGV at line {ctypes.string} of "),
         ("killed", 3, "ends.py was killed"),
         ("syntax", 3, "ends.py raised SyntaxError at line {compile(} of "),
-        ("closes all", 3, "closed what ullage listens to"),
+        ("closes ours", 3, "ends.py ended with exit code 0 and without a result"),
     ],
 )
 def test_an_end_without_a_step_is_told(predict: Predict, workplace: Path, how: str, code: int, said: str) -> None:

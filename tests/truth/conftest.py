@@ -12,6 +12,15 @@ from ullage.emulator.torch_build import find_torch
 
 H100 = "NVIDIA H100 80GB HBM3"
 ONLY_WITH_ALL_RECORDS = "NVIDIA GeForce RTX 4090"
+# A prediction takes seconds, most of them torch's import: one of each kind by default, all with --all-records.
+ROLES_BY_DEFAULT = frozenset(
+    (
+        *("mlp_adamw", "mlp_adamw_fused", "mlp_big_sgd_bigbatch", "mlp_big_adafactor", "gpt_tiny_dropout"),
+        *("gpt2s_b4_t1024_bf16", "gpt2s_b4_fp16_scaler", "gpt2s_b8_ckpt_bf16", "gpt2s_b2_accum4_bf16"),
+        *("gpt2s_b4_zero_grad_keep", "gpt2s_infer_no_grad", "bert_b16_t128_bf16", "hf_llama_160m_b4_t1024_bf16"),
+        *("vit_b16_b32_fp32", "resnet50_b32_sgd", "unet_b4_256"),
+    )
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -21,7 +30,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = _parameters(lambda record: everything or record.card.gpu != ONLY_WITH_ALL_RECORDS)
         metafunc.parametrize("record", chosen)
     if "h100_record" in metafunc.fixturenames:
-        chosen = _parameters(lambda record: record.card.gpu == H100 and not record.card.alloc_conf)
+        chosen = _parameters(
+            lambda record: record.card.gpu == H100
+            and not record.card.alloc_conf
+            and (everything or record.name in ROLES_BY_DEFAULT)
+        )
         metafunc.parametrize("h100_record", chosen)
 
 
