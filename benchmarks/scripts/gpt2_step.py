@@ -6,11 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-mode, steps = sys.argv[1], int(sys.argv[2])
-if mode == "emulated":
-    import ullage
+import ullage
 
-    ullage.emulate("RTX 4090")
+mode, steps = sys.argv[1], int(sys.argv[2])
+ullage.emulate("RTX 4090")  # for all modes: torch's CUDA build cannot be imported without CUDA libraries
 
 import torch  # noqa: E402  the card has to be there first
 import torch.nn.functional as F  # noqa: E402
@@ -20,7 +19,7 @@ from train_gpt2 import GPT2  # noqa: E402
 
 
 def main() -> None:
-    device = "cuda" if mode == "emulated" else "cpu"
+    device = "cpu" if mode == "cpu" else "cuda"
     context = contextlib.nullcontext()
     if mode == "fake":
         from torch._subclasses.fake_tensor import FakeTensorMode

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import ullage
+from ullage.prediction.script import Request
+from ullage.prediction.script import predict as predict_here
 
 from .conftest import SCRIPTS, Predict, environment_of
 
@@ -68,7 +70,7 @@ def test_children_of_every_kind_see_the_card(predict: Predict, workplace: Path) 
     assert len(ended.json["steps"]) == 3
 
 
-def test_a_child_does_not_speak_for_its_parent(predict: Predict, workplace: Path) -> None:
+def test_a_child_does_not_speak_for_its_parent(workplace: Path) -> None:
     """Steps taken in a forked process are not the script's."""
     script = workplace / "forks.py"
     script.write_text(
@@ -82,10 +84,11 @@ def test_a_child_does_not_speak_for_its_parent(predict: Predict, workplace: Path
         "    os._exit(0)\n"
         "assert os.wait()[1] == 0\n"
     )
-    ended = predict(script, "--json")
-    assert ended.code == 4, ended.error
-    assert ended.json["reason"].startswith("the script's own process allocated nothing on the GPU")
-    assert (ended.json["ended"], ended.json["steps"]) == ("ended", [])
+    progress: list[str] = []
+    prediction = predict_here(Request(script=script, gpu="T4"), progress=progress.append)
+    assert prediction.reason.startswith("the script's own process allocated nothing on the GPU")
+    assert (prediction.ended, prediction.steps) == ("ended", [])
+    assert progress == ["starting", "running the script", "importing torch", "running the script"]
 
 
 def emulating(workplace: Path, code: str, **changes: str) -> subprocess.CompletedProcess[str]:

@@ -79,7 +79,7 @@ class Run:
         self._environment = {name: os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
         self._journal.open()
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
-        0 and os.register_at_fork(after_in_child=self._leave)
+        os.register_at_fork(after_in_child=self._leave)
         os._exit = self._exit_at_once
         signal.signal(STOP_SIGNAL, self._on_time)
 
