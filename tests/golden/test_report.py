@@ -31,8 +31,12 @@ ROLES = {
     "unknown": 0,
 }
 LINES = [
-    LineUse(role="activations", file="train.py", line=41, function="forward", phase="forward", bytes=3 * GIB, blocks=96),
-    LineUse(role="optimizer_state", file="train.py", line=50, function="main", phase="optimizer", bytes=2 * GIB, blocks=1),
+    LineUse(
+        role="activations", file="train.py", line=41, function="forward", phase="forward", bytes=3 * GIB, blocks=96
+    ),
+    LineUse(
+        role="optimizer_state", file="train.py", line=50, function="main", phase="optimizer", bytes=2 * GIB, blocks=1
+    ),
     LineUse(role="temporaries", file="train.py", line=49, function="main", phase="backward", bytes=900 * MIB, blocks=2),
     LineUse(role="workspaces", file=None, line=None, function=None, phase="forward", bytes=8 * MIB, blocks=1),
 ]
@@ -51,6 +55,7 @@ FITS = Prediction(
     peak_reserved_bytes=ALLOCATED + 700 * MIB,
     cached_bytes=650 * MIB,
     headroom_bytes=12478054400 - ALLOCATED - 1212 * MIB,
+    workspace_bound_bytes=100 * MIB,
     interval_bytes=(ALLOCATED + 800 * MIB, ALLOCATED + 1400 * MIB),
     settled=True,
     peak_step=2,
@@ -84,9 +89,18 @@ FITS = Prediction(
 OOM = dataclasses.replace(
     FITS,
     verdict=Verdict.DOES_NOT_FIT,
-    reason="the script ran out of memory",
+    reason="the script ran out of memory: it asked for 2.25 GiB more",
     settled=False,
-    oom=Oom(text="CUDA out of memory. Tried to allocate 2.30 GiB.", file="train.py", line=49, roles=ROLES, lines=LINES),
+    oom=Oom(
+        text="CUDA out of memory. Tried to allocate 2.30 GiB.",
+        file="train.py",
+        line=49,
+        requested_bytes=2300 * MIB,
+        allocated_bytes=ALLOCATED,
+        reserved_bytes=ALLOCATED + 50 * MIB,
+        roles=ROLES,
+        lines=LINES,
+    ),
     oom_count=1,
     ended="oom",
     notes=[],

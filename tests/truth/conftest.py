@@ -31,9 +31,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("record", chosen)
     if "h100_record" in metafunc.fixturenames:
         chosen = _parameters(
-            lambda record: record.card.gpu == H100
-            and not record.card.alloc_conf
-            and (everything or record.name in ROLES_BY_DEFAULT)
+            lambda record: (
+                record.card.gpu == H100
+                and not record.card.alloc_conf
+                and (everything or record.name in ROLES_BY_DEFAULT)
+            )
         )
         metafunc.parametrize("h100_record", chosen)
 

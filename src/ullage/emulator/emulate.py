@@ -110,6 +110,8 @@ def emulate(
         },
     )
     _start(emulation)
+    # A choice among this machine's cards says nothing of the emulated ones; a launcher's, in a child, does.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     return emulation
 
 
@@ -144,8 +146,6 @@ def _start(emulation: Emulation) -> None:
     folder = library.load(torch.cuda[0])
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
-    # The cards of this machine are not the emulated ones, so a choice among them says nothing.
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(_CHILD_FOLDER) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_CHILD_FOLDER), *filter(None, paths)])

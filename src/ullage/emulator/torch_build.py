@@ -49,6 +49,24 @@ def release_of(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def has_code_for(compute_capability: tuple[int, int], architectures: list[str]) -> bool:
+    """Tell whether a build runs on a card: with code for its generation (sm_86 on 8.9), or with PTX that is older.
+
+    Args:
+        compute_capability: the card's, (8, 9).
+        architectures: as `torch.cuda.get_arch_list` says, such as ["sm_86", "compute_120"].
+    """
+    for name in architectures:
+        kind, _, digits = name.partition("_")
+        number = int(re.sub(r"\D", "", digits) or 0)
+        built = divmod(number, 10)
+        if kind == "compute" and built <= compute_capability:
+            return True
+        if kind == "sm" and built[0] == compute_capability[0] and built <= compute_capability:
+            return True
+    return not architectures
+
+
 def find_torch() -> TorchBuild:
     """Find the installed PyTorch without importing it.
 

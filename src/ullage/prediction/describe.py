@@ -51,27 +51,34 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 
 
 def _card(prediction: Prediction) -> Meter:
-    low, high = (text_of_bytes(value - prediction.peak_reserved_bytes) for value in prediction.interval_bytes)
-    beside = (
-        f"{prediction.context_source}; with cuDNN's workspaces {low} to {high}"
-        if low != high
-        else prediction.context_source
-    )
+    context = Part(label="CUDA context", size_bytes=prediction.context_bytes, remark=_context_remark(prediction))
+    if prediction.oom is not None and prediction.oom.reserved_bytes:
+        allocated, reserved = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes
+        title, rest = "The card when memory ran out", "free"
+    else:
+        allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
+        title, rest = "The card at its fullest", "headroom"
+    reserved_remark = f"reserved {text_of_bytes(reserved)}, exact"
     return Meter(
-        title="The card",
+        title=title,
         total_bytes=prediction.total_memory_bytes,
         total_label="total",
         parts=(
-            Part(label="peak allocated", size_bytes=prediction.peak_allocated_bytes, remark="by tensors, exact"),
-            Part(
-                label="cached beside it",
-                size_bytes=prediction.peak_reserved_bytes - prediction.peak_allocated_bytes,
-                remark=f"peak reserved {text_of_bytes(prediction.peak_reserved_bytes)}, exact",
-            ),
-            Part(label="CUDA context", size_bytes=prediction.context_bytes, remark=beside),
+            Part(label="allocated", size_bytes=allocated, remark="by tensors, exact"),
+            Part(label="cached beside it", size_bytes=reserved - allocated, remark=reserved_remark),
+            context,
         ),
-        rest_label="headroom",
+        rest_label=rest,
     )
+
+
+def _context_remark(prediction: Prediction) -> str:
+    """Say where the context's size comes from, and the interval of all that is not exact."""
+    low, high = (value - prediction.peak_reserved_bytes for value in prediction.interval_bytes)
+    if low == high:
+        return prediction.context_source
+    beside = " with cuDNN's workspaces" if prediction.workspace_bound_bytes else ""
+    return f"{prediction.context_source}; {text_of_bytes(low)} to {text_of_bytes(high)}{beside}"
 
 
 def _roles(moment: str, roles: dict[str, int]) -> Shares:

@@ -35,6 +35,7 @@ def measure(
         "unwritten": library.unwritten_functions(),
         "reads": _reads(observer),
         "lost_entries": journal.lost(),
+        "architectures": torch.cuda.get_arch_list(),
     }
     if device is None:
         if snapshot:
@@ -63,7 +64,8 @@ def measure(
         "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
     }
     if observer.oom_indices:
-        result["at_oom"] = memory.alive_at(observer.oom_indices[-1])
+        moment = observer.oom_indices[-1]
+        result["at_oom"] = memory.alive_at(moment) | trace.levels_at_oom(entries, moment)
     if snapshot:
         result["snapshot_error"] = write_snapshot(Path(snapshot))
     return result

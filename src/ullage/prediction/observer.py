@@ -99,7 +99,7 @@ class Observer:
         return previous
 
     def _watch_calls(self) -> None:
-        """Wrap `nn.Module.__call__`: one more frame a call, where PyTorch's global module hooks cost 20 microseconds."""
+        """Wrap `nn.Module.__call__`: one more frame a call; PyTorch's global module hooks cost far more."""
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
 
@@ -160,7 +160,11 @@ class Observer:
         if self._phases_before_optimizer:
             self._enter(self._phases_before_optimizer.pop())
         self._optimizer_steps += 1
-        if self._first_optimizer is None:
+        self._finish_optimizer(optimizer)
+
+    def _finish_optimizer(self, optimizer: Any) -> None:
+        # The first optimizer to finish counts the steps; one that the script has dropped makes way for the next.
+        if self._first_optimizer is None or self._first_optimizer() is None:
             self._first_optimizer = weakref.ref(optimizer)
         if self._first_optimizer() is optimizer:
             self._end_step()
@@ -171,10 +175,7 @@ class Observer:
         before = self._optimizer_steps
         result = original(scaler, optimizer, *rest, **keywords)
         if self._optimizer_steps == before:  # gradients were not finite: the scaler left the step out, and it counts
-            if self._first_optimizer is None:
-                self._first_optimizer = weakref.ref(optimizer)
-            if self._first_optimizer() is optimizer:
-                self._end_step()
+            self._finish_optimizer(optimizer)
         return result
 
     def _end_step(self) -> None:

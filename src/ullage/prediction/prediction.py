@@ -69,6 +69,10 @@ class Oom:
     text: str
     file: str | None
     line: int | None
+    requested_bytes: int
+    """What the failing request needed; with `allocated_bytes` and `reserved_bytes`, the levels just before it."""
+    allocated_bytes: int
+    reserved_bytes: int
     roles: dict[str, int]
     lines: list[LineUse]
 
@@ -92,6 +96,8 @@ class Prediction:
     """Reserved beyond allocated at the moment of the allocated peak."""
     headroom_bytes: int
     """Total - peak reserved - context."""
+    workspace_bound_bytes: int
+    """The most that cuDNN's workspaces may add on a real card; in the interval's high end."""
     interval_bytes: tuple[int, int]
     """What the driver would say is used at the peak: low, high."""
     settled: bool

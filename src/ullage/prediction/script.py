@@ -10,7 +10,7 @@ from ullage._errors import EmulationError, ScriptError, UllageError
 from ullage._units import MIB, text_of_bytes
 from ullage.emulator.library import CudnnPlans
 from ullage.emulator.profile import profile_of, workspace_bound_bytes
-from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch
+from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.ownership.role import Role
 from ullage.prediction.prediction import LineUse, Oom, Prediction, Read, Step, Verdict, judge
@@ -50,9 +50,21 @@ def predict(request: Request, *, progress: Progress | None = None) -> Prediction
         )
     if told.result is None:
         raise ScriptError(_death_text(request, told))
+    if not has_code_for(gpu.compute_capability, told.result.get("architectures", [])):
+        raise EmulationError(_code_text(gpu, told.result))
     if told.result["outcome"]["kind"] == "error":
         raise ScriptError(_error_text(request, told.result["outcome"], told))
     return _prediction(request, gpu, torch, told.result, time.perf_counter() - began)
+
+
+# ---- runs that cannot be judged
+
+
+def _code_text(gpu: Gpu, result: dict[str, Any]) -> str:
+    return (
+        f"torch {result['torch']} has no code for {gpu.architecture}, so a real {gpu.short_name} would refuse its "
+        f"first kernel (this build has {', '.join(result['architectures'])}); install a torch that still supports the card"
+    )
 
 
 # ---- scripts that failed
@@ -144,6 +156,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         peak_reserved_bytes=reserved,
         cached_bytes=result.get("reserved_at_peak_bytes", 0) - allocated,
         headroom_bytes=total - reserved - context,
+        workspace_bound_bytes=workspaces,
         interval_bytes=(low, high),
         settled=_settled(complete),
         peak_step=next((step.step for step in steps if step.peak_allocated_bytes == allocated), None),
@@ -180,7 +193,9 @@ def _settled(complete: list[Step]) -> bool:
 
 def _reason_of_ending(result: dict[str, Any], *, timed_out: bool) -> str | None:
     if result["outcome"]["kind"] == "oom":
-        return "the script ran out of memory"
+        alive = result.get("at_oom", {})
+        asked = f": it asked for {text_of_bytes(alive['requested_bytes'])} more" if alive.get("requested_bytes") else ""
+        return f"the script ran out of memory{asked}"
     if result["device"] is None:
         what = "allocated nothing on the GPU" if result["imported"] else "did not import torch"
         return f"the script's own process {what} (the processes that it starts are not measured)"
@@ -203,11 +218,13 @@ def _reason_of_size(verdict: Verdict, low: int, high: int, total: int) -> str:
 
 
 def _oom(outcome: dict[str, Any], result: dict[str, Any]) -> Oom:
-    alive = result.get("at_oom") or {"roles": {}, "lines": []}
+    levels = {"requested_bytes": 0, "allocated_bytes": 0, "reserved_bytes": 0}
+    alive = levels | {"roles": {}, "lines": []} | result.get("at_oom", {})
     return Oom(
         text=outcome["text"],
         file=outcome.get("file"),
         line=outcome.get("line"),
+        **{name: alive[name] for name in levels},
         roles=alive["roles"],
         lines=[LineUse(**line) for line in alive["lines"]],
     )

@@ -48,6 +48,19 @@ def levels_of(entries: Entries, device: int) -> Levels:
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
+def levels_at_oom(entries: Entries, moment: int) -> dict[str, int]:
+    """Say what was asked for when memory ran out at or before `moment`, and the device's levels then."""
+    errors = np.flatnonzero(entries["kind"][: moment + 1] == Kind.OOM)
+    if not len(errors):
+        return {"requested_bytes": 0, "allocated_bytes": 0, "reserved_bytes": 0}
+    error = entries[errors[-1]]
+    return {
+        "requested_bytes": int(error["size"]),
+        "allocated_bytes": int(error["allocated"]),
+        "reserved_bytes": int(error["reserved"]),
+    }
+
+
 def busiest_device(entries: Entries) -> int | None:
     """Return the device that reserved most; None where nothing was allocated."""
     allocations = entries[entries["kind"] == Kind.ALLOC]

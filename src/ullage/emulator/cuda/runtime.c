@@ -29,6 +29,8 @@ static const struct {
     {CUDA_SUCCESS, "cudaSuccess", "no error"},
     {CUDA_INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"},
     {CUDA_OUT_OF_MEMORY, "cudaErrorMemoryAllocation", "out of memory"},
+    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
     {CUDA_NO_DEVICE, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {CUDA_INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {CUDA_INVALID_HANDLE, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
