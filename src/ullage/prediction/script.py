@@ -63,8 +63,8 @@ def predict(request: Request, *, progress: Progress | None = None) -> Prediction
 def _code_text(gpu: Gpu, result: dict[str, Any]) -> str:
     has = ", ".join(result["architectures"])
     return (
-        f"torch {result['torch']} has no code for {gpu.architecture}, so a real {gpu.short_name} would refuse its first "
-        f"kernel (this build has {has}); install a torch that still supports the card"
+        f"torch {result['torch']} has no code for {gpu.architecture}, so a real {gpu.short_name} would refuse its "
+        f"first kernel (this build has {has}); install a torch that still supports the card"
     )
 
 
