@@ -13,10 +13,10 @@ OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint truth bench pictures symbols clean
+.PHONY: help setup test lint truth cuda12 bench pictures symbols clean
 
 help:  ## Show this help.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup:  ## Make the test environment (the oldest tested torch) and install the project into it.
 	tools/environment.sh $(OLDEST) $(OLDEST_ENV)
@@ -38,6 +38,10 @@ truth: setup  ## Compare every recorded workload of every torch version, to the 
 	$(call environment,2.13.0)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
 	tools/environment.sh $(NEWEST) $(NEWEST_ENV)
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
+
+cuda12:  ## Run the tests of the emulated card on torch 2.8, whose build is for CUDA 12 (downloads it).
+	tools/environment.sh 2.8.0 $(call environment,2.8.0)
+	$(call environment,2.8.0)/bin/python -m pytest -n $(JOBS) tests/emulated/test_torch.py tests/emulated/test_card.py
 
 bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 past one.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
