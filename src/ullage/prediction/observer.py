@@ -8,6 +8,7 @@ a tensor; strong references live no longer than the hook's call. What it install
 import gc
 import threading
 import weakref
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,6 +30,7 @@ SHAPE_OPS = frozenset(
         *("_to_sparse", "_to_sparse_sparse_dim", "_coalesce"),
     )
 )
+_ROLES = tuple(Role)
 ReadKey = tuple[Line | None, str, bool]
 
 
@@ -36,7 +38,6 @@ class Observer:
     """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step."""
 
     def __init__(self, journal: Journal, on_step: Callable[[int], None]) -> None:
-        self.notes: list[Note] = []
         self.step_ends: list[int] = []
         """Journal index at which each step ended."""
         self.reads: Counter[ReadKey] = Counter()
@@ -44,6 +45,9 @@ class Observer:
         self.backward_lines: list[tuple[int, Line | None]] = []
         """(journal index, the user's line) of every backward pass."""
         self.oom_indices: list[int] = []
+        # Plain numbers in one array: an object for each would make Python collect garbage at other moments than it does
+        # without us, and with it the script's tensors in reference cycles.
+        self._notes = array("q")
         self._journal = journal
         self._on_step = on_step
         self._main_thread = threading.get_ident()
@@ -60,6 +64,12 @@ class Observer:
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._roots: dict[int, tuple[int, weakref.ref[nn.Module]]] = {}
         self._undo: list[Callable[[], None]] = []
+
+    @property
+    def notes(self) -> list[Note]:
+        """Who owned which storage, and when."""
+        indices, owned, numbers = (self._notes[start::3] for start in range(3))
+        return [Note(*note) for note in zip(indices, owned, (_ROLES[number] for number in numbers), strict=True)]
 
     @property
     def moments(self) -> Moments:
@@ -185,8 +195,9 @@ class Observer:
     # ---- who owns what
 
     def _note(self, role: Role, tensors: Iterable[Any]) -> None:
-        index = self._journal.length()
-        self.notes.extend(Note(index, address, role) for address in addresses(tensors))
+        index, number = self._journal.length(), _ROLES.index(role)
+        for address in addresses(tensors):
+            self._notes.extend((index, address, number))
 
     def _note_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)

@@ -121,21 +121,41 @@ static bool aten_op(const char *symbol, char *name, size_t capacity) {
   return true;
 }
 
+/* dladdr walks through all symbols of a library, and torch's have hundreds of thousands: each return address is looked
+ * up once. A slot that is taken by another address is simply looked up again. */
+enum { KNOWN_FRAMES = 1 << 13, OP_NAME = 96 };
+static struct known_frame {
+  const void *address;
+  char op[OP_NAME]; /* empty: not an operator */
+} known_frames[KNOWN_FRAMES];
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void op_of_frame(const void *address, char *op) {
+  struct known_frame *known = &known_frames[((uintptr_t)address >> 2) % KNOWN_FRAMES];
+  pthread_mutex_lock(&known_lock);
+  if (known->address != address) {
+    Dl_info info;
+    known->op[0] = 0;
+    if (dladdr(address, &info) && info.dli_sname && !aten_op(info.dli_sname, known->op, sizeof known->op) &&
+        strstr(info.dli_sname, "vision3ops3nms"))
+      strcpy(known->op, "nms");
+    known->address = address;
+  }
+  memcpy(op, known->op, OP_NAME);
+  pthread_mutex_unlock(&known_lock);
+}
+
 void journal_value_read(size_t size) {
   journal_read_callback callback = atomic_load(&read_callback);
   if (!callback) return;
-  enum { FRAMES = 96, TEXT = 1024, NAME = 128 };
+  enum { FRAMES = 96, TEXT = 1024 };
   void *frames[FRAMES];
   int count = backtrace(frames, FRAMES);
-  char ops[TEXT] = "", last[NAME] = "";
+  char ops[TEXT] = "", last[OP_NAME] = "";
   for (int i = count - 1; i >= 0; i--) {
-    Dl_info info;
-    char name[NAME];
-    if (!dladdr(frames[i], &info) || !info.dli_sname) continue;
-    if (!aten_op(info.dli_sname, name, sizeof name)) {
-      if (!strstr(info.dli_sname, "vision3ops3nms")) continue;
-      strcpy(name, "nms");
-    }
+    char name[OP_NAME];
+    op_of_frame(frames[i], name);
+    if (!*name) continue;
     if (strcmp(name, last) == 0 || strlen(ops) + strlen(name) + 2 > sizeof ops) continue;
     if (*ops) strcat(ops, ">");
     strcat(ops, name);
