@@ -107,7 +107,7 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         nearest = ", ".join(near.short_name for near in _nearest(text))
         raise UnknownGpuError(
             f"no card named {_shown(text)} is known; nearest: {nearest}. "
-            "List all with: ullage gpus. Or give a size: --gpu 24GiB"
+            f"List all with: ullage gpus. Or give a size with its unit: --gpu {text.strip() if text.strip().isdigit() else 24}GiB"
         )
     if arch is not None:
         raise UsageError(

@@ -37,7 +37,6 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "peak_allocated_bytes": int,
     "peak_reserved_bytes": int,
     "cached": int,
-    "cached_bytes": int,
     "headroom_bytes": int,
     "interval_bytes": list,
     "steps": list,

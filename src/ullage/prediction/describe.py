@@ -11,6 +11,7 @@ _TONES = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNO
 _HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdict.UNKNOWN: "CANNOT BE JUDGED"}
 _LINES_SHOWN = 8
 _READS_SHOWN = 5
+_PLACE_WIDTH = 34  # characters
 
 
 def describe(prediction: Prediction) -> Report:
@@ -51,34 +52,41 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 
 
 def _card(prediction: Prediction) -> Meter:
-    context = Part(label="CUDA context", size_bytes=prediction.context_bytes, remark=_context_remark(prediction))
+    low_context = prediction.interval_bytes[0] - prediction.peak_reserved_bytes
     if prediction.oom is not None and prediction.oom.reserved_bytes:
-        allocated, reserved = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes
         title, rest = "The card when memory ran out", "free"
+        allocated, reserved, context = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes, low_context
+        remark = prediction.context_source if context == prediction.context_bytes else "the least that it takes"
     else:
+        title = "The card at its fullest"
+        rest = f"headroom (at least {text_of_bytes(prediction.total_memory_bytes - prediction.interval_bytes[1])})"
         allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
-        title, rest = "The card at its fullest", "headroom"
-    reserved_remark = f"reserved {text_of_bytes(reserved)}, exact"
-    return Meter(
-        title=title,
-        total_bytes=prediction.total_memory_bytes,
-        total_label="total",
-        parts=(
-            Part(label="allocated", size_bytes=allocated, remark="by tensors, exact"),
-            Part(label="cached beside it", size_bytes=reserved - allocated, remark=reserved_remark),
-            context,
+        context, remark = prediction.context_bytes, _context_remark(prediction, low_context)
+    parts = [
+        Part(label="allocated", size_bytes=allocated, remark="by tensors, exact"),
+        Part(
+            label="cached beside it",
+            size_bytes=reserved - allocated,
+            remark=f"reserved {text_of_bytes(reserved)}, exact",
         ),
-        rest_label=rest,
+        Part(label="CUDA context", size_bytes=context, remark=remark),
+    ]
+    if prediction.workspace_bound_bytes:
+        bound = text_of_bytes(prediction.workspace_bound_bytes)
+        parts.append(Part(label="cuDNN workspaces", size_bytes=0, remark=f"up to {bound}, known to a real card only"))
+    return Meter(
+        title=title, total_bytes=prediction.total_memory_bytes, total_label="total", parts=tuple(parts), rest_label=rest
     )
 
 
-def _context_remark(prediction: Prediction) -> str:
-    """Say where the context's size comes from, and the interval of all that is not exact."""
-    low, high = (value - prediction.peak_reserved_bytes for value in prediction.interval_bytes)
-    if low == high:
+def _context_remark(prediction: Prediction, low_context: int) -> str:
+    """Say where the context's size comes from, and its interval."""
+    high = prediction.interval_bytes[1] - prediction.peak_reserved_bytes - prediction.workspace_bound_bytes
+    if low_context == high:
         return prediction.context_source
-    beside = " with cuDNN's workspaces" if prediction.workspace_bound_bytes else ""
-    return f"{prediction.context_source}; {text_of_bytes(low)} to {text_of_bytes(high)}{beside}"
+    return (
+        f"{text_of_bytes(low_context)} to {text_of_bytes(high)}: {prediction.context_source.removeprefix('assumed: ')}"
+    )
 
 
 def _roles(moment: str, roles: dict[str, int]) -> Shares:
@@ -95,33 +103,46 @@ def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
         title=f"Your lines that allocated it ({moment})",
         total_bytes=total,
         parts=tuple(
-            Part(
-                label=_place(line),
-                size_bytes=line.bytes,
-                remark=f"{line.role.replace('_', ' ')}, {line.blocks} block{'' if line.blocks == 1 else 's'}",
-            )
-            for line in lines[:_LINES_SHOWN]
+            Part(label=_place(line), size_bytes=line.bytes, remark=_purpose(line)) for line in lines[:_LINES_SHOWN]
         ),
     )
 
 
 def _place(line: LineUse) -> str:
+    """The line number is the point of it: a long path is cut from the left."""
     if line.file is None or line.line is None:
         return "(no line of yours)"
-    return f"{Line(line.file, line.line)} {line.function}" + (" (backward)" if line.phase == "backward" else "")
+    place = str(Line(line.file, line.line))
+    if len(place) > _PLACE_WIDTH:
+        place = f"…{place[1 - _PLACE_WIDTH :]}"
+    return f"{place} {line.function}" if len(place) + len(line.function or "") < _PLACE_WIDTH else place
+
+
+def _purpose(line: LineUse) -> str:
+    """What the line's blocks are for, and when they were made if that is not where the line stands."""
+    during = " in backward" if line.phase == "backward" else ""
+    return f"{line.role.replace('_', ' ')}{during}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
 
 
 def _over_time(prediction: Prediction) -> Curve:
     complete = [step for step in prediction.steps if step.complete]
     told = ", ".join(f"{step.step}: {text_of_bytes(step.peak_allocated_bytes)}" for step in complete[-6:])
-    settled = "the peak has settled" if prediction.settled else "the peak has not settled: run more with --steps"
     return Curve(
         title="Allocated memory over the run",
         values=tuple(prediction.timeline["allocated_bytes"]),
         marks=tuple(prediction.timeline["step_ends"]),
         mark_label="below: where each step ends",
-        remark=f"peak by step  {told}; {settled}" if complete else "",
+        remark=f"peak by step  {told}{_settling(prediction)}" if complete else "",
     )
+
+
+def _settling(prediction: Prediction) -> str:
+    if prediction.ended == "oom":
+        return ""
+    if prediction.settled:
+        return "; the peak has settled"
+    more = "run more with --steps" if prediction.ended == "steps" else "the script ended before it could"
+    return f"; the peak has not settled: {more}"
 
 
 def _reads(reads: list[Read]) -> tuple[str, ...]:
@@ -129,7 +150,7 @@ def _reads(reads: list[Read]) -> tuple[str, ...]:
     for read in reads[:_READS_SHOWN]:
         place = str(Line(read.file, read.line)) if read.file and read.line else "a library"
         warning = "; it DECIDES A SHAPE, so memory is understated from there on" if read.decides_shape else ""
-        shown.append(f"{place}: {read.op}, {read.count} times{warning}")
+        shown.append(f"{place}: {read.op}, {read.count} time{'' if read.count == 1 else 's'}{warning}")
     if len(reads) > _READS_SHOWN:
         shown.append(f"and {len(reads) - _READS_SHOWN} other places")
     return tuple(shown)

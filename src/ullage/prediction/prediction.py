@@ -126,7 +126,9 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
-        return {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
+        data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
+        del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
+        return data
 
 
 def judge(*, ran_out: bool, low_bytes: int, high_bytes: int, total_bytes: int) -> Verdict:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
 from ullage.emulator.profile import profile_of
-from ullage.gpus import Gpu
+from ullage.gpus import Gpu, find_gpu
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
@@ -40,9 +40,18 @@ class Request:
         """The memory of the card that the script sees."""
         return gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
 
+    def emulated_context_bytes(self, gpu: Gpu) -> int:
+        """The context beside which the script runs: the given one, or the least that the card's profile allows.
+
+        So a script that runs out of memory does so for certain; the interval decides about one that does not.
+        """
+        return profile_of(gpu.name).context_low_bytes if self.context_bytes is None else self.context_bytes
+
     def check(self, gpu: Gpu) -> None:
         """Raise UsageError where the request cannot be carried out."""
         if not self.script.is_file():
+            if self.script.name.startswith("-"):
+                raise UsageError(f"{self.script} stands where the script should; put the script before its own options")
             what = "is a folder" if self.script.is_dir() else "does not exist"
             raise UsageError(f"the script {self.script} {what}; expected a Python file")
         if not os.access(self.script, os.R_OK):
@@ -57,7 +66,7 @@ class Request:
         if context >= total:
             raise UsageError(
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
-                "give a larger --total-memory or a smaller --context"
+                "give a larger card or a smaller --context"
             )
 
     def message(self) -> dict[str, Any]:
@@ -72,7 +81,7 @@ class Request:
             "steps": self.steps,
             "alloc_conf": self.alloc_conf,
             "total_memory_bytes": self.total_memory_bytes,
-            "context_bytes": self.context_bytes,
+            "context_bytes": self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
             "cudnn_workspace_bytes": self.cudnn_workspace_bytes,
             "snapshot": str(self.snapshot.absolute()) if self.snapshot else None,
         }

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import ullage._errors
 from ullage._errors import EmulationError, ScriptError, UllageError
-from ullage._units import MIB, text_of_bytes
+from ullage._units import text_of_bytes
 from ullage.emulator.library import CudnnPlans
 from ullage.emulator.profile import profile_of, workspace_bound_bytes
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
@@ -145,7 +145,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         verdict = Verdict.UNKNOWN
     return Prediction(
         verdict=verdict,
-        reason=_reason_of_ending(result, timed_out=timed_out) or _reason_of_size(verdict, low, high, total),
+        reason=_reason_of_ending(request, gpu, result, timed_out=timed_out)
+        or _reason_of_size(verdict, low, high, total) + _understatement(result),
         script=str(request.script),
         arguments=list(request.arguments),
         gpu=gpu.driver_name,
@@ -192,11 +193,23 @@ def _settled(complete: list[Step]) -> bool:
     )
 
 
-def _reason_of_ending(result: dict[str, Any], *, timed_out: bool) -> str | None:
+def _understatement(result: dict[str, Any]) -> str:
+    ops = sorted({read["op"] for read in result["reads"] if read["decides_shape"]})
+    return f"; more than that in truth, because values decide shapes here ({', '.join(ops)})" if ops else ""
+
+
+def _reason_of_ending(request: Request, gpu: Gpu, result: dict[str, Any], *, timed_out: bool) -> str | None:
     if result["outcome"]["kind"] == "oom":
-        alive = result.get("at_oom", {})
-        asked = f": it asked for {text_of_bytes(alive['requested_bytes'])} more" if alive.get("requested_bytes") else ""
-        return f"the script ran out of memory{asked}"
+        alive = result.get("at_oom")
+        if alive is None:
+            return "the script ran out of memory at its first allocation"
+        free = request.total_bytes(gpu) - alive["reserved_bytes"] - request.emulated_context_bytes(gpu)
+        cached = alive["reserved_bytes"] - alive["allocated_bytes"]
+        fragmented = "; try --alloc-conf expandable_segments:True" if cached + free > alive["requested_bytes"] else ""
+        return (
+            f"the script ran out of memory: it asked for {text_of_bytes(alive['requested_bytes'])}, with "
+            f"{text_of_bytes(max(free, 0))} free and {text_of_bytes(cached)} cached in pieces{fragmented}"
+        )
     if result["device"] is None:
         what = "allocated nothing on the GPU" if result["imported"] else "did not import torch"
         return f"the script's own process {what} (the processes that it starts are not measured)"
@@ -240,10 +253,7 @@ def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], workspac
             "or zero, so memory is understated after them"
         )
     if workspaces:
-        notes.append(
-            f"cuDNN ran {result['cudnn_plans']} plans; a real card may give them workspaces of up to about "
-            f"{workspaces / MIB:.0f} MiB, which the interval includes"
-        )
+        notes.append(f"cuDNN ran {result['cudnn_plans']} plans; which workspaces it gives them, only a real card knows")
     if result["unwritten"]:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result["unwritten"])))
     if result.get("oom_count") and result["outcome"]["kind"] != "oom":
