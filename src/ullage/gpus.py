@@ -105,9 +105,10 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         return _gpu_of_size(text, arch=arch)
     if gpu is None:
         nearest = ", ".join(near.short_name for near in _nearest(text))
+        size = text.strip() if text.strip().isdigit() else "24"
         raise UnknownGpuError(
             f"no card named {_shown(text)} is known; nearest: {nearest}. "
-            f"List all with: ullage gpus. Or give a size with its unit: --gpu {text.strip() if text.strip().isdigit() else 24}GiB"
+            f"List all with: ullage gpus. Or give a size: --gpu {size[:4]}GiB"
         )
     if arch is not None:
         raise UsageError(

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
@@ -86,6 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up_output()
         sys.stderr.write(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else "") + "\n")
         sys.exit(2)
+    except Exception:
+        # Python's own exit code for it, 1, would say "does not fit".
+        sys.stderr.write(f"ullage itself failed; please report this:\n{traceback.format_exc()}")
+        sys.exit(4)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

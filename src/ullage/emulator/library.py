@@ -53,7 +53,7 @@ def _card() -> ctypes.CDLL:
     if not path.exists():
         raise EmulationError(
             f"the emulated CUDA libraries are missing from this installation ({path}); they are built on Linux x86-64 "
-            "when the package is installed: pip install --force-reinstall ullage"
+            "when the package is installed: pip install --force-reinstall . (in the source tree)"
         )
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.card_describe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int]

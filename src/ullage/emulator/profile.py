@@ -14,8 +14,8 @@ from typing import Final
 from ullage._units import MIB
 from ullage.emulator.library import CudnnPlans
 
-# cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision. Measured with
-# cuDNN's own deviceless plans, reserved memory grew by up to 2.8 times the tensors of the largest plan.
+# An assumption: cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision, and
+# three copies cover what its own plans were seen to add to reserved memory.
 WORKSPACE_TENSOR_COPIES: Final = 3
 
 

@@ -15,7 +15,7 @@ from ullage._errors import TorchMissingError
 TESTED: Final = ("2.11", "2.15")
 """The oldest and the newest PyTorch that the tests run on."""
 
-INSTALL_LINE: Final = 'pip install "ullage[torch]"'
+INSTALL_LINE: Final = "pip install torch"
 _CPU_BUILD_REMEDY: Final = "pip install --upgrade --force-reinstall torch"
 _UNKNOWN_CUDNN: Final = 99900  # newer than any: PyTorch refuses a cuDNN older than the one it was compiled with
 

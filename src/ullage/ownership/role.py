@@ -6,6 +6,7 @@ on that is alive when the backward pass begins is an activation; one that is not
 neither is known is `unknown`. Names of frames play no part.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -185,14 +186,14 @@ def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, 
     addresses = entries["address"]
     claims = [(index, int(addresses[index]), Role.WORKSPACES) for index in workspaces]
     claims += [(note.index, note.address, note.role) for note in notes]
-    born, died = lives.born, lives.died
+    born, died = lives.born.tolist(), lives.died.tolist()
     for index, address, role in claims:
-        for block in reversed(by_address.get(address, ())):
-            if born[block] < index <= died[block]:
-                known = found.get(block)
-                if known is None or rank[role] < rank[known]:
-                    found[block] = role
-                break
+        blocks = by_address.get(address, ())
+        position = bisect_left(blocks, index, key=born.__getitem__) - 1  # the last one born before the claim
+        if position >= 0 and index <= died[blocks[position]]:
+            known = found.get(blocks[position])
+            if known is None or rank[role] < rank[known]:
+                found[blocks[position]] = role
     return found
 
 

@@ -16,7 +16,7 @@ def storage_address(tensor: Tensor) -> int | None:
         if not tensor.is_cuda:
             return None
         return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):  # a fake, functional or sparse tensor has no storage
+    except (RuntimeError, NotImplementedError, ValueError):  # fake, functional, sparse or lazy: no storage
         return None
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
 from pathlib import Path
@@ -61,6 +62,7 @@ class Run:
         self._import_seconds = 0.0
         self._step_times: list[float] = []
         self._notes: list[str] = []
+        self._give_history_back: Callable[[], None] = lambda: None
         self._exit = os._exit
 
     # ---- before the script
@@ -162,6 +164,7 @@ class Run:
 
         torch.cuda._lazy_call(begin)
         torch.cuda.memory._record_memory_history = lambda *arguments, **keywords: None
+        self._give_history_back = lambda: setattr(torch.cuda.memory, "_record_memory_history", start)
 
     # ---- the script
 
@@ -217,6 +220,7 @@ class Run:
         os._exit = self._exit
         if self._observer is not None:
             self._observer.remove()
+            self._give_history_back()
 
     # ---- the ends of a run
 
@@ -224,7 +228,9 @@ class Run:
         import torch
 
         self._step_times.append(time.perf_counter())
-        self._reserved_at_ends.append([torch.cuda.memory_reserved(device) for device in range(self._request["count"])])
+        self._reserved_at_ends.append(
+            [torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count())]
+        )
         self._channel.tell("step", step=number)
         if number >= self._request["steps"] and not self._is_over:
             self._finish({"kind": "steps"})
@@ -301,6 +307,7 @@ class Run:
         self._observer.note_everything()
         self._journal.close()
         self._observer.remove()
+        self._give_history_back()
         return result | measure(
             self._journal, self._observer, self._reserved_at_ends, snapshot=self._request["snapshot"]
         )

@@ -109,13 +109,13 @@ def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
 
 
 def _place(line: LineUse) -> str:
-    """The line number is the point of it: a long path is cut from the left."""
+    """The line number is the point of it, so a long path is cut from the left."""
     if line.file is None or line.line is None:
         return "(no line of yours)"
     place = str(Line(line.file, line.line))
     if len(place) > _PLACE_WIDTH:
         place = f"…{place[1 - _PLACE_WIDTH :]}"
-    return f"{place} {line.function}" if len(place) + len(line.function or "") < _PLACE_WIDTH else place
+    return place
 
 
 def _purpose(line: LineUse) -> str:

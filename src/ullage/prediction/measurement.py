@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.emulator import library
-from ullage.tracing.journal import Journal
+from ullage.tracing.journal import Journal, Kind
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer
@@ -44,6 +44,10 @@ def measure(
     history = torch.cuda.memory._snapshot(device)["device_traces"][device]
     memory = trace.Memory.of(entries, observer, device, history)
     levels = trace.levels_of(entries, device)
+    if len(memory.requests.bytes_by_index) < int(
+        ((entries["kind"] == Kind.ALLOC) & (entries["device"] == device)).sum()
+    ):
+        result["history_is_partial"] = True
     peak = int(levels.allocated.argmax())
     plans = library.cudnn_plans()
     result |= {
@@ -65,6 +69,10 @@ def measure(
     }
     if observer.oom_indices:
         moment = observer.oom_indices[-1]
+        where = trace.device_out_of_memory(entries, moment)
+        if where not in (None, device):
+            traces = torch.cuda.memory._snapshot(where)["device_traces"][where]
+            memory = trace.Memory.of(entries, observer, where, traces)
         result["at_oom"] = memory.alive_at(moment) | trace.levels_at_oom(entries, moment)
     if snapshot:
         result["snapshot_error"] = write_snapshot(Path(snapshot))

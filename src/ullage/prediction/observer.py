@@ -5,6 +5,7 @@ module's call, the autograd engine's entry, `GradScaler.step`). It keeps address
 a tensor; strong references live no longer than the hook's call. What it installs, `remove` takes away.
 """
 
+import functools
 import gc
 import threading
 import weakref
@@ -54,6 +55,7 @@ class Observer:
         self._phase = Phase.OTHER
         self._in_forward = False
         self._phases_before_optimizer: list[Phase] = []
+        self._stepping: weakref.ref[Any] | None = None
         self._backward_depth = 0
         self._forward_starts: list[int] = []
         self._backward_starts: list[int] = []
@@ -113,7 +115,8 @@ class Observer:
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
 
-        def call(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        @functools.wraps(original)
+        def call(module: nn.Module, /, *arguments: Any, **keywords: Any) -> Any:
             # Only the outermost call of the main thread begins a forward pass: not the replicas of DataParallel, not
             # what checkpointing computes again during the backward pass.
             if self._in_forward or self._backward_depth or get_ident() != main_thread or torch.compiler.is_compiling():
@@ -163,10 +166,15 @@ class Observer:
         if unknown:  # of no module that was called: their gradients are not noted at the end of the backward pass
             self._note_parameters(unknown)
             self._note(Role.GRADIENTS, [parameter.grad for parameter in unknown])
+        if self._stepping is not None and self._stepping() is optimizer:  # its last step ended by an error
+            self._phases_before_optimizer.pop()
+            self._enter(Phase.OTHER)
+        self._stepping = weakref.ref(optimizer)
         self._phases_before_optimizer.append(self._enter(Phase.OPTIMIZER))
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         self._note(Role.OPTIMIZER_STATE, optimizer_tensors(optimizer))
+        self._stepping = None
         if self._phases_before_optimizer:
             self._enter(self._phases_before_optimizer.pop())
         self._optimizer_steps += 1
@@ -224,12 +232,14 @@ class Observer:
         for thing in gc.get_objects():
             kind = type(thing)
             if issubclass(kind, nn.Module):
-                self._note(Role.PARAMETERS, thing._parameters.values() if "_parameters" in thing.__dict__ else ())
-                self._note(Role.BUFFERS, thing._buffers.values() if "_buffers" in thing.__dict__ else ())
-                for parameter in thing.__dict__.get("_parameters", {}).values():
-                    if parameter is not None:
-                        self._parameters.setdefault(id(parameter), weakref.ref(parameter))
-            elif issubclass(kind, torch.optim.Optimizer) and "state" in thing.__dict__:
+                inside = object.__getattribute__(
+                    thing, "__dict__"
+                )  # a class of the user's may have its own way to look
+                self._note_parameters(
+                    [parameter for parameter in list(inside.get("_parameters", {}).values()) if parameter is not None]
+                )
+                self._note(Role.BUFFERS, list(inside.get("_buffers", {}).values()))
+            elif issubclass(kind, torch.optim.Optimizer) and "state" in object.__getattribute__(thing, "__dict__"):
                 self._note(Role.OPTIMIZER_STATE, optimizer_tensors(thing))
         self._note_gradients()
 

@@ -88,7 +88,8 @@ def _death_text(request: Request, told: Told) -> str:
             f"tensors on the CPU are real{said}"
         )
     if code < 0:
-        return f"{name} ended by signal {signal.Signals(-code).name}{_crash_place(told.output)}{said}"
+        known = {int(number): number.name for number in signal.Signals}
+        return f"{name} ended by signal {known.get(-code, -code)}{_crash_place(told.output)}{said}"
     return (
         f"{name} ended with exit code {code} and without a result: it left Python, or became another program, which is "
         f"not measured{said}"
@@ -264,6 +265,11 @@ def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], workspac
         notes.append(f"stopped after {request.seconds:g} s; give it longer with --seconds")
     if not torch.is_tested:
         notes.append(f"torch {torch.version} is outside the tested range {TESTED[0]} to {TESTED[1]}")
+    if result.get("history_is_partial"):
+        notes.append(
+            "PyTorch's memory history was too short for the whole run: the oldest blocks count as not rounded, without "
+            "their lines; run fewer steps"
+        )
     if result["lost_entries"]:
         notes.append(f"{result['lost_entries']} events were not recorded: the host ran out of memory")
     return notes

@@ -48,6 +48,12 @@ def levels_of(entries: Entries, device: int) -> Levels:
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
+def device_out_of_memory(entries: Entries, moment: int) -> int | None:
+    """Return the device on which memory ran out at or before `moment`; None where it did not."""
+    errors = np.flatnonzero(entries["kind"][: moment + 1] == Kind.OOM)
+    return int(entries["device"][errors[-1]]) if len(errors) else None
+
+
 def levels_at_oom(entries: Entries, moment: int) -> dict[str, int]:
     """Say what was asked for when memory ran out at or before `moment`, and the device's levels then."""
     errors = np.flatnonzero(entries["kind"][: moment + 1] == Kind.OOM)

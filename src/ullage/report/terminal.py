@@ -106,14 +106,14 @@ def _columns() -> Table:
 def _shares(shares: Shares, width: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
-    table.add_column(no_wrap=False, max_width=max(24, width - 46))
+    table.add_column(no_wrap=False, max_width=max(24, width - 44))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim")
     for part in shares.parts:
         share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
-        bar = "█" * round(share * 20) or ("▏" if part.size_bytes else "")
+        bar = "█" * round(share * 12) or ("▏" if part.size_bytes else "")
         table.add_row(
             "", part.label, text_of_bytes(part.size_bytes), f"{share:6.1%}", Text(bar, style=_PALETTE[0]), part.remark
         )

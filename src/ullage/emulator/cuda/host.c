@@ -134,7 +134,8 @@ static void read_back(void *destination, uint64_t source, size_t size) {
   if (known) return;
   memset(destination, 0, size);
   const char *kernel = size == 1 ? card_last_kernel_name() : NULL;
-  if (kernel && strstr(kernel, "and_kernel_cuda")) *(char *)destination = 1;
+  /* The mangled name, with its length: logical_and_kernel_cuda is another. */
+  if (kernel && strstr(kernel, "15and_kernel_cuda")) *(char *)destination = 1;
 }
 
 static void write_through(uint64_t destination, const void *source, size_t size) {

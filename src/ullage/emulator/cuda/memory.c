@@ -47,7 +47,12 @@ static int64_t used[MAX_DEVICES], peak[MAX_DEVICES]; /* without the context */
 static bool space_is_reserved;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t device_span(void) { return ADDRESS_SPACE / (card_count() > 8 ? MAX_DEVICES : 8); }
+/* Fixed at the first use: a script may show fewer of its cards later. */
+static uint64_t device_span(void) {
+  static uint64_t span;
+  if (!span && card_count()) span = ADDRESS_SPACE / (uint64_t)card_count() & ~(uint64_t)(PAGE_BYTES - 1);
+  return span ? span : ADDRESS_SPACE;
+}
 static uint64_t device_start(int device) { return FIRST_ADDRESS + (uint64_t)device * device_span(); }
 static size_t round_up(size_t size) { return (size + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1); }
 

@@ -314,8 +314,9 @@ API int cudaMemcpyPeerAsync(void *destination, int to, const void *source, int f
 API int cudaMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
                           size_t height, int kind, void *stream) {
   (void)kind, (void)stream;
+  if (card_device_of((uint64_t)source) >= 0 && card_device_of((uint64_t)destination) < 0) journal_value_read(width * height);
   for (size_t row = 0; row < height; row++)
-    copy((char *)destination + row * destination_pitch, (const char *)source + row * source_pitch, width);
+    card_copy((char *)destination + row * destination_pitch, (const char *)source + row * source_pitch, width);
   return CUDA_SUCCESS;
 }
 API int cudaMemset(void *address, int value, size_t size) {

@@ -64,7 +64,7 @@ def _library() -> ctypes.CDLL:
     if not path.exists():
         raise EmulationError(
             f"the compiled journal is missing from this installation ({path}); it is built on Linux x86-64 when the "
-            "package is installed: pip install --force-reinstall ullage"
+            "package is installed: pip install --force-reinstall . (in the source tree)"
         )
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.journal_length.restype = ctypes.c_uint64
