@@ -263,3 +263,24 @@ def test_a_request_is_plain_data() -> None:
     assert request.message()["script"] == str(Path.cwd() / "a.py")
     assert request.message()["name"] == "a.py"
     assert dataclasses.replace(request, snapshot=Path("b")).message()["snapshot"] == str(Path.cwd() / "b")
+
+
+# ---- what the script may do to us
+
+
+def test_odd_models_run_as_without_us_and_their_memory_has_names(predict: Predict) -> None:
+    """Lazy parameters, arguments named like ours and a failed optimizer step disturb neither the script nor the roles."""
+    ended = predict("odd_models.py", "--json")
+    assert ended.code == 0, ended.error
+    assert [step["complete"] for step in ended.json["steps"]] == [True, True, True]
+    assert ended.json["role_peaks"]["parameters"] == 4 * 33 * 64
+    assert ended.json["role_peaks"]["gradients"] == 4 * 33 * 64
+    assert ended.json["role_peaks"]["inputs"] >= 4 * 1024 * 32
+    assert ended.json["roles"]["unknown"] == 0
+
+
+def test_a_card_that_the_build_has_no_code_for_is_not_judged(predict: Predict) -> None:
+    """A real one would refuse its first kernel, so no verdict on its memory would mean anything."""
+    ended = predict("train.py", gpu="V100 32GB")
+    assert ended.code == 4
+    assert "has no code for sm_70" in ended.error
