@@ -269,7 +269,7 @@ def test_a_request_is_plain_data() -> None:
 
 
 def test_odd_models_run_as_without_us_and_their_memory_has_names(predict: Predict) -> None:
-    """Lazy parameters, arguments named like ours and a failed optimizer step disturb neither the script nor the roles."""
+    """Lazy parameters, arguments named like ours and a failed step disturb neither the script nor the roles."""
     ended = predict("odd_models.py", "--json")
     assert ended.code == 0, ended.error
     assert [step["complete"] for step in ended.json["steps"]] == [True, True, True]
