@@ -234,7 +234,7 @@ def without_torch(workplace: Path) -> Path:
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [
-        (None, 'PyTorch is not installed in this environment; install its CUDA build: pip install torch'),
+        (None, "PyTorch is not installed in this environment; install its CUDA build: pip install torch"),
         (
             "__version__ = '2.11.0+cpu'\ncuda: str | None = None\n",
             "the PyTorch in this environment (2.11.0+cpu) is built without CUDA, and the emulator runs PyTorch's own "

@@ -228,8 +228,12 @@ class Run:
         import torch
 
         self._step_times.append(time.perf_counter())
+        # torch.cuda.memory_reserved() would sort all statistics of the card for this one number.
         self._reserved_at_ends.append(
-            [torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count())]
+            [
+                torch._C._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"]
+                for device in range(torch.cuda.device_count())
+            ]
         )
         self._channel.tell("step", step=number)
         if number >= self._request["steps"] and not self._is_over:
