@@ -1,4 +1,4 @@
-"""Time one GPT-2 small training step (batch 4 x 1024): `gpt2_step.py cpu|fake|emulated STEPS` prints ms a step, the fastest tenth."""
+"""Time a GPT-2 small step (batch 4 x 1024): `gpt2_step.py cpu|fake|emulated STEPS` prints ms, the fastest tenth."""
 
 import contextlib
 import sys
