@@ -232,7 +232,7 @@ class Run:
         self._reserved_at_ends.append(
             [
                 torch._C._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"]
-                for device in range(torch.cuda.device_count())
+                for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
             ]
         )
         self._channel.tell("step", step=number)

@@ -59,7 +59,7 @@ def measure(
         "steps": trace.steps_of(
             levels,
             observer.step_ends,
-            [reserved[device] for reserved in reserved_at_ends],
+            [reserved[device] if device < len(reserved) else 0 for reserved in reserved_at_ends],
             observer.oom_indices,
             len(entries),
         ),
