@@ -45,11 +45,6 @@ class Emulation:
 _current: Emulation | None = None
 
 
-def current_emulation() -> Emulation | None:
-    """Return what this process emulates, or None."""
-    return _current
-
-
 def emulate(
     gpu: str | Gpu,
     *,

@@ -31,14 +31,6 @@ FIGURES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardUse:
-    """What the driver of an emulated card would say; bytes include the context."""
-
-    used_bytes: int
-    peak_used_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnPlans:
     """The cuDNN plans that ran, whose workspaces only a real card knows."""
 
@@ -87,12 +79,6 @@ def load(cuda_major: int) -> Path:
     for path in sorted(folder.iterdir()):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return folder
-
-
-def card_use(device: int = 0) -> CardUse:
-    """Read what the emulated card has handed out."""
-    card = _card()
-    return CardUse(used_bytes=card.card_used_bytes(device), peak_used_bytes=card.card_peak_used_bytes(device))
 
 
 def cudnn_plans() -> CudnnPlans:

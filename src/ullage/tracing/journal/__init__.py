@@ -33,7 +33,6 @@ ENTRY: Final = np.dtype(
     ]
 )
 GRAD_ENABLED: Final = 1
-OTHER_THREAD: Final = 2
 
 
 class Kind(IntEnum):
