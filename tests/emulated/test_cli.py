@@ -123,6 +123,19 @@ def test_json_is_all_of_standard_output(predict: Predict, workplace: Path) -> No
     subprocess.run([sys.executable, "-c", draw], cwd=workplace, env=environment_of(workplace), check=True)
 
 
+def test_on_an_unknown_interpreter_the_lines_are_those_of_pytorchs_stacks(predict: Predict, tmp_path: Path) -> None:
+    """Where the journal cannot read Python's frames, PyTorch does it, slower, and says the same."""
+    (tmp_path / "sitecustomize.py").write_text("from ullage.tracing.journal import stacks\nstacks._LAYOUTS.clear()\n")
+    known, unknown = predict("train.py", "--json").json, predict("train.py", "--json", PYTHONPATH=str(tmp_path)).json
+    for answer in (known, unknown):
+        assert any(row["file"] == str(SCRIPTS / "train.py") for row in answer["lines"])
+        for row in answer["lines"]:
+            row["function"] = None  # a qualified name or a plain one
+    assert known["lines"] == unknown["lines"]
+    assert known["roles"] == unknown["roles"]
+    assert known["steps"] == unknown["steps"]
+
+
 def test_two_runs_at_once_say_the_same(workplace: Path) -> None:
     """Predictions do not see each other; another card has other totals, and the same allocations."""
 

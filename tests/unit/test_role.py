@@ -17,7 +17,7 @@ def journal(*events: tuple[Kind, int, int, Phase, int]) -> Entries:
     allocated = 0
     for index, (kind, address, size, phase, flags) in enumerate(events):
         allocated += size if kind is Kind.ALLOC else -size if kind is Kind.FREE else 0
-        entries[index] = (address, size, allocated, allocated, kind, 0, phase, flags)
+        entries[index] = (address, size, allocated, allocated, kind, 0, phase, flags, 0, 0)
     return entries
 
 

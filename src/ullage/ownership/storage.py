@@ -10,32 +10,25 @@ import torch
 from torch import Tensor, nn
 
 
-def storage_address(tensor: Tensor) -> int | None:
-    """Return the device address of a tensor's storage; None where it has none on a CUDA device."""
-    try:
-        if not tensor.is_cuda:
-            return None
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError, ValueError):  # fake, functional, sparse or lazy: no storage
-        return None
+def addresses(tensors: Iterable[Any]) -> list[int]:
+    """Return the device addresses of tensors' storages, looking inside wrappers such as DTensor and sparse layouts.
 
-
-def addresses(tensors: Iterable[Any]) -> Iterator[int]:
-    """Yield the storage addresses of tensors, looking inside wrappers such as DTensor and sparse layouts."""
+    What has no storage on a CUDA device (fake, functional and lazy tensors, other devices, None) is left out.
+    """
+    found: list[int] = []
     for tensor in tensors:
-        kind = type(tensor)
-        if (kind is Tensor or kind is nn.Parameter) and tensor.is_cuda and tensor.layout is torch.strided:
-            if (address := storage_address(tensor)) is not None:  # nearly always
-                yield address
-            continue
         if not isinstance(tensor, Tensor):
             continue
+        kind = type(tensor)
         if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
-            yield from addresses(parts)
-        elif tensor.layout is not torch.strided:
-            yield from addresses(_sparse_parts(tensor))
-        elif (address := storage_address(tensor)) is not None:
-            yield address
+            found += addresses(parts)
+            continue
+        try:
+            if tensor.is_cuda and (address := tensor.untyped_storage().data_ptr()):
+                found.append(address)
+        except (RuntimeError, NotImplementedError, ValueError):
+            found += addresses(_sparse_parts(tensor))
+    return found
 
 
 def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
@@ -52,22 +45,35 @@ def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
         yield from tensors_in(vars(value)["data"], depth=depth - 1)
 
 
-def parameters_of(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters of a module and its children, shared ones once for each place."""
-    for child in module.modules():
-        yield from (parameter for parameter in child._parameters.values() if parameter is not None)
+def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """Return the parameters and the buffers of a module and its children, shared ones once for each place.
+
+    `Module.modules()` makes a name for each module on its way, which costs more than everything here.
+    """
+    parameters: list[nn.Parameter] = []
+    buffers: list[Tensor] = []
+    waiting, seen = [module], {id(module)}
+    while waiting:
+        child = waiting.pop()
+        parameters += [parameter for parameter in child._parameters.values() if parameter is not None]
+        buffers += [buffer for buffer in child._buffers.values() if buffer is not None]
+        for grandchild in child._modules.values():
+            if grandchild is not None and id(grandchild) not in seen:
+                seen.add(id(grandchild))
+                waiting.append(grandchild)
+    return parameters, buffers
 
 
-def buffers_of(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the buffers of a module and its children."""
-    for child in module.modules():
-        yield from (buffer for buffer in child._buffers.values() if buffer is not None)
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """Yield the tensors of an optimizer's state."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the tensors of an optimizer's state."""
+    found: list[Tensor] = []
     for state in list(optimizer.state.values()):
-        yield from tensors_in(state)
+        for value in state.values() if isinstance(state, dict) else (state,):
+            if isinstance(value, Tensor):
+                found.append(value)
+            else:
+                found += tensors_in(value)
+    return found
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:

@@ -42,7 +42,7 @@ def measure(
             result["snapshot_error"] = "the script allocated nothing on the GPU"
         return result
     history = torch.cuda.memory._snapshot(device)["device_traces"][device]
-    memory = trace.Memory.of(entries, observer, device, history)
+    memory = trace.Memory.of(entries, observer, device, history, journal.stacks)
     levels = trace.levels_of(entries, device)
     if len(memory.requests.bytes_by_index) < int(
         ((entries["kind"] == Kind.ALLOC) & (entries["device"] == device)).sum()
@@ -72,7 +72,7 @@ def measure(
         where = trace.device_out_of_memory(entries, moment)
         if where not in (None, device):
             traces = torch.cuda.memory._snapshot(where)["device_traces"][where]
-            memory = trace.Memory.of(entries, observer, where, traces)
+            memory = trace.Memory.of(entries, observer, where, traces, journal.stacks)
         result["at_oom"] = memory.alive_at(moment) | trace.levels_at_oom(entries, moment)
     if snapshot:
         result["snapshot_error"] = write_snapshot(Path(snapshot))

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import optimizer as optim_module
 
 from ullage.ownership.role import Moments, Note, Role
-from ullage.ownership.storage import addresses, buffers_of, optimizer_tensors, parameters_of, tensors_in
+from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
 
@@ -46,9 +46,9 @@ class Observer:
         self.backward_lines: list[tuple[int, Line | None]] = []
         """(journal index, the user's line) of every backward pass."""
         self.oom_indices: list[int] = []
-        # Plain numbers in one array: an object for each would make Python collect garbage at other moments than it does
-        # without us, and with it the script's tensors in reference cycles.
-        self._notes = array("q")
+        # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
+        # does without us, and with it the script's tensors in reference cycles.
+        self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
         self._journal = journal
         self._on_step = on_step
         self._main_thread = threading.get_ident()
@@ -70,8 +70,8 @@ class Observer:
     @property
     def notes(self) -> list[Note]:
         """Who owned which storage, and when."""
-        indices, owned, numbers = (self._notes[start::3] for start in range(3))
-        return [Note(*note) for note in zip(indices, owned, (_ROLES[number] for number in numbers), strict=True)]
+        roles = (_ROLES[number] for number in self._note_roles)
+        return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
     def moments(self) -> Moments:
@@ -203,9 +203,10 @@ class Observer:
     # ---- who owns what
 
     def _note(self, role: Role, tensors: Iterable[Any]) -> None:
-        index, number = self._journal.length(), _ROLES.index(role)
-        for address in addresses(tensors):
-            self._notes.extend((index, address, number))
+        found = addresses(tensors)
+        self._note_addresses.extend(found)
+        self._note_indices.extend(array("q", [self._journal.length()]) * len(found))
+        self._note_roles.extend(array("b", [_ROLES.index(role)]) * len(found))
 
     def _note_parameters(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)
@@ -220,8 +221,9 @@ class Observer:
         if step == len(self.step_ends) and known is not None and known() is module:
             return
         self._roots[id(module)] = (len(self.step_ends), weakref.ref(module))
-        self._note_parameters(parameters_of(module))
-        self._note(Role.BUFFERS, buffers_of(module))
+        parameters, buffers = owned_by(module)
+        self._note_parameters(parameters)
+        self._note(Role.BUFFERS, buffers)
 
     def _note_gradients(self) -> None:
         alive = (reference() for reference in list(self._parameters.values()))

@@ -7,7 +7,7 @@ returns plain dicts, which travel to the parent as JSON. Levels are PyTorch's ow
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from ullage.ownership.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import Entries, Kind, Phase
+from ullage.tracing.journal.stacks import Stacks
 from ullage.tracing.source import Line, is_users
 
 if TYPE_CHECKING:
@@ -35,10 +36,10 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What each allocation asked for and from where, by its index in the journal (PyTorch's memory history)."""
+    """What each allocation asked for and from which line, by its index in the journal."""
 
     bytes_by_index: Mapping[int, int]
-    frames_by_index: Mapping[int, Sequence[Mapping[str, Any]]]
+    line_of: Callable[[int], Line | None]
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
@@ -75,21 +76,33 @@ def busiest_device(entries: Entries) -> int | None:
     return int(allocations["device"][int(np.argmax(allocations["reserved"]))])
 
 
-def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]]) -> Requests:
+def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: Stacks) -> Requests:
     """Match PyTorch's history of a device with the journal: both are in the allocator's order.
 
-    A history that lost its beginning (its ring was full) is matched from its end.
+    A history that lost its beginning (its ring was full) is matched from its end. Lines are the journal's own, or the
+    history's where the journal cannot record them.
     """
     indices = np.flatnonzero((entries["kind"] == Kind.ALLOC) & (entries["device"] == device))
     asked = [event for event in history if event["action"] == "alloc"]
     indices = indices[len(indices) - len(asked) :] if len(asked) <= len(indices) else indices[:0]
-    sizes, frames = {}, {}
+    sizes: dict[int, int] = {}
+    frames: dict[int, Sequence[Mapping[str, Any]]] = {}
     for index, event in zip(indices.tolist(), asked, strict=False):
         if int(entries["address"][index]) != event["addr"]:
             continue
         sizes[index] = int(event["size"])
         frames[index] = event.get("frames") or ()
-    return Requests(bytes_by_index=sizes, frames_by_index=frames)
+    if stacks.are_recorded:
+        nodes = entries["stack"]
+        return Requests(bytes_by_index=sizes, line_of=lambda index: stacks.users_line(int(nodes[index])))
+    return Requests(bytes_by_index=sizes, line_of=lambda index: _users_line(frames.get(index, ())))
+
+
+def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
+    for frame in frames:
+        if is_users(frame["filename"]):
+            return Line(frame["filename"], frame["line"], frame["name"])
+    return None
 
 
 def steps_of(
@@ -159,14 +172,21 @@ class Memory:
     backward_lines: Sequence[tuple[int, Line | None]]
 
     @classmethod
-    def of(cls, entries: Entries, observer: "Observer", device: int, history: Sequence[Mapping[str, Any]]) -> "Memory":
+    def of(
+        cls,
+        entries: Entries,
+        observer: "Observer",
+        device: int,
+        history: Sequence[Mapping[str, Any]],
+        stacks: Stacks,
+    ) -> "Memory":
         """Assemble it from a finished run."""
         lives = lives_of(entries)
         return cls(
             device=device,
             lives=lives,
             roles=roles_of(entries, lives, observer.notes, observer.moments),
-            requests=requests_of(entries, device, history),
+            requests=requests_of(entries, device, history, stacks),
             backward_lines=observer.backward_lines,
         )
 
@@ -223,9 +243,9 @@ class Memory:
         return peaks
 
     def _line_of(self, block: Block) -> Line | None:
-        for frame in self.requests.frames_by_index.get(block.index, ()):
-            if is_users(frame["filename"]):
-                return Line(frame["filename"], frame["line"], frame["name"])
+        line = self.requests.line_of(block.index)
+        if line is not None:
+            return line
         if block.phase is Phase.BACKWARD:  # the autograd thread has no Python frames; the call of backward() has
             started = [line for index, line in self.backward_lines if index < block.index]
             return started[-1] if started else None

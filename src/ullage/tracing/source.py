@@ -37,7 +37,7 @@ def users_line(frame: FrameType | None) -> Line | None:
     """Find the innermost frame of the user's own code."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
         frame = frame.f_back
     return None
 

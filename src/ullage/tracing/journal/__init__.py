@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage._errors import EmulationError
+from ullage.tracing.journal.stacks import Stacks
 
 Entries = npt.NDArray[np.void]
 
@@ -30,6 +31,8 @@ ENTRY: Final = np.dtype(
         ("device", "<i2"),
         ("phase", "<u2"),
         ("flags", "<u2"),
+        ("stack", "<u4"),
+        ("unused", "<u4"),
     ]
 )
 GRAD_ENABLED: Final = 1
@@ -87,6 +90,8 @@ class Journal:
         self._mark = library.journal_mark
         self._library = library
         self._callback: Any = None
+        self.stacks = Stacks(library)
+        """The Python stacks whose numbers stand in the column `stack`."""
 
     def open(self) -> None:
         """Start to record; the calling thread counts as the program's main thread."""

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "journal.h"
+#include "stacks.h"
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -69,7 +70,7 @@ static uint16_t current_flags(void) {
 static uint64_t append_now(uint16_t kind, uint64_t address, int64_t size, int64_t allocated, int64_t reserved, int device) {
   return append((struct journal_entry){.address = address, .size = size, .allocated = allocated, .reserved = reserved,
                                        .kind = kind, .device = (int16_t)device, .phase = atomic_load(&phase),
-                                       .flags = current_flags()});
+                                       .flags = current_flags(), .stack = kind == JOURNAL_ALLOC ? stacks_here() : 0});
 }
 
 /* c10::Device is two bytes, passed in one register: type, index. */

@@ -30,6 +30,8 @@ struct journal_entry {
   int16_t device;
   uint16_t phase;     /* as set by journal_set_phase */
   uint16_t flags;     /* bit 0: grad mode was on; bit 1: not the thread that opened the journal */
+  uint32_t stack;     /* of an allocation: the node of the Python stack that asked (see stacks.h); 0: none */
+  uint32_t unused;
 };
 
 /* Called when a value is read back from the card; ops: names of the ATen ops on the native stack, outermost

@@ -1,0 +1,135 @@
+"""The stacks that the journal reads by itself are those that Python tells, whatever runs."""
+
+import ctypes
+import gc
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ullage.tracing import journal
+from ullage.tracing.journal.stacks import _LAYOUTS, Stacks
+from ullage.tracing.source import Line
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
+
+
+@pytest.fixture
+def library() -> ctypes.CDLL:
+    return journal._library()
+
+
+@pytest.fixture
+def stacks(library: ctypes.CDLL) -> Stacks:
+    stacks = Stacks(library)
+    assert stacks.are_recorded
+    return stacks
+
+
+def by_python(skip: int) -> list[Line]:
+    lines, frame = [], sys._getframe(skip)
+    while frame is not None:
+        lines.append(Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
+        frame = frame.f_back
+    return lines
+
+
+def test_the_table_knows_this_interpreter() -> None:
+    assert sys.version_info[:2] in _LAYOUTS
+
+
+def test_a_stack_is_what_python_tells(library: ctypes.CDLL, stacks: Stacks) -> None:
+    node, expected = library.stacks_here(), by_python(1)
+    assert stacks.stack(node) == expected
+
+
+def test_a_comprehension_a_generator_a_lambda_and_recursion(library: ctypes.CDLL, stacks: Stacks) -> None:
+    def look() -> tuple[int, list[Line]]:
+        return library.stacks_here(), by_python(1)
+
+    def generate():
+        yield look()
+        yield from (look() for _ in range(2))
+
+    def recurse(depth: int) -> tuple[int, list[Line]]:
+        return recurse(depth - 1) if depth else look()
+
+    seen = [look() for _ in range(2)]
+    seen += list(generate())
+    seen += [(lambda: look())(), recurse(5), *map(lambda _: look(), range(2))]  # noqa: C417
+    seen += [sorted([1], key=lambda _: seen.append(look()) or 0) and seen[-1]]
+    for node, expected in seen:
+        assert stacks.stack(node) == expected
+
+
+def test_only_the_innermost_frames_of_a_very_deep_stack_are_kept(library: ctypes.CDLL, stacks: Stacks) -> None:
+    def recurse(depth: int) -> tuple[int, list[Line]]:
+        return recurse(depth - 1) if depth else (library.stacks_here(), by_python(1))
+
+    node, expected = recurse(400)
+    assert stacks.stack(node) == expected[:200]
+
+
+def test_names_that_are_not_ascii(library: ctypes.CDLL, stacks: Stacks, tmp_path: Path) -> None:
+    file = str(tmp_path / "日本 \U0001f600 é.py")
+    names: dict = {}
+    exec(compile("\n\ndef größe(library):\n\n    return library.stacks_here()\n", file, "exec"), names)
+    assert stacks.stack(names["größe"](library))[0] == Line(file, 5, "größe")
+
+
+def test_code_that_takes_the_place_of_dead_code_is_not_taken_for_it(library: ctypes.CDLL, stacks: Stacks) -> None:
+    for number in range(300):
+        names: dict = {}
+        text = "\n" * (number % 7) + f"def f{number % 11}(library): return library.stacks_here()\n"
+        exec(compile(text, f"/made/{number % 13}.py", "exec"), names)
+        expected = Line(f"/made/{number % 13}.py", number % 7 + 1, f"f{number % 11}")
+        assert stacks.stack(names[f"f{number % 11}"](library))[0] == expected
+        del names
+
+
+def test_the_same_stack_is_the_same_number(library: ctypes.CDLL, stacks: Stacks) -> None:
+    assert len({library.stacks_here() for _ in range(100)}) == 1
+
+
+def test_threads_have_stacks_of_their_own(library: ctypes.CDLL, stacks: Stacks) -> None:
+    wrong: list[object] = []
+
+    def look() -> None:
+        for _ in range(2000):
+            node, expected = library.stacks_here(), by_python(1)
+            if stacks.stack(node) != expected:
+                wrong.append((stacks.stack(node), expected))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_looking_makes_no_object_that_python_would_collect(library: ctypes.CDLL, stacks: Stacks) -> None:
+    stacks_here = library.stacks_here
+    before = gc.get_count()[0]
+    for _ in range(500):
+        stacks_here()
+    assert gc.get_count()[0] - before < 50
+
+
+def test_the_users_line_is_the_innermost_outside_of_libraries(library: ctypes.CDLL, stacks: Stacks) -> None:
+    found = []
+    sorted([2, 1], key=lambda value: found.append(library.stacks_here()) or value)
+    line = stacks.users_line(found[0])
+    assert line is not None
+    assert line.file == __file__
+    assert stacks.users_line(0) is None
+
+
+def test_a_table_that_is_wrong_is_found_out(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = _LAYOUTS[sys.version_info[:2]]
+    wrong = type(right).from_buffer_copy(right)
+    wrong.code_qualname = wrong.code_filename
+    monkeypatch.setitem(_LAYOUTS, sys.version_info[:2], wrong)
+    assert not Stacks(library).are_recorded
+    assert library.stacks_here() == 0
