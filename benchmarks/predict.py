@@ -75,7 +75,7 @@ def measurements() -> list[Measured]:
     imports = answer["seconds"]["import"]
     found = [
         Measured("GPT-2 small, 3 steps: the whole command", seconds, "s", 12.0),
-        Measured("GPT-2 small, 3 steps: beyond the script's imports", seconds - imports, "s"),
+        Measured("GPT-2 small, 3 steps: beyond the script's imports", seconds - imports, "s", 3.0),
     ]
     answer, _, _ = predict(str(GPT2), "--gpu", "RTX 4090", "--steps", "40")
     steps = [value for name, value in answer["seconds"].items() if name.startswith("step_")][2:]

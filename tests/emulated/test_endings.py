@@ -156,6 +156,14 @@ def test_a_script_that_never_ends_is_stopped(predict: Predict, how: str) -> None
     assert time.monotonic() - began < 6
 
 
+def test_a_script_that_is_stopped_cleans_up_as_at_any_end(predict: Predict, workplace: Path) -> None:
+    """Its finally blocks and exit handlers run, and one that fails does not keep the others from it."""
+    ended = predict("ends.py", "cleans up", workplace, "--seconds", "0.5")
+    assert ended.code == 4, ended
+    assert (workplace / "finally").exists()
+    assert (workplace / "exit handler").exists()
+
+
 @pytest.mark.parametrize("how", ["deaf", "handles every error"])
 def test_a_script_that_cannot_be_stopped_is_killed(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """One that hears no signal is killed after a while; one that handles every error has told its result before."""

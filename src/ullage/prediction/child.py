@@ -5,6 +5,7 @@ one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "st
 when the parent is gone. The script's own output is untouched, and torch is imported when the script imports it.
 """
 
+import atexit
 import builtins
 import faulthandler
 import gc
@@ -18,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
 from pathlib import Path
@@ -334,4 +336,21 @@ def main() -> None:
     die_with_parent(int(sys.argv[2]))
     if sys.stderr is not None:
         faulthandler.enable()
+    process = os.getpid()
+    end = os._exit
     Run(json.loads(sys.argv[3]), Channel(int(sys.argv[1]))).run()
+    if os.getpid() == process:  # not what the script forked
+        _run_exit_handlers()
+        end(0)  # taking torch's modules apart would take a second, and nothing depends on it
+
+
+def _run_exit_handlers() -> None:
+    """Do what the interpreter does at its end for the sake of others: threads, exit handlers, buffers."""
+    for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        try:
+            last()
+        except BaseException:
+            traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or not there at all
+            stream.flush()

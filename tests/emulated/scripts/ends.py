@@ -59,3 +59,13 @@ elif how == "closes ours":
     os.closerange(3, 300)
     files = [open(os.path.join(sys.argv[2], f"file{number}"), "w") for number in range(64)]  # noqa: SIM115
     sys.exit(0)
+elif how == "cleans up":
+    import atexit
+    from pathlib import Path
+
+    atexit.register(lambda: Path(sys.argv[2], "exit handler").touch())
+    atexit.register(lambda: 1 / 0)
+    try:
+        time.sleep(1000)
+    finally:
+        Path(sys.argv[2], "finally").touch()
