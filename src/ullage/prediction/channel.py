@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import threading
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ class Channel:
         self._number = number
         os.set_inheritable(number, False)  # noqa: FBT003
         self._identity = self._identity_now()
+        self._lock = threading.RLock()  # a script may step in several threads; signals come in the midst of a message
 
     def _identity_now(self) -> tuple[int, int]:
         status = os.fstat(self._number)
@@ -28,9 +30,8 @@ class Channel:
     def tell(self, event: str, **details: Any) -> None:
         """Send one message, if the way is still there."""
         data = json.dumps({"event": event, **details}).encode() + b"\n"
-        with suppress(
-            OSError
-        ):  # closed by the script, or the parent is gone: it notices the one, the lifeline the other
+        # Closed by the script, or the parent is gone: it notices the one, the lifeline the other.
+        with suppress(OSError), self._lock:
             while data and self._identity_now() == self._identity:
                 data = data[os.write(self._number, data) :]
 

@@ -59,7 +59,6 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._emulation: Emulation | None = None
-        self._ooms: list[ending.SeenOom] = []
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
         self._started = 0.0
@@ -135,7 +134,6 @@ class Run:
 
         self._observer = Observer(self._journal, self._on_step)
         self._observer.install()
-        torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(self._on_oom))
         self._keep_history(torch)
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
@@ -254,25 +252,12 @@ class Run:
             self._finish({"kind": "time"})
             raise StopScript
 
-    def _on_oom(self, device: int, asked: int, total: int, free: int) -> None:
-        self._ooms.append(
-            ending.SeenOom(
-                index=self._journal.length() - 1,
-                device=device,
-                asked_bytes=asked,
-                total_bytes=total,
-                free_bytes=free,
-                line=callers_line(),
-            )
-        )
-
     def _gave_up(self) -> ending.SeenOom | None:
         """The last time that memory ran out, if no step ended and nothing was allocated after it."""
-        if not self._ooms:
+        if self._observer is None or not self._observer.ooms:
             return None
-        last = self._ooms[-1]
+        last, ends = self._observer.ooms[-1], self._observer.step_ends
         went_on = bool((self._journal.entries()[last.index + 1 :]["kind"] == Kind.ALLOC).any())
-        ends = self._observer.step_ends if self._observer else []
         return None if went_on or (ends and ends[-1] > last.index) else last
 
     def _exit_at_once(self, status: int) -> NoReturn:

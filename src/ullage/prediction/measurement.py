@@ -31,7 +31,7 @@ def measure(
     device = trace.busiest_device(entries)
     result: dict[str, Any] = {
         "device": device,
-        "oom_count": len(observer.oom_indices),
+        "oom_count": len(observer.ooms),
         "unwritten": library.unwritten_functions(),
         "reads": _reads(observer),
         "lost_entries": journal.lost(),
@@ -60,15 +60,15 @@ def measure(
             levels,
             observer.step_ends,
             [reserved[device] if device < len(reserved) else 0 for reserved in reserved_at_ends],
-            observer.oom_indices,
+            [oom.index for oom in observer.ooms],
             len(entries),
         ),
         "timeline": trace.timeline_of(levels, observer.step_ends),
         "cudnn_plans": plans.count,
         "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
     }
-    if observer.oom_indices:
-        moment = observer.oom_indices[-1]
+    if observer.ooms:
+        moment = observer.ooms[-1].index
         where = trace.device_out_of_memory(entries, moment)
         if where not in (None, device):
             traces = torch.cuda.memory._snapshot(where)["device_traces"][where]

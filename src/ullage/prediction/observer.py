@@ -20,6 +20,7 @@ from torch.optim import optimizer as optim_module
 
 from ullage.ownership.role import Moments, Note, Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
+from ullage.prediction.ending import SeenOom
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
 
@@ -45,7 +46,8 @@ class Observer:
         self.read_bytes: Counter[ReadKey] = Counter()
         self.backward_lines: list[tuple[int, Line | None]] = []
         """(journal index, the user's line) of every backward pass."""
-        self.oom_indices: list[int] = []
+        self.ooms: list[SeenOom] = []
+        """Every time that memory ran out, whether or not the script handled it."""
         # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
         # does without us, and with it the script's tensors in reference cycles.
         self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
@@ -248,7 +250,16 @@ class Observer:
     # ---- errors and reads
 
     def _on_oom(self, device: int, size: int, total: int, free: int) -> None:
-        self.oom_indices.append(self._journal.length() - 1)
+        self.ooms.append(
+            SeenOom(
+                index=self._journal.length() - 1,
+                device=device,
+                asked_bytes=size,
+                total_bytes=total,
+                free_bytes=free,
+                line=callers_line(),
+            )
+        )
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:

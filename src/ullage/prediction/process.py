@@ -207,7 +207,8 @@ class _Listener:
     def _take(self, data: bytes) -> None:
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
-            self._take_message(json.loads(line))
+            with suppress(ValueError):  # the script wrote into our pipe
+                self._take_message(json.loads(line))
 
     def _take_message(self, message: dict[str, Any]) -> None:
         now = time.monotonic()

@@ -26,9 +26,14 @@ class Line:
 
 @cache
 def is_users(file: str) -> bool:
-    """Tell whether a file is the user's own: not the standard library's, an installed package's or ullage's."""
+    """Tell whether a file is the user's own: not the standard library's, an installed package's or ullage's.
+
+    The program that runs is the user's wherever it lies, and torch is not.
+    """
     if file.startswith("<") or not file:
         return False
+    if file == getattr(sys.modules.get("__main__"), "__file__", None):
+        return True
     path = str(Path(file).resolve())
     return not any(path.startswith(prefix) for prefix in _library_prefixes())
 
@@ -54,6 +59,9 @@ def callers_line() -> Line | None:
 def _library_prefixes() -> tuple[str, ...]:
     places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     places |= set(site.getsitepackages()) | {site.getusersitepackages(), _OWN}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.__file__:
+        places.add(str(Path(torch.__file__).parent))
     return tuple(str(Path(place).resolve()) + "/" for place in places if place)
 
 
