@@ -16,7 +16,7 @@ from rich.console import Console
 
 import ullage
 from ullage._errors import UllageError
-from ullage.cli import gpus, predict
+from ullage.cli import fit, gpus, predict
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -34,6 +34,11 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=predict.EPILOG,
 )(predict.predict)
+app.command(
+    name="fit",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
+    epilog=fit.EPILOG,
+)(fit.run_fit)
 app.command(name="gpus")(gpus.gpus)
 
 

@@ -2,18 +2,15 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from ullage._errors import UsageError
-from ullage._units import parse_bytes
+from ullage.cli.progress import with_progress
+from ullage.cli.sizes import size_of
 from ullage.prediction.describe import describe
-from ullage.prediction.prediction import Prediction
 from ullage.prediction.script import Request
 from ullage.prediction.script import predict as run_prediction
 from ullage.report.terminal import draw
@@ -26,7 +23,6 @@ EPILOG: Final = (
     "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
-_QUIET_SECONDS: Final = 2.0  # after which a run without a terminal tells of its progress
 
 
 def predict(
@@ -59,13 +55,13 @@ def predict(
         steps=steps,
         seconds=seconds,
         alloc_conf=alloc_conf,
-        total_memory_bytes=_size(total_memory, "--total-memory"),
-        context_bytes=_size(context_size, "--context"),
-        cudnn_workspace_bytes=_size(cudnn_workspace, "--cudnn-workspace"),
+        total_memory_bytes=size_of(total_memory, "--total-memory"),
+        context_bytes=size_of(context_size, "--context"),
+        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
         snapshot=snapshot,
         echo=output,
     )
-    prediction = _with_progress(request)
+    prediction = with_progress(lambda tell: run_prediction(request, progress=tell), live=not output)
     if as_json:
         print(json.dumps(prediction.to_json(), indent=1), flush=True)
     else:
@@ -74,25 +70,3 @@ def predict(
         sys.stderr.write(f"error: the snapshot {snapshot} was not written: {prediction.snapshot_error}\n")
         raise typer.Exit(2)
     raise typer.Exit(prediction.verdict.exit_code)
-
-
-def _size(text: str | None, option: str) -> int | None:
-    try:
-        return None if text is None else parse_bytes(text)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
-
-
-def _with_progress(request: Request) -> Prediction:
-    """Show progress on standard error: a live line on a terminal, plain lines elsewhere once it takes longer."""
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal and not request.echo:
-        with console.status("starting") as status:
-            return run_prediction(request, progress=lambda text: status.update(escape(text)))
-    began = time.monotonic()
-
-    def tell(text: str) -> None:
-        if time.monotonic() - began > _QUIET_SECONDS:
-            sys.stderr.write(f"ullage: {text} ({time.monotonic() - began:.0f} s)\n")
-
-    return run_prediction(request, progress=tell)

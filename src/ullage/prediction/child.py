@@ -34,6 +34,7 @@ from ullage.gpus import find_gpu
 from ullage.prediction import ending
 from ullage.prediction.channel import Channel, die_with_parent
 from ullage.prediction.measurement import measure
+from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.request import STOP_SIGNAL
 from ullage.prediction.torch_import import ImportWatch
 from ullage.tracing.journal import Journal, Kind
@@ -65,6 +66,7 @@ class Run:
         self._import_seconds = 0.0
         self._step_times: list[float] = []
         self._notes: list[str] = []
+        self._optimizers_changed: list[str] = []
         self._give_history_back: Callable[[], None] = lambda: None
         self._exit = os._exit
 
@@ -134,6 +136,8 @@ class Run:
 
         self._observer = Observer(self._journal, self._on_step)
         self._observer.install()
+        if self._request["optimizer_default"]:
+            self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request["optimizer_default"]])
         self._keep_history(torch)
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
@@ -296,6 +300,7 @@ class Run:
             "notes": self._notes,
             "imported": self._observer is not None,
             "import_seconds": self._import_seconds,
+            "optimizers_changed": len(self._optimizers_changed),
             "step_seconds": [round(b - a, 4) for a, b in pairwise(times)],
         }
         if self._observer is None:

@@ -118,6 +118,8 @@ class Prediction:
     """What the reader has to know to trust the numbers."""
     unwritten: dict[str, int]
     """CUDA functions that were called and answered "not supported"."""
+    optimizers_changed: int
+    """How many optimizers took the default that was asked for (`Request.optimizer_default`)."""
     snapshot_error: str | None
     """Why the snapshot that was asked for could not be written."""
     ended: str

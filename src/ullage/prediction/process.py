@@ -56,11 +56,11 @@ class Told:
         return self.result is not None or self.refused is not None or self.broken is not None
 
 
-def run(request: Request, progress: Progress) -> Told:
-    """Run the script in a process of its own until it has told its result or ended."""
+def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> Told:
+    """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     told = Told()
     with _child(request) as (process, channel):
-        _Listener(process, channel, request, told, progress).listen()
+        _Listener(process, channel, request, told, progress, cancelled).listen()
         _kill_group(process)
         told.exit_code = process.wait()
     return told
@@ -146,6 +146,7 @@ class _Listener:
     request: Request
     told: Told
     progress: Progress
+    cancelled: Callable[[], bool]
     _limit: float = 0.0
     """When the present state has lasted too long."""
     _asked: bool = False
@@ -164,7 +165,7 @@ class _Listener:
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel, selectors.EVENT_READ)
             selector.register(output, selectors.EVENT_READ)
-            while selector.get_map() and self._is_in_time():
+            while selector.get_map() and self._is_in_time() and not self.cancelled():
                 ready = selector.select(timeout=_TICK_SECONDS)
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)

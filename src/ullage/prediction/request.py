@@ -29,6 +29,8 @@ class Request:
     seconds: float = 300.0
     """For the script, the import of torch not counted."""
     alloc_conf: str | None = None
+    optimizer_default: str | None = None
+    """"fused" or "foreach=False": what optimizers of torch.optim use where the script does not say."""
     total_memory_bytes: int | None = None
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
@@ -80,6 +82,7 @@ class Request:
             "count": self.count,
             "steps": self.steps,
             "alloc_conf": self.alloc_conf,
+            "optimizer_default": self.optimizer_default,
             "total_memory_bytes": self.total_memory_bytes,
             "context_bytes": self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
             "cudnn_workspace_bytes": self.cudnn_workspace_bytes,

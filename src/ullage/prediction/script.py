@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import ullage._errors
@@ -23,12 +24,15 @@ __all__ = ["Request", "predict"]
 _TAIL_LINES: Final = 15
 
 
-def predict(request: Request, *, progress: Progress | None = None) -> Prediction:
+def predict(
+    request: Request, *, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
+) -> Prediction:
     """Run the request's script on its card and say whether it fits.
 
     Args:
         request: what to run.
         progress: called with a short text whenever the run gets further.
+        cancelled: asked some times a second; once it says True, the run is ended and a ScriptError raised.
 
     Raises:
         ScriptError: the script failed for another reason than memory, or could not be stopped.
@@ -40,7 +44,9 @@ def predict(request: Request, *, progress: Progress | None = None) -> Prediction
     request.check(gpu)
     torch = find_torch()
     began = time.perf_counter()
-    told = run(request, progress or (lambda text: None))
+    told = run(request, progress or (lambda text: None), cancelled)
+    if cancelled():
+        raise ScriptError(f"the run of {request.script.name} was cancelled")
     if told.refused is not None:
         error: type[UllageError] = getattr(ullage._errors, told.refused["type"])
         raise error(told.refused["text"])
@@ -173,6 +179,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         oom_count=result.get("oom_count", 0),
         notes=_notes(request, torch, result, workspaces),
         unwritten=result["unwritten"],
+        optimizers_changed=result["optimizers_changed"],
         snapshot_error=result.get("snapshot_error"),
         ended=outcome["kind"],
         seconds={

@@ -75,7 +75,25 @@ class Remarks:
     items: tuple[str, ...]
 
 
-Section = Meter | Shares | Curve | Quote | Remarks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One row: texts, how it should feel, and how much of a whole it is, for a bar at its end (None: no bar)."""
+
+    cells: tuple[str, ...]
+    tone: Tone = Tone.PLAIN
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of texts under headings."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+
+
+Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,24 @@ from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from ullage._units import text_of_bytes
-from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, Tone
+from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, Table, Tone
 
 _STYLE_OF_TONE: Final = {
     Tone.GOOD: "bold white on dark_green",
     Tone.BAD: "bold white on red3",
     Tone.UNSURE: "bold black on orange1",
     Tone.PLAIN: "bold",
+    Tone.QUIET: "dim",
+}
+_COLOUR_OF_TONE: Final = {
+    Tone.GOOD: "green3",
+    Tone.BAD: "red3",
+    Tone.UNSURE: "orange1",
+    Tone.PLAIN: "",
     Tone.QUIET: "dim",
 }
 _PALETTE: Final = (
@@ -32,6 +39,7 @@ _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STEPS: Final = len(_BLOCKS) - 1
 _CURVE_ROWS: Final = 4
 _METER_WIDTH: Final = 60
+_BAR_WIDTH: Final = 10
 
 
 def draw(report: Report, console: Console) -> None:
@@ -58,9 +66,26 @@ def _section(section: Section, width: int) -> RenderableType:
             place = Text(section.place, style="bold") if section.place else Text("")
             body = Group(place, Text(section.text)) if section.place else Text(section.text)
             return Group(Text(section.title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
+        case Table():
+            return _table(section)
         case Remarks():
             lines = [Text(f"- {item}") for item in section.items]
             return Group(Text(section.title, style="bold underline"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+
+
+def _table(table: Table) -> RenderableType:
+    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    has_bars = any(row.share is not None for row in table.rows)
+    for number, column in enumerate(table.columns):
+        numeric = all(row.cells[number][:1] in "0123456789+>" for row in table.rows)
+        grid.add_column(column, justify="right" if numeric else "left", no_wrap=number == 0)
+    if has_bars:
+        grid.add_column("", no_wrap=True)
+    for row in table.rows:
+        style = _COLOUR_OF_TONE[row.tone]
+        bar = [Text("█" * round((row.share or 0.0) * _BAR_WIDTH) or "▏", style=style)] if has_bars else []
+        grid.add_row(*(Text(cell, style=style) for cell in row.cells), *bar)
+    return Group(Text(table.title, style="bold underline"), Padding(grid, (0, 0, 0, 2)))
 
 
 def _meter(meter: Meter, width: int) -> RenderableType:
@@ -94,8 +119,8 @@ def _meter(meter: Meter, width: int) -> RenderableType:
     return Group(Text(meter.title, style="bold underline"), bar, table)
 
 
-def _columns() -> Table:
-    table = Table.grid(padding=(0, 1))
+def _columns() -> Grid:
+    table = Grid.grid(padding=(0, 1))
     table.add_column(width=3, justify="right")
     table.add_column()
     table.add_column(justify="right")
@@ -104,7 +129,7 @@ def _columns() -> Table:
 
 
 def _shares(shares: Shares, width: int) -> RenderableType:
-    table = Table.grid(padding=(0, 1))
+    table = Grid.grid(padding=(0, 1))
     table.add_column(width=1)
     table.add_column(no_wrap=False, max_width=max(24, width - 44))
     table.add_column(justify="right", no_wrap=True)

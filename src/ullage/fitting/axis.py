@@ -1,0 +1,90 @@
+"""What is varied: one option of the script, and the values that it may have."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ullage._errors import UsageError
+
+LARGEST: Final = 1 << 40
+_TEXT: Final = re.compile(
+    r"(?P<option>[^=]+)(=(?P<low>\d{1,13})(\.\.(?P<high>\d{1,13})?)?(:(?P<multiple>\d{1,13}))?)?", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One option and its values: `low`, `low + multiple`, ... up to `high`."""
+
+    option: str
+    low: int = 1
+    high: int = LARGEST
+    multiple: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """Read `--batch-size`, `--batch-size=8..`, `--batch-size=8..64` or `--batch-size=8..64:8`.
+
+        With a multiple every value is one of its multiples, `low` and `high` too (rounded inwards).
+
+        Raises:
+            UsageError: it is nothing of that kind, or holds no value.
+        """
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(
+                f"--vary {text!r} is not an option with a range; expected --batch-size, --batch-size=1..64 or "
+                "--batch-size=8..64:8 (multiples of 8)"
+            )
+        low, high, multiple = (int(match[name] or 0) for name in ("low", "high", "multiple"))
+        multiple = multiple or 1
+        if match["low"] and not match[0].count(".."):
+            raise UsageError(f"--vary {text!r} has one value only; expected a range such as --batch-size={low}..64")
+        low = -(-max(low, 1) // multiple) * multiple
+        high = (high or LARGEST) // multiple * multiple
+        if low > high:
+            raise UsageError(f"--vary {text!r} holds no value; expected the smaller number first")
+        return cls(option=match["option"], low=low, high=high, multiple=multiple)
+
+    @property
+    def name(self) -> str:
+        """The option for people: "batch size"."""
+        return self.option.lstrip("-+").replace("-", " ").replace("_", " ")
+
+    @property
+    def last(self) -> int:
+        """Position of the highest value; the lowest has position 0."""
+        return (self.high - self.low) // self.multiple
+
+    def value_at(self, position: int) -> int:
+        """Return the value at a position."""
+        return self.low + position * self.multiple
+
+    def position_of(self, value: float) -> int:
+        """Return the position of the largest value that is not above `value`; -1 below the lowest."""
+        return max(-1, min(self.last, int((value - self.low) // self.multiple)))
+
+    def doubling(self) -> list[int]:
+        """Return the lowest value and its doubles, and the highest."""
+        values = [self.low]
+        while values[-1] * 2 < self.high:
+            values.append(values[-1] * 2)
+        return [*values, self.high] if self.high > values[-1] else values
+
+    def put_into(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
+        """Return the script's arguments with the option set, in the form in which they have it already.
+
+        An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments
+        hold it as `--name=value`.
+        """
+        given = list(arguments)
+        for index, argument in enumerate(given):
+            if argument.startswith(f"{self.option}="):
+                given[index] = f"{self.option}={value}"
+                return tuple(given)
+            if argument == self.option and index + 1 < len(given):
+                given[index + 1] = str(value)
+                return tuple(given)
+        if self.option.startswith("-"):
+            return (*given, self.option, str(value))
+        return (*given, f"{self.option}={value}")

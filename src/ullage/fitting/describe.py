@@ -1,0 +1,125 @@
+"""Arrange a fit into a report: what first, in which words."""
+
+from collections.abc import Iterator
+
+from ullage._units import text_of_bytes
+from ullage.fitting.axis import Axis
+from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
+from ullage.prediction.prediction import Verdict
+from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
+
+
+def describe(fit: Fit) -> Report:
+    """Make the report of a fit."""
+    script = " ".join([fit.script, *fit.arguments])
+    best = fit.largest.best
+    return Report(
+        headline=f"{fit.axis.name.upper()} {best.value} FITS" if best else "NOTHING FITS",
+        tone=Tone.GOOD if best else Tone.BAD,
+        subject=f"{script} on {fit.gpu}",
+        sentence=_sentence(fit),
+        sections=tuple(_sections(fit)),
+    )
+
+
+def _sentence(fit: Fit) -> str:
+    best, following, name = fit.largest.best, fit.largest.next, fit.axis.name
+    if best is None:
+        lowest = fit.largest.probes[0]
+        return f"Even {name} {lowest.value} {_verdict(lowest)}: {lowest.prediction.reason}."
+    beside = f" beside {fit.second.name} {fit.second.low}" if fit.second else ""
+    margin = f", {text_of_bytes(fit.margin_bytes)} left free" if fit.margin_bytes else ""
+    text = (
+        f"{best.value} is the largest {name} that fits for certain{beside}{margin}; "
+        f"{text_of_bytes(_free(best))} of {text_of_bytes(fit.total_memory_bytes)} stay free at least"
+    )
+    if following is None:
+        return f"{text}. It is the end of the range that was asked for."
+    return f"{text}. {following.value} {_verdict(following)}. Each value was run."
+
+
+def _verdict(probe: Probe) -> str:
+    if probe.prediction.verdict is Verdict.FITS and not probe.fits:
+        return "fits without the margin"
+    texts = {Verdict.FITS: "fits", Verdict.DOES_NOT_FIT: "does not fit", Verdict.UNKNOWN: "may or may not fit"}
+    return texts[probe.prediction.verdict]
+
+
+def _free(probe: Probe) -> int:
+    return probe.prediction.total_memory_bytes - probe.prediction.interval_bytes[1]
+
+
+def _sections(fit: Fit) -> Iterator[Section]:
+    if fit.frontier and fit.second:
+        yield _frontier(fit.axis, fit.second, fit.frontier)
+    yield _probes(fit)
+    if fit.pulled:
+        yield _levers(fit)
+    notes = fit.largest.best.prediction.notes if fit.largest.best else fit.largest.probes[0].prediction.notes
+    if notes:
+        yield Remarks(title="To know", items=tuple(notes))
+
+
+def _probes(fit: Fit) -> Table:
+    return Table(
+        title=f"What each {fit.axis.name} needs",
+        columns=(fit.axis.name, "allocated", "reserved", "used at most", "verdict"),
+        rows=tuple(_probe(probe, fit.largest) for probe in fit.largest.probes),
+    )
+
+
+def _probe(probe: Probe, largest: Largest) -> TableRow:
+    prediction = probe.prediction
+    ran_out = prediction.oom is not None
+    mark = " ◀" if largest.best is probe else ""
+    return TableRow(
+        cells=(
+            str(probe.value),
+            ("> " if ran_out else "") + text_of_bytes(prediction.peak_allocated_bytes),
+            ("> " if ran_out else "") + text_of_bytes(prediction.peak_reserved_bytes),
+            "ran out" if ran_out else text_of_bytes(prediction.interval_bytes[1]),
+            _verdict(probe) + mark,
+        ),
+        tone=Tone.GOOD if probe.fits else Tone.BAD if prediction.verdict is Verdict.DOES_NOT_FIT else Tone.UNSURE,
+        share=1.0 if ran_out else min(1.0, prediction.interval_bytes[1] / prediction.total_memory_bytes),
+    )
+
+
+def _levers(fit: Fit) -> Table:
+    return Table(
+        title="What needs no change to the model, each one run (allocator settings: PYTORCH_CUDA_ALLOC_CONF)",
+        columns=("change", fit.axis.name, "gain", "how"),
+        rows=tuple(_lever(pulled, fit.largest) for pulled in fit.pulled),
+    )
+
+
+def _lever(pulled: Pulled, largest: Largest) -> TableRow:
+    before = largest.best.value if largest.best else 0
+    best = pulled.largest.best if pulled.largest else None
+    if not pulled.applies:
+        return TableRow(cells=(pulled.lever.name, "", "", "does not apply: the script chooses itself"), tone=Tone.QUIET)
+    if best is None:
+        return TableRow(cells=(pulled.lever.name, "", "none", pulled.lever.how), tone=Tone.QUIET)
+    return TableRow(
+        cells=(pulled.lever.name, str(best.value), f"+{best.value - before}", pulled.lever.how), tone=Tone.GOOD
+    )
+
+
+def _frontier(axis: Axis, second: Axis, rows: tuple[Row, ...]) -> Table:
+    most = max((row.largest.best.value for row in rows if row.largest.best), default=1)
+    return Table(
+        title=f"The largest {axis.name} beside each {second.name}",
+        columns=(second.name, axis.name, "free at least"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    str(row.value),
+                    str(row.largest.best.value) if row.largest.best else "none",
+                    text_of_bytes(_free(row.largest.best)) if row.largest.best else "",
+                ),
+                tone=Tone.GOOD if row.largest.best else Tone.BAD,
+                share=row.largest.best.value / most if row.largest.best else 0.0,
+            )
+            for row in rows
+        ),
+    )

@@ -1,0 +1,115 @@
+"""`ullage fit`: the answer fits and the next value does not, each one run."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from .conftest import SCRIPTS, Ended, command, environment_of
+
+CARD = ("--gpu", "T4", "--total-memory", "1GiB", "--context", "100MiB")
+
+
+def fit_command(*arguments: object) -> list[str]:
+    line = command(*arguments)
+    return [part if part != "predict" else "fit" for part in line]
+
+
+def fit(workplace: Path, *arguments: object) -> Ended:
+    done = subprocess.run(
+        fit_command(SCRIPTS / "train.py", *CARD, *arguments),
+        capture_output=True,
+        text=True,
+        cwd=workplace,
+        env=environment_of(workplace),
+        timeout=300,
+    )
+    return Ended(code=done.returncode, out=done.stdout, error=done.stderr)
+
+
+def test_the_largest_fits_the_next_does_not_and_predict_says_the_same(workplace: Path) -> None:
+    ended = fit(workplace, "--vary", "--batch-size=1000..:500", "--width", "512", "--json")
+    assert ended.code == 0, ended.error
+    answer = ended.json
+    assert answer["next"] == answer["best"] + 500
+    assert all(probe["value"] % 500 == 0 for probe in answer["probes"])
+    verdicts = {probe["value"]: probe for probe in answer["probes"]}
+    for value, code in ((answer["best"], 0), (answer["next"], 1)):
+        line = command(SCRIPTS / "train.py", *CARD, "--width", "512", "--batch-size", value, "--json")
+        done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+        alone = Ended(code=done.returncode, out=done.stdout, error=done.stderr)
+        assert alone.code == code
+        assert alone.json["peak_reserved_bytes"] == verdicts[value]["peak_reserved_bytes"]
+    assert {lever["how"] for lever in answer["levers"]} == {
+        "expandable_segments:True",
+        "max_split_size_mb:128",
+        "AdamW(..., fused=True)",
+        "AdamW(..., foreach=False)",
+    }
+    assert all(lever["best"] >= answer["best"] for lever in answer["levers"])
+
+
+def test_a_margin_stays_free_and_a_range_ends(workplace: Path) -> None:
+    ended = fit(workplace, "--vary", "--batch-size=64..128:64", "--margin", "30%", "--no-levers")
+    assert ended.code == 0, ended.error
+    assert "BATCH SIZE 128 FITS" in ended.out
+    assert "307.2 MiB left free" in ended.out
+    assert "It is the end of the range that was asked for." in ended.out
+
+
+def test_two_options_make_a_frontier(workplace: Path) -> None:
+    ended = fit(workplace, "--vary", "--batch-size=8192..", "--vary", "--width=512..1024", "--json")
+    assert ended.code == 0, ended.error
+    rows = ended.json["frontier"]
+    assert [row["value"] for row in rows] == [512, 1024]
+    assert rows[0]["best"] > rows[1]["best"] > 8192
+
+
+def test_nothing_fits(workplace: Path) -> None:
+    ended = fit(workplace, "--vary", "--batch-size=10000000..20000000")
+    assert ended.code == 1, ended.error
+    assert "NOTHING FITS" in ended.out
+    assert "Even batch size 10000000 does not fit" in ended.out
+
+
+def test_a_value_with_which_the_script_fails_is_named(workplace: Path) -> None:
+    ended = fit(workplace, "--vary", "--batch-size=1..64", "--groups", "4")
+    assert ended.code == 3
+    assert "with batch size 1: train.py raised AssertionError" in ended.error
+    assert "the batch does not divide into groups" in ended.error
+
+
+def test_an_option_that_changes_nothing_is_told(workplace: Path) -> None:
+    ended = fit(workplace, "--vary", "--steps=10..")
+    assert ended.code == 2
+    assert "--steps does not change what the script uses" in ended.error
+
+
+def test_mistakes_are_one_sentence(workplace: Path) -> None:
+    for arguments, said in (
+        (("--vary", "--a", "--vary", "--b", "--vary", "--c"), "--vary is given 3 times; expected once, or twice"),
+        (("--vary", "--a", "--vary", "--a=1..2"), "--vary --a is given twice; expected two different options"),
+        (("--vary", "--a", "--margin", "x"), "--margin 'x' is no part of a card's memory; expected a percentage"),
+        (("--vary", "--a", "--margin", "nan%"), "--margin 'nan%' is no part of a card's memory"),
+        (("--vary", "--a", "--margin", "2GiB"), "a margin of 2.00 GiB leaves nothing of a card of 1.00 GiB"),
+        (("--vary", "--a=3"), "has one value only"),
+    ):
+        ended = fit(workplace, *arguments)
+        assert (ended.code, said in ended.error) == (2, True), ended
+
+
+def test_ctrl_c_leaves_nothing(workplace: Path) -> None:
+    process = subprocess.Popen(
+        fit_command(SCRIPTS / "train.py", *CARD, "--vary", "--batch-size"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=workplace,
+        env=environment_of(workplace),
+    )
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupted; nothing was left behind" in error
+    assert "Traceback" not in error
