@@ -22,7 +22,7 @@ from ullage.prediction.script import predict
 
 SCHEMA: Final = 1
 AT_ONCE: Final = 2
-_ALIKE: Final = 6  # values that all need the same: the option is not one of memory
+_ALIKE: Final = 4  # values that all need the same: the option is not one of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
