@@ -8,9 +8,11 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from ullage._errors import UsageError
 from ullage.cli.progress import with_progress
 from ullage.cli.sizes import size_of
 from ullage.prediction.describe import describe
+from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.script import Request
 from ullage.prediction.script import predict as run_prediction
 from ullage.report.terminal import draw
@@ -33,6 +35,10 @@ def predict(
     seconds: Annotated[float, typer.Option(help="Stop after this time, whatever happened.")] = 300.0,
     arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
     count: Annotated[int, typer.Option(help="How many such cards the script sees.")] = 1,
+    world_size: Annotated[
+        int | None, typer.Option(help="Run as one rank of so many (DDP, FSDP, tensor parallel), in one process.")
+    ] = None,
+    rank: Annotated[str, typer.Option(help="Which rank; all: each in turn, and the answer for the fullest.")] = "0",
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the run.")] = None,
     total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
     context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
@@ -52,6 +58,8 @@ def predict(
         gpu=gpu,
         arch=arch,
         count=count,
+        world_size=world_size,
+        rank=_rank(rank),
         steps=steps,
         seconds=seconds,
         alloc_conf=alloc_conf,
@@ -61,7 +69,9 @@ def predict(
         snapshot=snapshot,
         echo=output,
     )
-    prediction = with_progress(lambda tell: run_prediction(request, progress=tell), live=not output)
+    prediction = with_progress(
+        lambda tell: (predict_all_ranks if rank == "all" else run_prediction)(request, progress=tell), live=not output
+    )
     if as_json:
         print(json.dumps(prediction.to_json(), indent=1), flush=True)
     else:
@@ -70,3 +80,11 @@ def predict(
         sys.stderr.write(f"error: the snapshot {snapshot} was not written: {prediction.snapshot_error}\n")
         raise typer.Exit(2)
     raise typer.Exit(prediction.verdict.exit_code)
+
+
+def _rank(text: str) -> int:
+    if text == "all":
+        return 0
+    if not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"--rank {text!r} is no rank; expected a number from 0 on, or all")
+    return int(text)

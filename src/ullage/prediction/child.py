@@ -31,7 +31,7 @@ from ullage.emulator import library
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
-from ullage.prediction import ending
+from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel, die_with_parent
 from ullage.prediction.measurement import measure
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
@@ -83,6 +83,8 @@ class Run:
             cudnn_workspace_bytes=request["cudnn_workspace_bytes"],
             count=request["count"],
         )
+        if request["world_size"]:
+            lone_rank.announce(request["rank"], request["world_size"])
         self._environment = {name: os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
         self._journal.open()
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
@@ -136,6 +138,8 @@ class Run:
 
         self._observer = Observer(self._journal, self._on_step)
         self._observer.install()
+        if self._request["world_size"]:
+            lone_rank.stand_in_for_the_others(torch)
         if self._request["optimizer_default"]:
             self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request["optimizer_default"]])
         self._keep_history(torch)

@@ -4,7 +4,19 @@ from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
 from ullage.prediction.prediction import LineUse, Prediction, Read, Verdict
-from ullage.report.report import Curve, Meter, Part, Quote, Remarks, Report, Section, Shares, Tone
+from ullage.report.report import (
+    Curve,
+    Meter,
+    Part,
+    Quote,
+    Remarks,
+    Report,
+    Section,
+    Shares,
+    Table,
+    TableRow,
+    Tone,
+)
 from ullage.tracing.source import Line
 
 _TONES = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNOWN: Tone.UNSURE}
@@ -17,10 +29,11 @@ _PLACE_WIDTH = 34  # characters
 def describe(prediction: Prediction) -> Report:
     """Make the report of a prediction."""
     script = " ".join([prediction.script, *prediction.arguments])
+    rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
     return Report(
         headline=_HEADLINES[prediction.verdict],
         tone=_TONES[prediction.verdict],
-        subject=f"{script} on {prediction.gpu}",
+        subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
         sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
         sections=tuple(_sections(prediction)),
     )
@@ -36,6 +49,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _roles(moment, roles)
         yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
+    if prediction.ranks:
+        yield _ranks(prediction)
     if prediction.reads:
         yield Remarks(
             title="Values read back (an emulated card computes nothing: they were zero)", items=_reads(prediction.reads)
@@ -133,6 +148,27 @@ def _over_time(prediction: Prediction) -> Curve:
         marks=tuple(prediction.timeline["step_ends"]),
         mark_label="below: where each step ends",
         remark=f"peak by step  {told}{_settling(prediction)}" if complete else "",
+    )
+
+
+def _ranks(prediction: Prediction) -> Table:
+    most = max(rank.peak_reserved_bytes for rank in prediction.ranks) or 1
+    return Table(
+        title="Every rank, each run alone",
+        columns=("rank", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    str(rank.rank),
+                    text_of_bytes(rank.peak_allocated_bytes),
+                    text_of_bytes(rank.peak_reserved_bytes),
+                    rank.verdict.value + (" ◀ the fullest" if rank.rank == prediction.rank else ""),
+                ),
+                tone=_TONES[rank.verdict],
+                share=rank.peak_reserved_bytes / most,
+            )
+            for rank in prediction.ranks
+        ),
     )
 
 

@@ -78,6 +78,16 @@ class Oom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeaks:
+    """What one rank of a distributed script needs."""
+
+    rank: int
+    verdict: Verdict
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """The answer for one script on one card; every `*_bytes` in bytes."""
 
@@ -87,6 +97,11 @@ class Prediction:
     arguments: list[str]
     gpu: str
     torch: str
+    world_size: int | None
+    """Of how many ranks the script took itself for one; None: it was started alone."""
+    rank: int
+    ranks: list[RankPeaks]
+    """Of every rank, where all were run and this is the fullest; else empty."""
     total_memory_bytes: int
     context_bytes: int
     context_source: str

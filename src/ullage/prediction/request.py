@@ -11,6 +11,7 @@ from ullage._errors import UsageError
 from ullage._units import text_of_bytes
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
@@ -25,6 +26,9 @@ class Request:
     gpu: str
     arch: str | None = None
     count: int = 1
+    world_size: int | None = None
+    """Run as one rank of so many, in one process; None: as a script that is started alone."""
+    rank: int = 0
     steps: int = 3
     seconds: float = 300.0
     """For the script, the import of torch not counted."""
@@ -58,6 +62,11 @@ class Request:
             raise UsageError(f"the script {self.script} {what}; expected a Python file")
         if not os.access(self.script, os.R_OK):
             raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")
+        if self.world_size is not None and self.world_size < 1:
+            raise UsageError(f"--world-size {self.world_size} has no rank; expected 1 or more")
+        if not 0 <= self.rank < (self.world_size or 1):
+            ranks = f"0 to {self.world_size - 1}" if self.world_size else "no --rank without --world-size"
+            raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         if self.steps < 1:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
@@ -79,7 +88,9 @@ class Request:
             "arguments": list(self.arguments),
             "gpu": self.gpu,
             "arch": self.arch,
-            "count": self.count,
+            "count": max(self.count, min(self.world_size or 1, CARDS_OF_A_NODE)),
+            "world_size": self.world_size,
+            "rank": self.rank,
             "steps": self.steps,
             "alloc_conf": self.alloc_conf,
             "optimizer_default": self.optimizer_default,

@@ -1,0 +1,136 @@
+"""Be one rank of many in one process: the others are not there, and collectives are answered as if they were.
+
+torch.distributed runs its own NCCL process group over the emulated NCCL, so that what a collective allocates is
+PyTorch's own doing. Two things it needs from other processes are put in place here: the store in which ranks meet, and
+Gloo, which would connect to them (PyTorch's own fake process group stands in; it moves values on the CPU only).
+"""
+
+import os
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+CARDS_OF_A_NODE: Final = 8
+_NCCL_ID_BYTES: Final = 128
+
+
+def environment_of(rank: int, world_size: int) -> dict[str, str]:
+    """Return the variables that torchrun sets for a rank (torch 2.11), on nodes of 8 cards."""
+    local = min(world_size, CARDS_OF_A_NODE)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank % local),
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(rank // local),
+        "GROUP_WORLD_SIZE": str(-(-world_size // local)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "ullage",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }
+
+
+def announce(rank: int, world_size: int) -> None:
+    """Set those variables, so that a script takes itself for a child of torchrun."""
+    os.environ |= environment_of(rank, world_size)
+
+
+def stand_in_for_the_others(torch: ModuleType) -> None:
+    """Let process groups form in this process alone."""
+    if not torch.distributed.is_available():
+        return
+    # torch.distributed has a function of this name too, so an attribute would not do.
+    rendezvous = import_module("torch.distributed.rendezvous")
+    distributed_c10d = import_module("torch.distributed.distributed_c10d")
+    store_type = _store_type(torch)
+    stores = []  # PyTorch's side does not keep a store that is written in Python alive
+
+    def create(*arguments: Any, **keywords: Any) -> Any:
+        stores.append(store_type())
+        return stores[-1]
+
+    vars(rendezvous)["_create_c10d_store"] = create
+    vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
+
+
+def _store_type(torch: Any) -> type:
+    class LoneStore(torch.distributed.Store):  # type: ignore[misc]
+        """A store in which whatever another rank should have put is there: zeros, or a count that is complete."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._values: dict[str, bytes] = {}
+
+        def set(self, key: str, value: str | bytes) -> None:
+            self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+        def get(self, key: str) -> bytes:
+            return self._values.get(key, bytes(_NCCL_ID_BYTES))
+
+        def add(self, key: str, amount: int) -> int:
+            count = int(self._values.get(key, b"0")) + amount
+            self._values[key] = str(count).encode()
+            return count
+
+        def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+            if self._values.get(key, b"").decode() == expected:
+                self.set(key, desired)
+            return self._values.get(key, expected.encode())
+
+        def check(self, keys: list[str]) -> bool:
+            return all(key in self._values for key in keys)  # NCCL's watchdog asks so whether a rank has failed
+
+        def wait(self, keys: list[str], timeout: Any = None) -> None:
+            return None
+
+        def append(self, key: str, value: str | bytes) -> None:
+            self.set(key, self._values.get(key, b"") + (value.encode() if isinstance(value, str) else bytes(value)))
+
+        def multi_get(self, keys: list[str]) -> list[bytes]:
+            return [self.get(key) for key in keys]
+
+        def multi_set(self, keys: list[str], values: list[str | bytes]) -> None:
+            for key, value in zip(keys, values, strict=True):
+                self.set(key, value)
+
+        def delete_key(self, key: str) -> bool:
+            return self._values.pop(key, None) is not None
+
+        def num_keys(self) -> int:
+            return len(self._values)
+
+        def has_extended_api(self) -> bool:
+            return True
+
+        def set_timeout(self, timeout: Any) -> None:
+            return None
+
+    return LoneStore
+
+
+class _TakenForGloo(type):
+    """PyTorch asks whether what it made is a ProcessGroupGloo."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _fake_group_type())
+
+
+class _FakeGloo(metaclass=_TakenForGloo):
+    """Takes the place of ProcessGroupGloo; what it makes is PyTorch's FakeProcessGroup."""
+
+    def __new__(cls, store: Any, rank: int, size: int, *arguments: Any, **keywords: Any) -> Any:
+        from torch.testing._internal.distributed.fake_pg import _create_fake_pg
+
+        kind = _fake_group_type()
+        kind._set_sequence_number_for_group = lambda group: None  # which the fake one does not know
+        options = getattr(kind, "Options", lambda: None)()
+        return _create_fake_pg(SimpleNamespace(group_rank=rank, group_size=size), options)
+
+
+def _fake_group_type() -> Any:
+    return import_module("torch._C._distributed_c10d").FakeProcessGroup
