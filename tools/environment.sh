@@ -22,7 +22,7 @@ pip() { env -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null "$folder/bin/python" -m 
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock"
 flock 9 # two runs at once make one environment
-stamp="$folder/.torch-ready-2"
+stamp="$folder/.torch-ready-3"
 if [ ! -e "$stamp" ]; then
   echo "making $folder (torch $version, about two minutes)" >&2
   rm -rf "$folder"
@@ -30,7 +30,7 @@ if [ ! -e "$stamp" ]; then
   packages=("torch==$version" "triton${triton[$version]:+==${triton[$version]}}" "${common[@]}")
   [ -n "${torchvision[$version]:-}" ] && packages+=("torchvision==${torchvision[$version]}" "${hugging_face[@]}")
   pip install --no-deps "${packages[@]}"
-  pip install 'pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich scikit-build-core cmake ninja
+  pip install 'pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2 scikit-build-core cmake ninja
   touch "$stamp"
 fi
 # The project is installed as a user gets it: a wheel. It is built again when a file has changed.

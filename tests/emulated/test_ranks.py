@@ -17,7 +17,7 @@ def test_a_lone_rank_needs_what_it_needs_among_others(predict: Predict, workplac
     """Two ranks that torchrun starts on the emulated card are the truth."""
     script = str(SCRIPTS / "ranks.py")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, how]
-    code = f"import ullage; ullage.emulate('T4', count=2); import subprocess, sys; sys.exit(subprocess.run({run!r}).returncode)"
+    code = f"import ullage; ullage.emulate('T4', count=2); import subprocess; exit(subprocess.run({run!r}).returncode)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -86,6 +86,7 @@ FITS = Prediction(
     notes=["cuDNN ran 60 plans; a real card may give them workspaces of up to about 100 MiB"],
     unwritten={},
     optimizers_changed=0,
+    picture=None,
     snapshot_error=None,
     ended="steps",
     seconds={"total": 4.0, "import": 1.5},

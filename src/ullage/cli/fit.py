@@ -1,22 +1,20 @@
 """`ullage fit`: the largest batch that fits."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from ullage._errors import UsageError
 from ullage._units import is_size, parse_bytes
 from ullage.cli.progress import with_progress
+from ullage.cli.show import show
 from ullage.cli.sizes import size_of
 from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe
 from ullage.fitting.fit import Fit, fit
 from ullage.gpus import find_gpu
-from ullage.prediction.request import Request
-from ullage.report.terminal import draw
+from ullage.prediction.request import Request, check_output
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -44,6 +42,7 @@ def run_fit(
     total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
     context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
     cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
@@ -66,7 +65,10 @@ def run_fit(
         total_memory_bytes=size_of(total_memory, "--total-memory"),
         context_bytes=size_of(context_size, "--context"),
         cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
+        picture=html is not None,
     )
+    if html is not None:
+        check_output("--html", html)
     total = request.total_bytes(find_gpu(gpu, arch=arch))
     margin_bytes = _margin(margin, total)
     answer: Fit = with_progress(
@@ -79,10 +81,7 @@ def run_fit(
             progress=tell,
         )
     )
-    if as_json:
-        print(json.dumps(answer.to_json(), indent=1), flush=True)
-    else:
-        draw(describe(answer), Console(highlight=False))
+    show(describe(answer), answer.to_json() if as_json else None, page=html)
     raise typer.Exit(answer.exit_code)
 
 

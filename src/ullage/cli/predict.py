@@ -1,21 +1,19 @@
 """`ullage predict`: will this script fit on that card?"""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from ullage._errors import UsageError
 from ullage.cli.progress import with_progress
+from ullage.cli.show import show
 from ullage.cli.sizes import size_of
 from ullage.prediction.describe import describe
 from ullage.prediction.ranks import predict_all_ranks
-from ullage.prediction.script import Request
+from ullage.prediction.request import Request, check_output
 from ullage.prediction.script import predict as run_prediction
-from ullage.report.terminal import draw
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -45,6 +43,7 @@ def predict(
     cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,  # noqa: FBT002
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
@@ -67,15 +66,15 @@ def predict(
         context_bytes=size_of(context_size, "--context"),
         cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
         snapshot=snapshot,
+        picture=html is not None,
         echo=output,
     )
+    if html is not None:
+        check_output("--html", html)
     prediction = with_progress(
         lambda tell: (predict_all_ranks if rank == "all" else run_prediction)(request, progress=tell), live=not output
     )
-    if as_json:
-        print(json.dumps(prediction.to_json(), indent=1), flush=True)
-    else:
-        draw(describe(prediction), Console(highlight=False))
+    show(describe(prediction), prediction.to_json() if as_json else None, page=html)
     if prediction.snapshot_error:
         sys.stderr.write(f"error: the snapshot {snapshot} was not written: {prediction.snapshot_error}\n")
         raise typer.Exit(2)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
+from ullage.prediction.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
 from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
 
@@ -19,6 +20,7 @@ def describe(fit: Fit) -> Report:
         subject=f"{script} on {fit.gpu}",
         sentence=_sentence(fit),
         sections=tuple(_sections(fit)),
+        pictures=describe_prediction(best.prediction).pictures if best else (),
     )
 
 

@@ -317,7 +317,11 @@ class Run:
         self._observer.remove()
         self._give_history_back()
         return result | measure(
-            self._journal, self._observer, self._reserved_at_ends, snapshot=self._request["snapshot"]
+            self._journal,
+            self._observer,
+            self._reserved_at_ends,
+            snapshot=self._request["snapshot"],
+            picture=self._request["picture"],
         )
 
 

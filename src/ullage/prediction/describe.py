@@ -6,13 +6,18 @@ from ullage._units import text_of_bytes
 from ullage.prediction.prediction import LineUse, Prediction, Read, Verdict
 from ullage.report.report import (
     Curve,
+    Icicle,
+    Map,
     Meter,
     Part,
+    Picture,
     Quote,
     Remarks,
     Report,
     Section,
     Shares,
+    Stack,
+    Strip,
     Table,
     TableRow,
     Tone,
@@ -23,6 +28,7 @@ _TONES = {Verdict.FITS: Tone.GOOD, Verdict.DOES_NOT_FIT: Tone.BAD, Verdict.UNKNO
 _HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdict.UNKNOWN: "CANNOT BE JUDGED"}
 _LINES_SHOWN = 8
 _READS_SHOWN = 5
+_SEGMENTS_SHOWN = 60
 _PLACE_WIDTH = 34  # characters
 
 
@@ -36,6 +42,7 @@ def describe(prediction: Prediction) -> Report:
         subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
         sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
         sections=tuple(_sections(prediction)),
+        pictures=tuple(_pictures(prediction)),
     )
 
 
@@ -169,6 +176,42 @@ def _ranks(prediction: Prediction) -> Table:
             )
             for rank in prediction.ranks
         ),
+    )
+
+
+def _pictures(prediction: Prediction) -> Iterator[Picture]:
+    picture = prediction.picture
+    if picture is None:
+        return
+    yield Stack(
+        title="Allocated memory over the run, by role",
+        series=tuple((role.replace("_", " "), tuple(values)) for role, values in picture.by_role.items()),
+        marks=tuple(prediction.timeline["step_ends"]),
+        mark_label="end of step",
+    )
+    moment = f"at the peak in step {prediction.peak_step}" if prediction.peak_step else "at the peak"
+    yield Icicle(
+        title=f"What was allocated {moment}: role, module, source line",
+        levels=("role", "module", "line"),
+        leaves=tuple(
+            ((role.replace("_", " "), *module.split("."), line), size, f"{blocks} block{'' if blocks == 1 else 's'}")
+            for role, module, line, size, blocks in picture.tree
+        ),
+    )
+    largest = sorted(picture.segments, key=lambda segment: -int(segment["size"]))
+    shown = largest[:_SEGMENTS_SHOWN]
+    more = f"; {len(largest) - len(shown)} smaller ones are not shown" if len(largest) > len(shown) else ""
+    yield Map(
+        title=f"The allocator's segments {moment}",
+        strips=tuple(
+            Strip(
+                name=f"{segment['address']:#x}",
+                size_bytes=segment["size"],
+                blocks=tuple((offset, size, role.replace("_", " ")) for offset, size, role in segment["blocks"]),
+            )
+            for segment in shown
+        ),
+        remark=f"{len(largest)} segments, largest first; what is empty is cached{more}",
     )
 
 

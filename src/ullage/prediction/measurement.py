@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def measure(
-    journal: Journal, observer: "Observer", reserved_at_ends: Sequence[Sequence[int]], *, snapshot: str | None
+    journal: Journal,
+    observer: "Observer",
+    reserved_at_ends: Sequence[Sequence[int]],
+    *,
+    snapshot: str | None,
+    picture: bool,
 ) -> dict[str, Any]:
     """Say what a run used.
 
@@ -22,6 +27,7 @@ def measure(
         observer: removed.
         reserved_at_ends: for each step's end, the reserved bytes of every card.
         snapshot: where to write PyTorch's memory snapshot.
+        picture: whether what a page draws is wanted too.
     """
     import torch
 
@@ -67,6 +73,13 @@ def measure(
         "cudnn_plans": plans.count,
         "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
     }
+    if picture:
+        highest = int(levels.index[peak])
+        result["picture"] = {
+            "by_role": memory.over_time(levels),
+            "tree": memory.tree_at(highest, observer.module_names),
+            "segments": memory.segments_at(highest, history, entries),
+        }
     if observer.ooms:
         moment = observer.ooms[-1].index
         where = trace.device_out_of_memory(entries, moment)

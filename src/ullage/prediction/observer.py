@@ -46,6 +46,8 @@ class Observer:
         self.read_bytes: Counter[ReadKey] = Counter()
         self.backward_lines: list[tuple[int, Line | None]] = []
         """(journal index, the user's line) of every backward pass."""
+        self.module_names: list[str] = [""]
+        """Names of modules, by the number that stands in the journal; 0: none."""
         self.ooms: list[SeenOom] = []
         """Every time that memory ran out, whether or not the script handled it."""
         # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
@@ -66,6 +68,7 @@ class Observer:
         self._optimizer_steps = 0
         self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._module_numbers: dict[int, int] = {}
         self._roots: dict[int, tuple[int, weakref.ref[nn.Module]]] = {}
         self._undo: list[Callable[[], None]] = []
 
@@ -116,19 +119,31 @@ class Observer:
         """Wrap `nn.Module.__call__`: one more frame a call; PyTorch's global module hooks cost far more."""
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
+        is_compiling = torch.compiler.is_compiling
+        number_of, set_module = self._module_numbers.get, self._journal.set_module
 
         @functools.wraps(original)
         def call(module: nn.Module, /, *arguments: Any, **keywords: Any) -> Any:
             # Only the outermost call of the main thread begins a forward pass: not the replicas of DataParallel, not
             # what checkpointing computes again during the backward pass.
-            if self._in_forward or self._backward_depth or get_ident() != main_thread or torch.compiler.is_compiling():
+            if is_compiling():  # first: what is compiled must not see the rest
+                return original(module, *arguments, **keywords)
+            if self._in_forward and get_ident() == main_thread and (number := number_of(id(module))):
+                outer = set_module(number)
+                try:
+                    return original(module, *arguments, **keywords)
+                finally:
+                    set_module(outer)
+            if self._in_forward or self._backward_depth or get_ident() != main_thread:
                 return original(module, *arguments, **keywords)
             self._before_forward(module, arguments, keywords)
             previous = self._enter(Phase.FORWARD)
             self._in_forward = True
+            set_module(number_of(id(module), 0))
             try:
                 return original(module, *arguments, **keywords)
             finally:
+                set_module(0)
                 self._in_forward = False
                 self._enter(previous)
 
@@ -222,10 +237,19 @@ class Observer:
         step, known = self._roots.get(id(module), (-1, None))
         if step == len(self.step_ends) and known is not None and known() is module:
             return
+        if known is None or known() is not module:
+            self._name_modules(module)
         self._roots[id(module)] = (len(self.step_ends), weakref.ref(module))
         parameters, buffers = owned_by(module)
         self._note_parameters(parameters)
         self._note(Role.BUFFERS, buffers)
+
+    def _name_modules(self, root: nn.Module) -> None:
+        """Give the modules below a root their numbers; a module that is there already keeps its name."""
+        for name, module in root.named_modules(prefix=type(root).__name__):
+            if id(module) not in self._module_numbers:
+                self._module_numbers[id(module)] = len(self.module_names)
+                self.module_names.append(name)
 
     def _note_gradients(self) -> None:
         alive = (reference() for reference in list(self._parameters.values()))

@@ -78,6 +78,18 @@ class Oom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a page draws beside the numbers; sizes in bytes after rounding."""
+
+    by_role: dict[str, list[int]]
+    """Beside each value of the timeline."""
+    tree: list[tuple[str, str, str, int, int]]
+    """At the peak: role, module, source line, bytes, blocks."""
+    segments: list[dict[str, Any]]
+    """At the peak: address, size, and blocks as (offset, bytes, role)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeaks:
     """What one rank of a distributed script needs."""
 
@@ -135,6 +147,8 @@ class Prediction:
     """CUDA functions that were called and answered "not supported"."""
     optimizers_changed: int
     """How many optimizers took the default that was asked for (`Request.optimizer_default`)."""
+    picture: Picture | None
+    """Only where it was asked for; not in the JSON."""
     snapshot_error: str | None
     """Why the snapshot that was asked for could not be written."""
     ended: str
@@ -144,6 +158,7 @@ class Prediction:
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
+        del data["picture"]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
 

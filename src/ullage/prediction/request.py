@@ -39,6 +39,8 @@ class Request:
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
     snapshot: Path | None = None
+    picture: bool = False
+    """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
 
@@ -71,7 +73,8 @@ class Request:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
-        _check_snapshot(self.snapshot)
+        if self.snapshot is not None:
+            check_output("--snapshot", self.snapshot)
         total = self.total_bytes(gpu)
         context = profile_of(gpu.name).context_bytes if self.context_bytes is None else self.context_bytes
         if context >= total:
@@ -97,17 +100,17 @@ class Request:
             "total_memory_bytes": self.total_memory_bytes,
             "context_bytes": self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
             "cudnn_workspace_bytes": self.cudnn_workspace_bytes,
+            "picture": self.picture,
             "snapshot": str(self.snapshot.absolute()) if self.snapshot else None,
         }
 
 
-def _check_snapshot(path: Path | None) -> None:
-    if path is None:
-        return
+def check_output(option: str, path: Path) -> None:
+    """Raise UsageError where a file cannot be written, before anything has run."""
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"the folder of --snapshot {path} does not exist; make it first")
+        raise UsageError(f"the folder of {option} {path} does not exist; make it first")
     if path.is_dir():
-        raise UsageError(f"--snapshot {path} is a folder; expected the name of a file to write")
+        raise UsageError(f"{option} {path} is a folder; expected the name of a file to write")
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"the folder of --snapshot {path} may not be written to by you; choose another")
+        raise UsageError(f"the folder of {option} {path} may not be written to by you; choose another")

@@ -14,7 +14,7 @@ from ullage.emulator.profile import profile_of, workspace_bound_bytes
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.ownership.role import Role
-from ullage.prediction.prediction import LineUse, Oom, Prediction, Read, Step, Verdict, judge
+from ullage.prediction.prediction import LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
 from ullage.prediction.process import Progress, Told, run
 from ullage.prediction.request import Request
 from ullage.tracing.source import is_users
@@ -183,6 +183,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         notes=_notes(request, torch, result, workspaces),
         unwritten=result["unwritten"],
         optimizers_changed=result["optimizers_changed"],
+        picture=Picture(**result["picture"]) if "picture" in result else None,
         snapshot_error=result.get("snapshot_error"),
         ended=outcome["kind"],
         seconds={

@@ -6,6 +6,7 @@ returns plain dicts, which travel to the parent as JSON. Levels are PyTorch's ow
 """
 
 import itertools
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
+_OUTSIDE: Final = {
+    Phase.OTHER: "(outside of modules)",
+    Phase.FORWARD: "(outside of modules)",
+    Phase.BACKWARD: "(backward)",
+    Phase.OPTIMIZER: "(optimizer)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +156,17 @@ def _highest(values: np.ndarray) -> list[int]:
     return [int(values.max())] if len(values) else []
 
 
+def _edges(levels: Levels) -> np.ndarray:
+    bins = min(TIMELINE_BINS, len(levels.index))
+    return np.linspace(0, len(levels.index), bins + 1).astype(int)
+
+
 def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, Any]:
     """The highest allocation in each of `TIMELINE_BINS` equal spans of events, and the bin in which each step ends."""
     if not len(levels.index):
         return {"allocated_bytes": [], "step_ends": []}
-    bins = min(TIMELINE_BINS, len(levels.index))
-    edges = np.linspace(0, len(levels.index), bins + 1).astype(int)
+    edges = _edges(levels)
+    bins = len(edges) - 1
     highest = [int(levels.allocated[low:high].max()) for low, high in itertools.pairwise(edges.tolist())]
     events = np.searchsorted(levels.index, np.asarray(step_ends, int), side="right")
     ends = np.clip(np.searchsorted(edges, events, side="left") - 1, 0, bins - 1)
@@ -250,3 +262,76 @@ class Memory:
             started = [line for index, line in self.backward_lines if index < block.index]
             return started[-1] if started else None
         return None
+
+    def over_time(self, levels: Levels) -> dict[str, Any]:
+        """Bytes by role at the highest moment of each span of the timeline, and which events those are."""
+        edges = _edges(levels)
+        moments = [
+            int(levels.index[low + int(levels.allocated[low:high].argmax())])
+            for low, high in itertools.pairwise(edges.tolist())
+        ]
+        here = np.flatnonzero(self.lives.entries["device"] == self.device)
+        names = np.array([self.roles[block].value for block in here])
+        by_role = {}
+        for role in Role:
+            mine = here[names == role.value]
+            if not len(mine):
+                continue
+            sizes = self.lives.entries["size"][mine]
+            by_role[role.value] = [
+                int(sizes[(self.lives.born[mine] <= moment) & (self.lives.died[mine] > moment)].sum())
+                for moment in moments
+            ]
+        return by_role
+
+    def tree_at(self, moment: int, module_names: Sequence[str]) -> list[list[Any]]:
+        """What was alive just after `moment`, as rows: role, module, source line, bytes (after rounding), blocks."""
+        rows: Counter[tuple[str, str, str]] = Counter()
+        counts: Counter[tuple[str, str, str]] = Counter()
+        modules = self.lives.entries["module"]
+        by_born = {int(born): number for number, born in enumerate(self.lives.born.tolist())}
+        for block in blocks_at(moment, self.lives, self.roles, device=self.device):
+            line = self._line_of(block)
+            module = module_names[int(modules[by_born[block.index]])] or _OUTSIDE[block.phase]
+            key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
+            rows[key] += block.size_bytes
+            counts[key] += 1
+        return [[*key, size, counts[key]] for key, size in rows.most_common()]
+
+    def segments_at(self, moment: int, history: Sequence[Mapping[str, Any]], entries: Entries) -> list[dict[str, Any]]:
+        """The segments that the allocator held just after `moment`, with their live blocks, by address.
+
+        Segments come from PyTorch's history, which is in the allocator's order: the events before the allocation that
+        is the last one up to `moment`. Pages of an expandable segment that lie side by side are one.
+        """
+        allocations = np.flatnonzero((entries["kind"] == Kind.ALLOC) & (entries["device"] == self.device))
+        wanted = int(np.searchsorted(allocations, moment, side="right"))
+        known = sum(event["action"] == "alloc" for event in history)
+        wanted -= len(allocations) - known  # of a history that lost its beginning
+        held: dict[int, tuple[int, bool]] = {}
+        for event in history:
+            action = event["action"]
+            if action == "alloc":
+                wanted -= 1
+                if wanted < 0:
+                    break
+            elif action in ("segment_alloc", "segment_map"):
+                held[event["addr"]] = event["size"], action == "segment_map"
+            elif action in ("segment_free", "segment_unmap"):
+                held.pop(event["addr"], None)
+        segments: list[dict[str, Any]] = []
+        before_is_mapped = False
+        for address, (size, is_mapped) in sorted(held.items()):
+            if is_mapped and before_is_mapped and segments[-1]["address"] + segments[-1]["size"] == address:
+                segments[-1]["size"] += size
+            else:
+                segments.append({"address": address, "size": size, "blocks": []})
+            before_is_mapped = is_mapped
+        starts = [segment["address"] for segment in segments]
+        for block in blocks_at(moment, self.lives, self.roles, device=self.device):
+            at = bisect_right(starts, block.address) - 1
+            if at >= 0 and block.address < starts[at] + segments[at]["size"]:
+                segments[at]["blocks"].append([block.address - starts[at], block.size_bytes, block.role.value])
+        for segment in segments:
+            segment["blocks"].sort()
+        return segments

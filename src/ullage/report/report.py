@@ -97,11 +97,56 @@ Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Levels in bytes that lie on each other over time: (label, values) from below, with marks (positions)."""
+
+    title: str
+    series: tuple[tuple[str, tuple[int, ...]], ...]
+    marks: tuple[int, ...]
+    mark_label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Icicle:
+    """A tree of bytes: each leaf with the names on the way to it, its size and a remark."""
+
+    title: str
+    levels: tuple[str, ...]
+    """What the names on each level are."""
+    leaves: tuple[tuple[tuple[str, ...], int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """One piece of memory: its name, its bytes, and what lies in it as (offset, bytes, label)."""
+
+    name: str
+    size_bytes: int
+    blocks: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Pieces of memory, the largest first, drawn to scale."""
+
+    title: str
+    strips: tuple[Strip, ...]
+    remark: str = ""
+
+
+Picture = Stack | Icicle | Map
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A headline with its tone, one sentence, and sections in the order in which they are read."""
+    """A headline with its tone, one sentence, and sections in the order in which they are read.
+
+    Pictures are for a page; a terminal leaves them out.
+    """
 
     headline: str
     tone: Tone
     subject: str
     sentence: str
     sections: tuple[Section, ...]
+    pictures: tuple[Picture, ...] = ()

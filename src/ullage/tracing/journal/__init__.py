@@ -32,7 +32,7 @@ ENTRY: Final = np.dtype(
         ("phase", "<u2"),
         ("flags", "<u2"),
         ("stack", "<u4"),
-        ("unused", "<u4"),
+        ("module", "<u4"),
     ]
 )
 GRAD_ENABLED: Final = 1
@@ -76,6 +76,8 @@ def _library() -> ctypes.CDLL:
     library.journal_read.restype = ctypes.c_uint64
     library.journal_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
     library.journal_set_phase.argtypes = [ctypes.c_uint16]
+    library.journal_set_module.argtypes = [ctypes.c_uint32]
+    library.journal_set_module.restype = ctypes.c_uint32
     library.journal_set_read_callback.argtypes = [_READ_CALLBACK]
     return library
 
@@ -87,6 +89,7 @@ class Journal:
         library = _library()
         self.length: Callable[[], int] = library.journal_length
         self.set_phase: Callable[[int], None] = library.journal_set_phase
+        self.set_module: Callable[[int], int] = library.journal_set_module
         self._mark = library.journal_mark
         self._library = library
         self._callback: Any = None

@@ -17,6 +17,7 @@ static struct journal_entry *chunks[CHUNKS];
 static uint64_t length, lost;
 static atomic_bool is_open;
 static atomic_uint_least16_t phase;
+static atomic_uint_least32_t module;
 static pthread_t opener;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(journal_read_callback) read_callback;
@@ -70,7 +71,8 @@ static uint16_t current_flags(void) {
 static uint64_t append_now(uint16_t kind, uint64_t address, int64_t size, int64_t allocated, int64_t reserved, int device) {
   return append((struct journal_entry){.address = address, .size = size, .allocated = allocated, .reserved = reserved,
                                        .kind = kind, .device = (int16_t)device, .phase = atomic_load(&phase),
-                                       .flags = current_flags(), .stack = kind == JOURNAL_ALLOC ? stacks_here() : 0});
+                                       .flags = current_flags(), .stack = kind == JOURNAL_ALLOC ? stacks_here() : 0,
+                                       .module = pthread_equal(pthread_self(), opener) ? atomic_load(&module) : 0});
 }
 
 /* c10::Device is two bytes, passed in one register: type, index. */
@@ -106,6 +108,8 @@ void journal_workspace(const void *address, size_t size, int device) {
 uint64_t journal_mark(uint64_t number) { return append_now(JOURNAL_MARK, number, 0, 0, 0, -1); }
 
 void journal_set_phase(uint16_t value) { atomic_store(&phase, value); }
+
+uint32_t journal_set_module(uint32_t value) { return atomic_exchange(&module, value); }
 
 /* ---- values read back */
 

@@ -31,7 +31,7 @@ struct journal_entry {
   uint16_t phase;     /* as set by journal_set_phase */
   uint16_t flags;     /* bit 0: grad mode was on; bit 1: not the thread that opened the journal */
   uint32_t stack;     /* of an allocation: the node of the Python stack that asked (see stacks.h); 0: none */
-  uint32_t unused;
+  uint32_t module;    /* as set by journal_set_module */
 };
 
 /* Called when a value is read back from the card; ops: names of the ATen ops on the native stack, outermost
@@ -47,6 +47,8 @@ ULLAGE_API uint64_t journal_read(uint64_t start, uint64_t count, struct journal_
 ULLAGE_API uint64_t journal_lost(void);
 ULLAGE_API uint64_t journal_mark(uint64_t number);
 ULLAGE_API void journal_set_phase(uint16_t phase);
+/* Says in which module the opener's thread is; returns what was set before. Entries of other threads carry 0. */
+ULLAGE_API uint32_t journal_set_module(uint32_t module);
 ULLAGE_API void journal_set_read_callback(journal_read_callback callback);
 
 /* For the emulated libraries. */

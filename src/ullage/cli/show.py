@@ -1,0 +1,39 @@
+"""Show an answer: as JSON, or as a report on the terminal; and as a page beside either."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ullage.report.report import Report
+from ullage.report.terminal import draw
+
+
+def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None) -> None:
+    """Print a report, or its answer as JSON, and write the page that was asked for.
+
+    Raises:
+        OSError: the page cannot be written; nothing of it is left.
+    """
+    if answer is None:
+        draw(report, Console(highlight=False))
+    else:
+        print(json.dumps(answer, indent=1), flush=True)
+    if page is not None:
+        from ullage.report.page import draw_page  # its template engine is not for those who do not ask
+
+        write_whole(page, draw_page(report))
+        sys.stderr.write(f"ullage: wrote {page}\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""Draw a report as one page that needs no network: text and pictures from the same object as the terminal's.
+
+Everything is inside the file: the style, the script, and plotly.js, which draws what can be hovered and zoomed.
+"""
+
+import json
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ullage._units import text_of_bytes
+from ullage.report.report import Picture, Report, Section
+
+
+def draw_page(report: Report) -> str:
+    """Return the report as HTML."""
+    own = files(__package__)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            sections=[(_kind(section), section) for section in report.sections],
+            pictures=[_kind(picture) for picture in report.pictures],
+            data=_embedded([{"kind": _kind(picture), **asdict(picture)} for picture in report.pictures]),
+            style=Markup((own / "page.css").read_text()),
+            script=Markup((own / "page.js").read_text()),
+            plotly=Markup(_plotly()) if report.pictures else None,
+        )
+    )
+
+
+def _kind(thing: Section | Picture) -> str:
+    return type(thing).__name__.lower()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["size"] = text_of_bytes
+    return environment
+
+
+def _embedded(data: Any) -> Markup:
+    """JSON inside a script element: a file's name may hold `</script>`."""
+    return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026"))
+
+
+def _plotly() -> str:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
