@@ -26,7 +26,8 @@ const box = first.querySelector(".nsewdrag").getBoundingClientRect();
 const at = (kind, x, y) => {
   const there = {clientX: box.x + x * box.width, clientY: box.y + y * box.height};
   const target = kind === "mousedown" ? ".nsewdrag" : ".dragcover";
-  (document.querySelector(target) || document).dispatchEvent(new MouseEvent(kind, {bubbles: true, buttons: 1, ...there}));
+  const event = new MouseEvent(kind, {bubbles: true, buttons: 1, ...there});
+  (document.querySelector(target) || document).dispatchEvent(event);
 };
 at("mousedown", 0.2, 0.2);
 at("mousemove", 0.6, 0.7);
