@@ -128,6 +128,23 @@ def test_an_end_without_a_step_is_told(predict: Predict, workplace: Path, how: s
     assert all(file.read_text() == "" for file in workplace.glob("file*"))
 
 
+def test_what_grows_is_told_with_the_line_that_allocates_it(predict: Predict) -> None:
+    """More steps than three are run where they do not settle; --steps means what it says."""
+    ended = predict("grows.py", "--json")
+    assert ended.code == 0, ended.error
+    growth = ended.json["growth"]
+    steps = ended.json["steps"]
+    assert len(steps) == 9
+    assert growth["bytes_per_step"] == steps[-1]["end_allocated_bytes"] - steps[-2]["end_allocated_bytes"]
+    assert growth["bytes_per_step"] >= 2048 * 1024 * 4
+    assert growth["line"] in (line_of("grows.py", "hidden = "), line_of("grows.py", "losses.append"))
+    assert not ended.json["settled"]
+    text = predict("grows.py", "--steps", "4")
+    assert "grows by 16.0 MiB a step, allocated at " in text.out
+    assert "grows.py:" in text.out
+    assert predict("train.py", "--json").json["growth"] is None
+
+
 def test_without_an_optimizer_the_run_goes_to_its_end(predict: Predict) -> None:
     """The whole run counts as one step, and the reader is told."""
     ended = predict("no_optimizer.py", "--json")

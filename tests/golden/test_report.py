@@ -61,6 +61,7 @@ FITS = Prediction(
     workspace_bound_bytes=100 * MIB,
     interval_bytes=(ALLOCATED + 800 * MIB, ALLOCATED + 1400 * MIB),
     settled=True,
+    growth=None,
     peak_step=2,
     steps=[
         Step(

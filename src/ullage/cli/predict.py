@@ -15,6 +15,8 @@ from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import Request, check_output
 from ullage.prediction.script import predict as run_prediction
 
+_STEPS: Final = 3
+_MORE_STEPS: Final = 6
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
     "ullage predict train.py --gpu 'RTX 3060'\n\n"
@@ -29,7 +31,9 @@ def predict(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="Your training script; options that ullage does not know go to it.")],
     gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
-    steps: Annotated[int, typer.Option(help="Stop after this many optimizer steps.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="Stop after this many optimizer steps. [default: 3, and up to 6 more to settle]")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Stop after this time, whatever happened.")] = 300.0,
     arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
     count: Annotated[int, typer.Option(help="How many such cards the script sees.")] = 1,
@@ -59,7 +63,8 @@ def predict(
         count=count,
         world_size=world_size,
         rank=_rank(rank),
-        steps=steps,
+        steps=_STEPS if steps is None else steps,
+        more_steps=_MORE_STEPS if steps is None else 0,
         seconds=seconds,
         alloc_conf=alloc_conf,
         total_memory_bytes=size_of(total_memory, "--total-memory"),

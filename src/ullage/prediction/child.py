@@ -251,9 +251,21 @@ class Run:
             ]
         )
         self._channel.tell("step", step=number)
-        if number >= self._request["steps"] and not self._is_over:
+        wanted, most = self._request["steps"], self._request["steps"] + self._request["more_steps"]
+        if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
             self._finish({"kind": "steps"})
             raise StopScript
+
+    def _has_settled(self) -> bool:
+        from ullage.prediction import trace
+
+        entries, observer = self._journal.entries(), self._observer
+        device = trace.busiest_device(entries)
+        if device is None or observer is None:
+            return True
+        levels = trace.levels_of(entries, device)
+        reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
+        return trace.is_settled(trace.steps_of(levels, observer.step_ends, reserved, [], len(entries)))
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:

@@ -218,6 +218,10 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
 def _settling(prediction: Prediction) -> str:
     if prediction.ended == "oom":
         return ""
+    if prediction.growth is not None:
+        growth = prediction.growth
+        place = f", allocated at {Line(growth.file, growth.line)}" if growth.file and growth.line else ""
+        return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}"
     if prediction.settled:
         return "; the peak has settled"
     more = "run more with --steps" if prediction.ended == "steps" else "the script ended before it could"

@@ -73,6 +73,15 @@ def measure(
         "cudnn_plans": plans.count,
         "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
     }
+    ends = observer.step_ends
+    result["settled"] = trace.is_settled(result["steps"])
+    if growth := trace.growth_of(result["steps"]):
+        line = memory.kept_since(ends[-4], ends[-2], ends[-1])
+        result["growth"] = {
+            "bytes_per_step": growth,
+            "file": line.file if line else None,
+            "line": line.line if line else None,
+        }
     if picture:
         highest = int(levels.index[peak])
         result["picture"] = {

@@ -78,6 +78,15 @@ class Oom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What every one of the last steps left behind, and the user's line that allocated most of it."""
+
+    bytes_per_step: int
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """What a page draws beside the numbers; sizes in bytes after rounding."""
 
@@ -128,6 +137,8 @@ class Prediction:
     interval_bytes: tuple[int, int]
     """What the driver would say is used at the peak: low, high."""
     settled: bool
+    growth: Growth | None
+    """Where every step leaves more behind than the one before."""
     peak_step: int | None
     """The step that set the allocated peak."""
     steps: list[Step]

@@ -30,6 +30,8 @@ class Request:
     """Run as one rank of so many, in one process; None: as a script that is started alone."""
     rank: int = 0
     steps: int = 3
+    more_steps: int = 0
+    """How many more to run while the peaks of the steps have not settled."""
     seconds: float = 300.0
     """For the script, the import of torch not counted."""
     alloc_conf: str | None = None
@@ -95,6 +97,7 @@ class Request:
             "world_size": self.world_size,
             "rank": self.rank,
             "steps": self.steps,
+            "more_steps": self.more_steps,
             "alloc_conf": self.alloc_conf,
             "optimizer_default": self.optimizer_default,
             "total_memory_bytes": self.total_memory_bytes,

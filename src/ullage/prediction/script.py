@@ -14,7 +14,7 @@ from ullage.emulator.profile import profile_of, workspace_bound_bytes
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.ownership.role import Role
-from ullage.prediction.prediction import LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
+from ullage.prediction.prediction import Growth, LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
 from ullage.prediction.process import Progress, Told, run
 from ullage.prediction.request import Request
 from ullage.tracing.source import is_users
@@ -170,7 +170,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         headroom_bytes=total - reserved - context,
         workspace_bound_bytes=workspaces,
         interval_bytes=(low, high),
-        settled=_settled(complete),
+        settled=result.get("settled", False),
+        growth=Growth(**result["growth"]) if "growth" in result else None,
         peak_step=next((step.step for step in steps if step.peak_allocated_bytes == allocated), None),
         steps=steps,
         roles=result["peak"]["roles"] if used else dict.fromkeys(Role, 0),
@@ -191,17 +192,6 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
             "import": round(result["import_seconds"], 3),
             **{f"step_{number + 1}": value for number, value in enumerate(result["step_seconds"])},
         },
-    )
-
-
-def _settled(complete: list[Step]) -> bool:
-    """Whether the last step reserved no more than the one before, and allocated no more than 0.1 % more."""
-    if len(complete) < 2:
-        return False
-    before, last = complete[-2:]
-    return (
-        last.peak_reserved_bytes <= before.peak_reserved_bytes
-        and last.peak_allocated_bytes <= before.peak_allocated_bytes * 1.001
     )
 
 

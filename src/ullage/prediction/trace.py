@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ullage._units import MIB
 from ullage.ownership.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import Entries, Kind, Phase
 from ullage.tracing.journal.stacks import Stacks
@@ -152,6 +153,26 @@ def steps_of(
     return steps
 
 
+def is_settled(steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last complete step needed no more than the one before: 0.1 % of allocated, 1 MiB left behind."""
+    complete = [step for step in steps if step["complete"]]
+    if len(complete) < 2:
+        return False
+    before, last = complete[-2:]
+    return bool(
+        last["peak_reserved_bytes"] <= before["peak_reserved_bytes"]
+        and last["peak_allocated_bytes"] <= before["peak_allocated_bytes"] * 1.001
+        and last["end_allocated_bytes"] < before["end_allocated_bytes"] + MIB
+    )
+
+
+def growth_of(steps: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes by which every one of the last three complete steps left more behind, on average; 0: they do not grow."""
+    ends = [step["end_allocated_bytes"] for step in steps if step["complete"]][-4:]
+    more = [after - before for before, after in itertools.pairwise(ends)]
+    return sum(more) // 3 if len(more) == 3 and min(more) > 0 else 0
+
+
 def _highest(values: np.ndarray) -> list[int]:
     return [int(values.max())] if len(values) else []
 
@@ -255,11 +276,14 @@ class Memory:
         return peaks
 
     def _line_of(self, block: Block) -> Line | None:
-        line = self.requests.line_of(block.index)
+        return self._line_at(block.index, block.phase)
+
+    def _line_at(self, born: int, phase: Phase) -> Line | None:
+        line = self.requests.line_of(born)
         if line is not None:
             return line
-        if block.phase is Phase.BACKWARD:  # the autograd thread has no Python frames; the call of backward() has
-            started = [line for index, line in self.backward_lines if index < block.index]
+        if phase is Phase.BACKWARD:  # the autograd thread has no Python frames; the call of backward() has
+            started = [line for index, line in self.backward_lines if index < born]
             return started[-1] if started else None
         return None
 
@@ -283,6 +307,17 @@ class Memory:
                 for moment in moments
             ]
         return by_role
+
+    def kept_since(self, start: int, border: int, end: int) -> Line | None:
+        """The line of whose blocks, born between `start` and `border`, most bytes are alive just after `end`."""
+        lives = self.lives
+        kept = (lives.born > start) & (lives.born <= border) & (lives.died > end)
+        sizes: Counter[Line | None] = Counter()
+        for number in np.flatnonzero(kept & (lives.entries["device"] == self.device)).tolist():
+            phase = Phase(int(lives.entries["phase"][number]))
+            line = self._line_at(int(lives.born[number]), phase)
+            sizes[line] += int(lives.entries["size"][number])
+        return sizes.most_common(1)[0][0] if sizes else None
 
     def tree_at(self, moment: int, module_names: Sequence[str]) -> list[list[Any]]:
         """What was alive just after `moment`, as rows: role, module, source line, bytes (after rounding), blocks."""

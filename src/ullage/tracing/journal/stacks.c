@@ -18,10 +18,12 @@ static void *(*thread_state)(void);                    /* PyGILState_GetThisThre
 static int (*line_of_address)(void *code, int offset); /* PyCode_Addr2Line */
 static intptr_t (*text_length)(void *text);            /* PyUnicode_GetLength */
 static uint32_t (*text_character)(void *text, intptr_t index); /* PyUnicode_ReadChar */
+static int64_t (*hash_of)(void *object);                       /* PyObject_Hash, of str and bytes only */
 
-/* One place in the tree of calls. The code object's line table tells it from a later one at the same address. */
+/* One place in the tree of calls. `identity` tells a code object from a later one at the same address. */
 struct place {
-  const char *code, *linetable;
+  const char *code;
+  uint64_t identity;
   uint32_t parent, offset;
 };
 
@@ -32,6 +34,24 @@ static uint32_t *slots; /* open addressing over `places`: twice as many */
 static uint32_t count = 1, capacity;
 
 static void *pointer_at(const void *base, int32_t offset) { return *(void **)((const char *)base + offset); }
+
+/* ---- code objects */
+
+/* str and bytes keep their hash beside their length: PyASCIIObject.hash, PyBytesObject.ob_shash; -1: not asked for yet. */
+enum { HASH = 24 };
+
+static uint64_t hash_in(void *object) {
+  int64_t known = *(int64_t *)((char *)object + HASH);
+  return (uint64_t)(known != -1 ? known : hash_of(object));
+}
+
+/* From what the code object says, not from where it says it: memory of a dead one is used again. */
+static uint64_t identity_of(const char *code) {
+  uint64_t identity = *(const uint32_t *)(code + layout.code_firstlineno);
+  identity = identity * 0x9e3779b97f4a7c15u ^ hash_in(pointer_at(code, layout.code_filename));
+  identity = identity * 0xbf58476d1ce4e5b9u ^ hash_in(pointer_at(code, layout.code_qualname));
+  return identity * 0x94d049bb133111ebu ^ hash_in(pointer_at(code, layout.code_linetable));
+}
 
 /* ---- texts */
 
@@ -62,7 +82,7 @@ static uint32_t *slot_of(const struct place *place) {
   uint32_t mask = capacity * 2 - 1;
   for (uint32_t i = (uint32_t)(hash >> 32) & mask;; i = (i + 1) & mask) {
     const struct place *known = &places[slots[i]];
-    if (!slots[i] || (known->code == place->code && known->linetable == place->linetable &&
+    if (!slots[i] || (known->code == place->code && known->identity == place->identity &&
                       known->parent == place->parent && known->offset == place->offset))
       return &slots[i];
   }
@@ -109,7 +129,7 @@ uint32_t stacks_here(void) {
     const char *code = (const char *)((uintptr_t)pointer_at(frame, layout.frame_code) & ~(uintptr_t)7);
     const char *instruction = pointer_at(frame, layout.frame_instruction);
     stack[depth++] = (struct place){.code = code,
-                                    .linetable = pointer_at(code, layout.code_linetable),
+                                    .identity = identity_of(code),
                                     .offset = (uint32_t)(instruction - (code + layout.code_instructions))};
   }
   uint32_t node = 0;
@@ -130,7 +150,8 @@ bool stacks_follow(const struct stacks_layout *wanted) {
   *(void **)&line_of_address = dlsym(RTLD_DEFAULT, "PyCode_Addr2Line");
   *(void **)&text_length = dlsym(RTLD_DEFAULT, "PyUnicode_GetLength");
   *(void **)&text_character = dlsym(RTLD_DEFAULT, "PyUnicode_ReadChar");
-  bool is_possible = thread_state && line_of_address && text_length && text_character;
+  *(void **)&hash_of = dlsym(RTLD_DEFAULT, "PyObject_Hash");
+  bool is_possible = thread_state && line_of_address && text_length && text_character && hash_of;
   atomic_store_explicit(&is_following, is_possible, memory_order_release);
   return is_possible;
 }

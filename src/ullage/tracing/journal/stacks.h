@@ -22,7 +22,8 @@ struct stacks_layout {
   int32_t frame_instruction;
   int32_t frame_owner;
   int32_t first_inner_owner; /* frames with this owner or a higher one belong to the interpreter, not to a program */
-  int32_t code_filename;     /* in PyCodeObject, as the next three */
+  int32_t code_firstlineno;  /* in PyCodeObject, as the next four */
+  int32_t code_filename;
   int32_t code_qualname;
   int32_t code_linetable;
   int32_t code_instructions;

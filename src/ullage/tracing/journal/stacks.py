@@ -25,7 +25,7 @@ class _Layout(ctypes.Structure):
         for name in (
             *("thread_frame", "cframe_frame"),
             *("frame_code", "frame_previous", "frame_instruction", "frame_owner", "first_inner_owner"),
-            *("code_filename", "code_qualname", "code_linetable", "code_instructions"),
+            *("code_firstlineno", "code_filename", "code_qualname", "code_linetable", "code_instructions"),
         )
     )
 
@@ -45,11 +45,11 @@ class _Node(ctypes.Structure):
 # cpython/pystate.h (PyThreadState, _PyCFrame), internal/pycore_frame.h or pycore_interpframe_structs.h
 # (_PyInterpreterFrame, enum _frameowner), cpython/code.h (PyCodeObject).
 _LAYOUTS: Final = {
-    (3, 11): _Layout(56, 8, 32, 48, 56, 69, 3, 112, 128, 136, 184),
-    (3, 12): _Layout(56, 0, 0, 8, 56, 70, 3, 112, 128, 136, 192),
-    (3, 13): _Layout(72, -1, 0, 8, 56, 70, 3, 112, 128, 136, 200),
-    (3, 14): _Layout(72, -1, 0, 8, 56, 74, 3, 112, 128, 136, 208),
-    (3, 15): _Layout(72, -1, 0, 8, 56, 74, 3, 112, 128, 136, 208),
+    (3, 11): _Layout(56, 8, 32, 48, 56, 69, 3, 72, 112, 128, 136, 184),
+    (3, 12): _Layout(56, 0, 0, 8, 56, 70, 3, 68, 112, 128, 136, 192),
+    (3, 13): _Layout(72, -1, 0, 8, 56, 70, 3, 68, 112, 128, 136, 200),
+    (3, 14): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 208),
+    (3, 15): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 208),
 }
 
 
