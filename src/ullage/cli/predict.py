@@ -10,6 +10,7 @@ from ullage._errors import UsageError
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.sizes import size_of
+from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.describe import describe
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import Request, check_output
@@ -48,6 +49,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
+    beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile once more without.")] = True,  # noqa: FBT002
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,  # noqa: FBT002
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
@@ -76,9 +78,8 @@ def predict(
     )
     if html is not None:
         check_output("--html", html)
-    prediction = with_progress(
-        lambda tell: (predict_all_ranks if rank == "all" else run_prediction)(request, progress=tell), live=not output
-    )
+    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else run_prediction
+    prediction = with_progress(lambda tell: work(request, progress=tell), live=not output)
     show(describe(prediction), prediction.to_json() if as_json else None, page=html)
     if prediction.snapshot_error:
         sys.stderr.write(f"error: the snapshot {snapshot} was not written: {prediction.snapshot_error}\n")

@@ -85,6 +85,8 @@ class Run:
         )
         if request["world_size"]:
             lone_rank.announce(request["rank"], request["world_size"])
+        if request["eager"]:  # the newer and the older name of the same switch
+            os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
         self._journal.open()
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()

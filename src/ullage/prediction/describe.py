@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
-from ullage.prediction.prediction import LineUse, Prediction, Read, Verdict
+from ullage.prediction.prediction import LineUse, Peaks, Prediction, Read, Verdict
 from ullage.report.report import (
     Curve,
     Icicle,
@@ -56,6 +56,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _roles(moment, roles)
         yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
+    if prediction.eager is not None:
+        yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:
         yield _ranks(prediction)
     if prediction.reads:
@@ -155,6 +157,29 @@ def _over_time(prediction: Prediction) -> Curve:
         marks=tuple(prediction.timeline["step_ends"]),
         mark_label="below: where each step ends",
         remark=f"peak by step  {told}{_settling(prediction)}" if complete else "",
+    )
+
+
+def _beside_eager(prediction: Prediction, eager: Peaks) -> Table:
+    graphs = prediction.compiled_graphs
+    runs = ((f"compiled, {graphs} graph{'' if graphs == 1 else 's'}", prediction), ("eager", eager))
+    most = max(run.peak_reserved_bytes for _, run in runs) or 1
+    return Table(
+        title="With torch.compile, and with it switched off",
+        columns=("run", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    name,
+                    text_of_bytes(run.peak_allocated_bytes),
+                    text_of_bytes(run.peak_reserved_bytes),
+                    run.verdict.value,
+                ),
+                tone=_TONES[run.verdict],
+                share=run.peak_reserved_bytes / most,
+            )
+            for name, run in runs
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """The result of a run, put together in the script's process as plain data for the parent."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ def measure(
         "unwritten": library.unwritten_functions(),
         "reads": _reads(observer),
         "lost_entries": journal.lost(),
+        "compiled_graphs": _compiled_graphs(),
         "architectures": torch.cuda.get_arch_list(),
     }
     if device is None:
@@ -99,6 +101,12 @@ def measure(
     if snapshot:
         result["snapshot_error"] = write_snapshot(Path(snapshot))
     return result
+
+
+def _compiled_graphs() -> int:
+    """The graphs that Dynamo made, by its own count (torch._dynamo.utils.counters, torch 2.8 to 2.15)."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
 def _reads(observer: "Observer") -> list[dict[str, Any]]:

@@ -99,13 +99,19 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankPeaks:
-    """What one rank of a distributed script needs."""
+class Peaks:
+    """What another run of the script needs."""
 
-    rank: int
     verdict: Verdict
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeaks(Peaks):
+    """What one rank of a distributed script needs."""
+
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +162,10 @@ class Prediction:
     """What the reader has to know to trust the numbers."""
     unwritten: dict[str, int]
     """CUDA functions that were called and answered "not supported"."""
+    compiled_graphs: int
+    """How many graphs torch.compile made."""
+    eager: Peaks | None
+    """The same script with torch.compile switched off, where that was run too."""
     optimizers_changed: int
     """How many optimizers took the default that was asked for (`Request.optimizer_default`)."""
     picture: Picture | None

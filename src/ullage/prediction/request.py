@@ -40,6 +40,8 @@ class Request:
     total_memory_bytes: int | None = None
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
+    eager: bool = False
+    """With torch.compile switched off."""
     snapshot: Path | None = None
     picture: bool = False
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
@@ -99,6 +101,7 @@ class Request:
             "steps": self.steps,
             "more_steps": self.more_steps,
             "alloc_conf": self.alloc_conf,
+            "eager": self.eager,
             "optimizer_default": self.optimizer_default,
             "total_memory_bytes": self.total_memory_bytes,
             "context_bytes": self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),

@@ -1,0 +1,31 @@
+"""torch.compile on the emulated card: Inductor and Triton compile for it, CUDA graphs are captured and replayed."""
+
+import pytest
+
+from .conftest import Predict
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_compiled_script_stands_beside_itself_without(predict: Predict, mode: str) -> None:
+    ended = predict("compiles.py", mode, "--json")
+    assert ended.code == 0, ended.error
+    answer = ended.json
+    assert answer["compiled_graphs"] == 1
+    assert answer["unwritten"] == {}
+    alone = predict("compiles.py", mode, "--json", "--no-beside-eager", TORCH_COMPILE_DISABLE="1").json
+    assert alone["compiled_graphs"] == 0
+    assert alone["eager"] is None
+    assert answer["eager"] == {
+        "verdict": "fits",
+        "peak_allocated_bytes": alone["peak_allocated_bytes"],
+        "peak_reserved_bytes": alone["peak_reserved_bytes"],
+    }
+    # Fusion saves activations: GELU's input is computed again, not kept.
+    assert answer["peak_allocated_bytes"] < alone["peak_allocated_bytes"]
+
+
+def test_the_report_shows_both(predict: Predict) -> None:
+    ended = predict("compiles.py", "default")
+    assert ended.code == 0, ended.error
+    assert "With torch.compile, and with it switched off" in ended.out
+    assert "compiled, 1 graph" in ended.out
