@@ -13,7 +13,7 @@ OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint truth cuda12 bench pictures symbols clean
+.PHONY: help setup test lint truth cuda12 versions bench gpu pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -43,8 +43,14 @@ cuda12:  ## Run the tests of the emulated card on torch 2.8, whose build is for 
 	tools/environment.sh 2.8.0 $(call environment,2.8.0)
 	$(call environment,2.8.0)/bin/python -m pytest -n $(JOBS) tests/emulated/test_torch.py tests/emulated/test_card.py
 
+versions: setup  ## Run the tests of the emulated card on torch 2.8 to 2.15, and write docs/versions.md (slow: downloads seven).
+	tools/versions.sh $(CACHE)
+
 bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 past one.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
+
+gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
+	$(PYTHON) benchmarks/real_card.py measure "benchmarks/real/$$($(PYTHON) -c 'import torch; print(torch.cuda.get_device_name().replace(" ", "-") + "-" + torch.__version__)').json"
 
 pictures: setup  ## Make the README's picture from a real run.
 	$(OLDEST_ENV)/bin/python tools/pictures.py

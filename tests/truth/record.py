@@ -16,7 +16,7 @@ RECORDS: Final = Path(__file__).with_name("records.jsonl.gz")
 CONTEXT_BYTES: Final = 512 << 20
 """The CUDA context of every recorded card."""
 
-_NEEDED_BY: Final = {
+NEEDED_BY: Final = {
     "torchvision": ("mobilenet_v2_b32", "resnet18_b64_sgd", "resnet50_b32_sgd", "vit_b16_b32_fp32"),
     "transformers": (
         "bert_b16_t128_bf16",
@@ -67,7 +67,7 @@ class Record:
     @property
     def missing_package(self) -> str | None:
         """The package that the workload needs and that is not installed, None if nothing is missing."""
-        needed = (package for package, names in _NEEDED_BY.items() if self.name in names)
+        needed = (package for package, names in NEEDED_BY.items() if self.name in names)
         return next((package for package in needed if importlib.util.find_spec(package) is None), None)
 
     def peak(self, counter: str) -> int:

@@ -1,0 +1,185 @@
+"""A real card beside the emulated one: `make gpu` where there is a GPU.
+
+    real_card.py measure FILE.json [--emulate CARD]   on a machine with a card; needs torch only, no network
+    real_card.py compare FILE.json                    on any machine: the same emulated; exit 1 where they differ
+    real_card.py profile FILE.json                    print the profile (emulator/profiles/*.toml) that the file makes
+
+The workloads are those of tests/truth. Every one runs in a process of its own. Where cuDNN chooses a workspace,
+reserved memory may differ; every difference is listed. `--emulate` takes an emulated card in place of the real one, to
+try this file.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+STEPS = 3
+MIB = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["measure", "compare", "profile", "one", "context"])
+    parser.add_argument("name")
+    parser.add_argument("--emulate", default="")
+    parser.add_argument("--total", type=int)
+    parser.add_argument("--only", default="", help="workloads that have this in their name")
+    options = parser.parse_args()
+    if options.what == "measure":
+        measure(Path(options.name), options.emulate, options.only)
+    elif options.what == "compare":
+        sys.exit(compare(json.loads(Path(options.name).read_text())))
+    elif options.what == "profile":
+        print(profile(json.loads(Path(options.name).read_text())), end="")
+    else:
+        if options.emulate:
+            import ullage
+
+            ullage.emulate(options.emulate, total_memory_bytes=options.total)
+        print("@" + json.dumps(one(options.name) if options.what == "one" else context()))
+
+
+def child(*arguments: str) -> dict[str, Any]:
+    """Run this file in a new process and return its answer; a failure is an answer too."""
+    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1:]}
+    return json.loads(done.stdout.rsplit("@", 1)[1])
+
+
+def measure(path: Path, emulated: str, part: str) -> None:
+    """Measure every workload and the context, and write the record."""
+    emulate = ["--emulate", emulated] if emulated else []
+    record: dict[str, Any] = {"emulated": emulated or None, "context": child("context", "", *emulate), "workloads": {}}
+    for name in workloads(part):
+        record["workloads"][name] = child("one", name, *emulate)
+        print(name, record["workloads"][name].get("error", "measured"), flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def workloads(part: str) -> list[str]:
+    """Return the recorded workloads that need no package beside torch, and have a part in their name."""
+    from tests.truth.record import NEEDED_BY, load_records
+
+    needing = {name for names in NEEDED_BY.values() for name in names}
+    return sorted({record.name for record in load_records() if part in record.name} - needing)
+
+
+def one(name: str) -> dict[str, Any]:
+    """Train one workload and say what PyTorch counted in each step, and the driver at the end."""
+    import torch
+
+    from tests.truth.workloads import build
+
+    torch.manual_seed(0)
+    before = used_bytes()
+    trainer = build(name, "cuda")
+    steps = []
+    for number in range(STEPS):
+        torch.cuda.reset_peak_memory_stats()
+        trainer.step(number)
+        stats = torch.cuda.memory_stats()
+        names = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "requested_bytes.all.peak")
+        steps.append({key.split(".")[0]: stats[key] for key in names})
+    torch.cuda.synchronize()
+    return {"steps": steps, "beside_allocator_bytes": used_bytes() - before - torch.cuda.memory_reserved()}
+
+
+def context() -> dict[str, Any]:
+    """Say what the driver counts beside PyTorch's allocator after each stage of a program's start."""
+    before = used_bytes()
+    import torch
+    import torch.nn.functional as F
+
+    stages: dict[str, int] = {}
+
+    def stage(name: str) -> None:
+        torch.cuda.synchronize()
+        stages[name] = used_bytes() - before - torch.cuda.memory_reserved()
+
+    torch.cuda.init()
+    stage("init")
+    x = torch.ones(1024, 1024, device="cuda")
+    stage("first kernel")
+    x @ x
+    stage("cublas")
+    x.bfloat16() @ x.bfloat16()
+    stage("cublas bf16")
+    F.conv2d(torch.ones(8, 16, 64, 64, device="cuda"), torch.ones(32, 16, 3, 3, device="cuda"))
+    stage("cudnn")
+    q = torch.ones(2, 8, 128, 64, device="cuda", dtype=torch.bfloat16)
+    F.scaled_dot_product_attention(q, q, q)
+    stage("attention")
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "total_memory_bytes": properties.total_memory,
+        "compute_capability": [properties.major, properties.minor],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "lazy_loading": os.environ.get("CUDA_MODULE_LOADING", "default"),
+        "beside_allocator_bytes": stages,
+    }
+
+
+def used_bytes() -> int:
+    """What the driver counts as used on the first card, by every process (NVML; 0 without it)."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return 0
+    memory = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
+    handle = ctypes.c_void_p()
+    nvml.nvmlInit_v2()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+    nvml.nvmlDeviceGetMemoryInfo(handle, memory)
+    return int(memory[2])
+
+
+def compare(record: dict[str, Any]) -> int:
+    """Run the same workloads on the emulated card and list every difference; 1 where allocated memory differs."""
+    card = record["context"]
+    worst = 0
+    for name, real in record["workloads"].items():
+        ours = child("one", name, "--emulate", card["gpu"], "--total", str(card["total_memory_bytes"]))
+        if "error" in real or "error" in ours:
+            print(f"?     {name}: {real.get('error') or ours.get('error')}")
+            worst = max(worst, "error" in ours and "error" not in real)
+            continue
+        found = [
+            f"step {number + 1} {key}: {there[key]} on the card, {here[key]} here ({here[key] - there[key]:+})"
+            for number, (there, here) in enumerate(zip(real["steps"], ours["steps"], strict=True))
+            for key in there
+            if there[key] != here[key]
+        ]
+        print(f"{'DIFF' if found else 'equal'} {name}", *found, sep="\n      " if found else "")
+        worst = max(worst, any("allocated" in line for line in found))
+    return int(worst)
+
+
+def profile(record: dict[str, Any]) -> str:
+    """Make a profile: after cuBLAS is expected, after a first kernel the least, the most ever seen the most."""
+    card, stages = record["context"], record["context"]["beside_allocator_bytes"]
+    seen = [*stages.values(), *(work.get("beside_allocator_bytes", 0) for work in record["workloads"].values())]
+    return (
+        f"# Made by benchmarks/real_card.py from a measurement: {card['gpu']}, torch {card['torch']}.\n"
+        f'cards = ["{card["gpu"]}"]\n'
+        f'source = "measured, {card["gpu"]}, torch {card["torch"]}"\n\n'
+        "[context]\n"
+        f"expected_mib = {-(-stages['cublas'] // MIB)}\n"
+        f"low_mib = {stages['first kernel'] // MIB}\n"
+        f"high_mib = {-(-max(seen) // MIB)}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
