@@ -11,8 +11,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ullage.fitting.axis import Axis
+from ullage.fitting.describe import describe as describe_fit
+from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
+from ullage.fitting.lever import LEVERS
 from ullage.prediction.describe import describe
-from ullage.prediction.prediction import LineUse, Oom, Prediction, Read, Step, Verdict
+from ullage.prediction.prediction import (
+    Growth,
+    LineUse,
+    Oom,
+    Peaks,
+    Prediction,
+    RankPeaks,
+    Read,
+    Step,
+    Verdict,
+)
 from ullage.report.terminal import draw
 
 FOLDER = Path(__file__).parent
@@ -129,19 +143,77 @@ UNUSED = dataclasses.replace(
 )
 
 
-@pytest.mark.parametrize(("name", "prediction"), [("fits", FITS), ("oom", OOM), ("unused", UNUSED)])
-def test_the_terminal_shows_what_was_found_good(name: str, prediction: Prediction) -> None:
+RANKS = dataclasses.replace(
+    FITS,
+    world_size=2,
+    rank=1,
+    ranks=[
+        RankPeaks(rank=rank, verdict=Verdict.FITS, peak_allocated_bytes=GIB, peak_reserved_bytes=(rank + 3) * GIB)
+        for rank in range(2)
+    ],
+    compiled_graphs=1,
+    eager=Peaks(verdict=Verdict.UNKNOWN, peak_allocated_bytes=9 * GIB, peak_reserved_bytes=11 * GIB),
+    settled=False,
+    growth=Growth(bytes_per_step=12 * MIB, file="train.py", line=41),
+)
+
+
+def probe(value: int, *, fits: bool) -> Probe:
+    """A value's prediction, which fits or runs out."""
+    return Probe(value=value, fits=fits, prediction=FITS if fits else OOM)
+
+
+FIT = Fit(
+    script="train.py",
+    arguments=[],
+    gpu=FITS.gpu,
+    total_memory_bytes=FITS.total_memory_bytes,
+    margin_bytes=256 * MIB,
+    axis=Axis(option="--batch-size", multiple=8, low=8),
+    largest=Largest(
+        probes=(probe(8, fits=True), probe(16, fits=False)), best=probe(8, fits=True), next=probe(16, fits=False)
+    ),
+    pulled=(
+        Pulled(lever=LEVERS[0], applies=True, largest=Largest(probes=(), best=probe(16, fits=True), next=None)),
+        Pulled(lever=LEVERS[1], applies=True, largest=None),
+        Pulled(lever=LEVERS[2], applies=False, largest=None),
+    ),
+    second=None,
+    frontier=(),
+    seconds=30.0,
+)
+FRONTIER = dataclasses.replace(
+    FIT,
+    pulled=(),
+    second=Axis(option="--length", low=512, high=1024),
+    frontier=(
+        Row(value=512, largest=FIT.largest),
+        Row(value=1024, largest=Largest(probes=(probe(8, fits=False),), best=None, next=probe(8, fits=False))),
+    ),
+)
+REPORTS = {
+    "predict_fits": describe(FITS),
+    "predict_oom": describe(OOM),
+    "predict_unused": describe(UNUSED),
+    "predict_ranks": describe(RANKS),
+    "fit": describe_fit(FIT),
+    "fit_frontier": describe_fit(FRONTIER),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_terminal_shows_what_was_found_good(name: str) -> None:
     stream = io.StringIO()
-    draw(describe(prediction), Console(file=stream, width=80, highlight=False, force_terminal=False))
+    draw(REPORTS[name], Console(file=stream, width=80, highlight=False, force_terminal=False))
     text = "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
-    path = FOLDER / f"predict_{name}.txt"
+    path = FOLDER / f"{name}.txt"
     if os.environ.get("ULLAGE_GOLDEN") == "write":
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 
 
-def test_no_line_is_wider_than_the_terminal() -> None:
-    for prediction in (FITS, OOM):
-        stream = io.StringIO()
-        draw(describe(prediction), Console(file=stream, width=80, highlight=False, force_terminal=False))
-        assert max(len(line) for line in stream.getvalue().splitlines()) <= 80
+@pytest.mark.parametrize("name", ["predict_fits", "predict_oom"])
+def test_no_line_is_wider_than_the_terminal(name: str) -> None:
+    stream = io.StringIO()
+    draw(REPORTS[name], Console(file=stream, width=80, highlight=False, force_terminal=False))
+    assert max(len(line) for line in stream.getvalue().splitlines()) <= 80

@@ -73,7 +73,7 @@ def _probes(fit: Fit) -> Table:
 def _probe(probe: Probe, largest: Largest) -> TableRow:
     prediction = probe.prediction
     ran_out = prediction.oom is not None
-    mark = " ◀" if largest.best is probe else ""
+    mark = " ◀" if largest.best is not None and largest.best.value == probe.value else ""
     return TableRow(
         cells=(
             str(probe.value),
