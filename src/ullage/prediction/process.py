@@ -227,7 +227,8 @@ class _Listener:
                     self._limit = self._limit_before_import + now - self._importing_since
                 self.progress("running the script")
             case "step":
-                self.progress(f"step {message['step']} of {self.request.steps}")
+                step, wanted = message["step"], self.request.steps
+                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
             case "stopping":
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS

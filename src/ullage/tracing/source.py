@@ -1,5 +1,6 @@
 """Which line of whose file: telling a user's own code from the libraries it calls."""
 
+import os
 import site
 import sys
 import sysconfig
@@ -34,8 +35,10 @@ def is_users(file: str) -> bool:
         return False
     if file == getattr(sys.modules.get("__main__"), "__file__", None):
         return True
-    path = str(Path(file).resolve())
-    return not any(path.startswith(prefix) for prefix in _library_prefixes())
+    path = Path(file).resolve()
+    if any(part.startswith("torchinductor_") for part in path.parts):  # what torch.compile wrote
+        return False
+    return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
 
 
 def users_line(frame: FrameType | None) -> Line | None:
@@ -57,7 +60,8 @@ def callers_line() -> Line | None:
 
 @cache
 def _library_prefixes() -> tuple[str, ...]:
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places: set[str | None] = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places.add(os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
     places |= set(site.getsitepackages()) | {site.getusersitepackages(), _OWN}
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__:
