@@ -7,13 +7,16 @@ CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ullage/environments
 OLDEST := 2.11.0
 NEWEST := 2.15.0
 JOBS ?= 2
+# What the newest torch is tried with on every change; `make truth` has the rest.
+NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_endings.py test_children.py) tests/truth/test_roles.py
 
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
+PUBLIC ?= $(dir $(CACHE))public
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint truth cuda12 versions bench gpu pictures symbols clean
+.PHONY: help setup setup-newest test lint truth cuda12 versions public bench gpu pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,9 +24,14 @@ help:  ## Show this help.
 setup:  ## Make the test environment (the oldest tested torch) and install the project into it.
 	tools/environment.sh $(OLDEST) $(OLDEST_ENV)
 
-test: setup  ## Lint, then run the whole suite (what continuous integration runs).
+setup-newest:
+	tools/environment.sh $(NEWEST) $(NEWEST_ENV)
+
+test:  ## Lint, then run the whole suite, and the emulated card on the newest torch (what continuous integration runs).
+	$(MAKE) -j 2 setup setup-newest
 	$(MAKE) lint
-	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) tests
+	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
 
 lint: setup  ## Check style, types, layers, and the C code's warnings.
 	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks
@@ -33,18 +41,22 @@ lint: setup  ## Check style, types, layers, and the C code's warnings.
 	tools/check_c.sh
 
 truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
-	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
+	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records
 	tools/environment.sh 2.13.0 $(call environment,2.13.0)
-	$(call environment,2.13.0)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
-	tools/environment.sh $(NEWEST) $(NEWEST_ENV)
-	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) tests/truth --all-records
+	$(call environment,2.13.0)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records
+	$(MAKE) setup-newest
+	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records
 
 cuda12:  ## Run the tests of the emulated card on torch 2.8, whose build is for CUDA 12 (downloads it).
 	tools/environment.sh 2.8.0 $(call environment,2.8.0)
-	$(call environment,2.8.0)/bin/python -m pytest -n $(JOBS) tests/emulated/test_torch.py tests/emulated/test_card.py
+	$(call environment,2.8.0)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/emulated/test_torch.py tests/emulated/test_card.py
 
 versions: setup  ## Run the tests of the emulated card on torch 2.8 to 2.15, and write docs/versions.md (slow: downloads seven).
 	tools/versions.sh $(CACHE)
+
+public: setup  ## Predict public scripts of others on three cards, and write docs/public_scripts.md (fetches them from GitHub).
+	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
+	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
 bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 past one.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py

@@ -11,7 +11,7 @@ folder=$2
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 # What torch needs beside CUDA, and what the recorded workloads were made with.
-declare -A triton=([2.8.0]=3.4.0 [2.9.1]=3.5.1 [2.10.0]=3.6.0 [2.11.0]=3.6.0) torchvision=([2.11.0]=0.26.0 [2.13.0]=0.28.0)
+declare -A torchvision=([2.11.0]=0.26.0 [2.13.0]=0.28.0)
 common=(filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec numpy setuptools pillow
   nvidia-cuda-runtime) # one of NVIDIA's wheels, to show that it stays out
 hugging_face=(transformers==4.57.1 'huggingface-hub>=0.34,<1' 'tokenizers>=0.22,<0.23' safetensors regex requests tqdm
@@ -27,7 +27,9 @@ if [ ! -e "$stamp" ]; then
   echo "making $folder (torch $version, about two minutes)" >&2
   rm -rf "$folder"
   "${PYTHON:-python3}" -m venv "$folder"
-  packages=("torch==$version" "triton${triton[$version]:+==${triton[$version]}}" "${common[@]}")
+  pip install --no-deps "torch==$version"
+  triton=$("$folder/bin/python" -c 'import importlib.metadata as m; print(next(r.split(";")[0].strip() for r in m.requires("torch") if r.startswith("triton")))')
+  packages=("$triton" "${common[@]}")
   [ -n "${torchvision[$version]:-}" ] && packages+=("torchvision==${torchvision[$version]}" "${hugging_face[@]}")
   pip install --no-deps "${packages[@]}"
   pip install 'pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2 scikit-build-core cmake ninja

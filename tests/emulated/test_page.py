@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from .conftest import Predict
+from .test_fit import fit
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(
+    BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=8000"),
@@ -20,7 +24,7 @@ ALIVE = """
 <script>
 const first = document.getElementById("picture-0");
 const before = first.layout.yaxis.range.join();
-Plotly.Fx.hover(first, [{curveNumber: 0, pointNumber: 3}]);
+Plotly.Fx.hover(first, [POINT]);
 const hover = first.querySelectorAll(".hoverlayer *").length;
 const box = first.querySelector(".nsewdrag").getBoundingClientRect();
 const at = (kind, x, y) => {
@@ -54,17 +58,14 @@ def browse(page: Path, workplace: Path) -> tuple[str, str]:
     return done.stdout, "\n".join(console)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt-get install chromium)")
-def test_a_prediction_is_drawn_without_a_network(predict: Predict, workplace: Path) -> None:
-    ended = predict("train.py", "--html", "page.html")
-    assert ended.code == 0, ended.error
-    page = workplace / "page.html"
+def assert_alive(page: Path, workplace: Path, *, point: str, pictures: int) -> None:
+    """The page is drawn without an error and without a network, and a picture answers to the pointer."""
     assert page.stat().st_size < 6 << 20
     text = page.read_text()
     own = re.sub(r"<script>/\*\*.*?</script>", "", text, flags=re.DOTALL)  # plotly.js has addresses of its own
     assert not re.findall(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", own)
     probe = workplace / "probe.html"
-    probe.write_text(text.replace("</body>", ALIVE + "</body>"))
+    probe.write_text(text.replace("</body>", ALIVE.replace("POINT", point) + "</body>"))
     document, console = browse(probe, workplace)
     assert console == ""
     alive = re.search(r'data-alive="([^"]*)"', document)
@@ -73,9 +74,26 @@ def test_a_prediction_is_drawn_without_a_network(predict: Predict, workplace: Pa
     assert '"zoomed":true' in said
     assert re.search(r'"hover":[1-9]', said)
     kinds = [int(number) for number in re.search(r'"kinds":\[([\d,]*)\]', said)[1].split(",")]
-    assert len(kinds) == 3
+    assert len(kinds) == pictures
     assert all(number > 3 for number in kinds), kinds
-    assert "FITS" in document
+
+
+@needs_browser
+def test_a_prediction_is_drawn_without_a_network(predict: Predict, workplace: Path) -> None:
+    ended = predict("train.py", "--html", "page.html")
+    assert ended.code == 0, ended.error
+    page = workplace / "page.html"
+    assert_alive(page, workplace, point="{curveNumber: 0, pointNumber: 3}", pictures=3)
+    assert "FITS" in page.read_text()
+
+
+@needs_browser
+def test_a_frontier_is_drawn(workplace: Path) -> None:
+    """Curve 0 is the line, curve 1 what fits."""
+    vary = ("--vary", "--batch-size=8..16:8", "--vary", "--width=64..128")
+    ended = fit(workplace, *vary, "--no-levers", "--html", "page.html")
+    assert ended.code == 0, ended.error
+    assert_alive(workplace / "page.html", workplace, point="{curveNumber: 1, pointNumber: 0}", pictures=4)
 
 
 def test_a_page_that_cannot_be_written_is_told_before_the_run(predict: Predict) -> None:

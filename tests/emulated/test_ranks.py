@@ -84,3 +84,16 @@ def test_every_rank_in_turn_names_the_fullest(predict: Predict) -> None:
 def test_a_rank_that_cannot_be_is_told(predict: Predict, arguments: tuple[str, ...], said: str) -> None:
     ended = predict("ranks.py", "ddp", *arguments)
     assert (ended.code, said in ended.error) == (2, True), ended
+
+
+def test_ranks_that_a_script_starts_itself(predict: Predict) -> None:
+    """Of the processes of torch.multiprocessing.spawn one runs in the script's own, where it is measured."""
+    ended = predict("spawns_ranks.py", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["roles"]["parameters"] == 4 * (512 * 512 + 512)
+    assert ended.json["notes"] == ["torch.multiprocessing.spawn: process 0 of its 1 ran here, the others did not"]
+    of_four = predict("spawns_ranks.py", "--world-size", "4", "--rank", "3", "--json")
+    assert of_four.code == 0, of_four.error
+    assert of_four.json["notes"] == ["torch.multiprocessing.spawn: process 3 of its 4 ran here, the others did not"]
+    assert of_four.json["rank"] == 3
+    assert of_four.json["settled"]

@@ -35,6 +35,8 @@ def run_fit(
     ],
     margin: Annotated[str, typer.Option(help="What has to stay free on the card: 5% or 1GiB.")] = "0%",
     levers: Annotated[bool, typer.Option(help="Try allocator settings and optimizer defaults too.")] = True,  # noqa: FBT002
+    world_size: Annotated[int | None, typer.Option(help="Run as one rank of so many, alone in one process.")] = None,
+    rank: Annotated[int, typer.Option(help="Which rank.")] = 0,
     steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 3,
     seconds: Annotated[float, typer.Option(help="Stop each run after this time.")] = 300.0,
     arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
@@ -59,6 +61,8 @@ def run_fit(
         arguments=tuple(context.args),
         gpu=gpu,
         arch=arch,
+        world_size=world_size,
+        rank=rank,
         steps=steps,
         seconds=seconds,
         alloc_conf=alloc_conf,

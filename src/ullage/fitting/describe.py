@@ -7,7 +7,7 @@ from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
 from ullage.prediction.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
-from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
+from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 
 
 def describe(fit: Fit) -> Report:
@@ -20,7 +20,7 @@ def describe(fit: Fit) -> Report:
         subject=f"{script} on {fit.gpu}",
         sentence=_sentence(fit),
         sections=tuple(_sections(fit)),
-        pictures=describe_prediction(best.prediction).pictures if best else (),
+        pictures=(_picture(fit), *(describe_prediction(best.prediction).pictures if best else ())),
     )
 
 
@@ -62,6 +62,59 @@ def _sections(fit: Fit) -> Iterator[Section]:
         yield Remarks(title="To know", items=tuple(notes))
 
 
+def _picture(fit: Fit) -> Picture:
+    """Every value that was run: beside the second option's values, or with the bytes that it needs."""
+    if fit.second:
+        return Plot(
+            title=f"Each {fit.axis.name} that was run beside each {fit.second.name}",
+            x_label=fit.second.name,
+            y_label=fit.axis.name,
+            y_is_bytes=False,
+            points=tuple(
+                Point(x=row.value, y=probe.value, tone=_tone(probe), remark=_used(probe))
+                for row in fit.frontier
+                for probe in row.largest.probes
+            ),
+            line=tuple((row.value, row.largest.best.value) for row in fit.frontier if row.largest.best),
+            line_label="the largest that fits",
+        )
+    measured = [probe for probe in fit.largest.probes if probe.prediction.oom is None]
+    total = fit.total_memory_bytes
+    return Plot(
+        title=f"What each {fit.axis.name} needs",
+        x_label=fit.axis.name,
+        y_label="used at most",
+        y_is_bytes=True,
+        points=tuple(
+            Point(x=probe.value, y=_used_bytes(probe), tone=_tone(probe), remark=_used(probe))
+            for probe in fit.largest.probes
+        ),
+        line=tuple((probe.value, _used_bytes(probe)) for probe in measured),
+        line_label="used at most",
+        limit=total - fit.margin_bytes,
+        limit_label=f"{fit.gpu}: {text_of_bytes(total)}"
+        + (f", less {text_of_bytes(fit.margin_bytes)} left free" if fit.margin_bytes else ""),
+    )
+
+
+def _used_bytes(probe: Probe) -> int:
+    """What a value would use at most; one that ran out needs more than all."""
+    prediction = probe.prediction
+    return prediction.total_memory_bytes if prediction.oom else prediction.interval_bytes[1]
+
+
+def _used(probe: Probe) -> str:
+    prediction = probe.prediction
+    used = "ran out of memory" if prediction.oom else f"at most {text_of_bytes(prediction.interval_bytes[1])} used"
+    return f"{used}: {_verdict(probe)}"
+
+
+def _tone(probe: Probe) -> Tone:
+    if probe.fits:
+        return Tone.GOOD
+    return Tone.BAD if probe.prediction.verdict is Verdict.DOES_NOT_FIT else Tone.UNSURE
+
+
 def _probes(fit: Fit) -> Table:
     return Table(
         title=f"What each {fit.axis.name} needs",
@@ -82,7 +135,7 @@ def _probe(probe: Probe, largest: Largest) -> TableRow:
             "ran out" if ran_out else text_of_bytes(prediction.interval_bytes[1]),
             _verdict(probe) + mark,
         ),
-        tone=Tone.GOOD if probe.fits else Tone.BAD if prediction.verdict is Verdict.DOES_NOT_FIT else Tone.UNSURE,
+        tone=_tone(probe),
         share=1.0 if ran_out else min(1.0, prediction.interval_bytes[1] / prediction.total_memory_bytes),
     )
 

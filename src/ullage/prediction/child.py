@@ -142,6 +142,7 @@ class Run:
         self._observer.install()
         if self._request["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
+        lone_rank.run_spawned_here(torch, self._request["rank"], self._notes.append)
         if self._request["optimizer_default"]:
             self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request["optimizer_default"]])
         self._keep_history(torch)

@@ -5,7 +5,10 @@ PyTorch's own doing. Two things it needs from other processes are put in place h
 Gloo, which would connect to them (PyTorch's own fake process group stands in; it moves values on the CPU only).
 """
 
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -48,6 +51,8 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     rendezvous = import_module("torch.distributed.rendezvous")
     distributed_c10d = import_module("torch.distributed.distributed_c10d")
     store_type = _store_type(torch)
+    if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
+        return
     stores = []  # PyTorch's side does not keep a store that is written in Python alive
 
     def create(*arguments: Any, **keywords: Any) -> Any:
@@ -56,6 +61,41 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
 
     vars(rendezvous)["_create_c10d_store"] = create
     vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
+
+
+def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) -> None:
+    """Have torch.multiprocessing.spawn run one of its processes inside this one, the others not at all.
+
+    Only where it would wait for them: a script that asks for `join=False` gets its processes, which are not measured.
+
+    Args:
+        torch: the module.
+        rank: which of the processes; the last one where it starts fewer.
+        tell: called with what was done instead.
+    """
+    module = import_module("torch.multiprocessing.spawn")
+
+    def standing_in_for(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            given = signature.bind(*arguments, **keywords)
+            given.apply_defaults()
+            asked = given.arguments
+            if not asked["join"]:
+                return original(*arguments, **keywords)
+            index = min(rank % CARDS_OF_A_NODE, asked["nprocs"] - 1)
+            tell(f"torch.multiprocessing.spawn: process {index} of its {asked['nprocs']} ran here, the others did not")
+            stand_in_for_the_others(torch)
+            return asked["fn"](index, *asked["args"])
+
+        return run
+
+    for name in ("start_processes", "spawn"):
+        stand_in = standing_in_for(getattr(module, name))
+        for owner in (module, torch.multiprocessing):
+            setattr(owner, name, stand_in)
 
 
 def _store_type(torch: Any) -> type:

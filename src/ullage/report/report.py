@@ -134,7 +134,32 @@ class Map:
     remark: str = ""
 
 
-Picture = Stack | Icicle | Map
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One thing that was tried, at (x, y), and how it ended."""
+
+    x: int
+    y: int
+    tone: Tone
+    remark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """What was tried, over one or two numbers, with a line of (x, y) among it and perhaps a limit in y."""
+
+    title: str
+    x_label: str
+    y_label: str
+    y_is_bytes: bool
+    points: tuple[Point, ...]
+    line: tuple[tuple[int, int], ...]
+    line_label: str
+    limit: int | None = None
+    limit_label: str = ""
+
+
+Picture = Stack | Icicle | Map | Plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,9 @@ def use_gpu(rank: int, path: str) -> None:
 if __name__ == "__main__":
     model = nn.Linear(16, 1).cuda()
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(use_gpu, args=(folder,), nprocs=2)
+        started = torch.multiprocessing.spawn(use_gpu, args=(folder,), nprocs=2, join=False)
+        while not started.join():
+            pass
         said = {Path(folder, str(rank)).read_text() for rank in (0, 1)}
     assert said == {f"{torch.cuda.get_device_name()} {4 << 20} cuda:0"}, said
     for method in multiprocessing.get_all_start_methods():

@@ -53,7 +53,8 @@ def _environment() -> Environment:
 
 def _embedded(data: Any) -> Markup:
     """JSON inside a script element: a file's name may hold `</script>`."""
-    return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026"))
+    text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 
 def _plotly() -> str:

@@ -72,6 +72,21 @@ const draw = {
     const highest = Math.max(1, ...picture.strips.map((strip) => strip.size_bytes));
     return [[frame, ...traces], layout({ barmode: "overlay", bargap: 0.15, xaxis: sizeTicks(highest), yaxis: { autorange: "reversed", showticklabels: false, showgrid: false }, margin: { l: 10, r: 10, t: 10, b: 40 } })];
   },
+  plot(picture) {
+    const looks = { good: ["--good", "circle", "fits"], unsure: ["--unsure", "diamond", "may or may not fit"], bad: ["--bad", "x", "does not fit"] };
+    const text = (y) => (picture.y_is_bytes ? sizeText(y) : `${y}`);
+    const line = { type: "scatter", mode: "lines", name: picture.line_label, x: picture.line.map((p) => p[0]), y: picture.line.map((p) => p[1]), line: { color: colour("--quiet"), width: 2 }, hoverinfo: "skip" };
+    const traces = Object.entries(looks).map(([tone, [name, symbol, label]]) => {
+      const points = picture.points.filter((point) => point.tone === tone);
+      return { type: "scatter", mode: "markers", name: label, x: points.map((p) => p.x), y: points.map((p) => p.y), customdata: points.map((p) => [text(p.y), p.remark]),
+        marker: { color: colour(name), symbol, size: 11 }, hovertemplate: `${picture.x_label} %{x}: ${picture.y_label} %{customdata[0]}<br>%{customdata[1]}<extra></extra>` };
+    }).filter((trace) => trace.x.length);
+    const highest = Math.max(1, picture.limit || 0, ...picture.points.map((p) => p.y));
+    const shapes = picture.limit ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: picture.limit, y1: picture.limit, line: { color: colour("--bad"), width: 1.5, dash: "dash" } }] : [];
+    const annotations = picture.limit ? [{ xref: "paper", x: 0, xanchor: "left", y: picture.limit, yanchor: "bottom", text: picture.limit_label, showarrow: false, font: { size: 12, color: colour("--bad") } }] : [];
+    const yaxis = { title: { text: picture.y_label }, rangemode: "tozero", ...(picture.y_is_bytes ? sizeTicks(highest * 1.1) : {}) };
+    return [[line, ...traces], layout({ hovermode: "closest", shapes, annotations, margin: { l: 70, r: 10, t: 10, b: 50 }, xaxis: { title: { text: picture.x_label }, rangemode: "tozero" }, yaxis })];
+  },
 };
 function drawAll() {
   pictures.forEach((picture, index) => {
