@@ -37,9 +37,7 @@ class Outcome:
         """A cell of the table: verdict, allocated and reserved peak, seconds."""
         if self.answer is None:
             return f"**not predicted**: {self.error.strip().splitlines()[-1] if self.error.strip() else 'no answer'}"
-        verdict = {"fits": "fits", "does_not_fit": "does not fit", "unknown": "cannot be judged"}[
-            self.answer["verdict"]
-        ]
+        verdict = self.answer["verdict"].replace("unknown", "cannot be judged")
         peak = self.answer["peak_allocated_bytes"] / 2**30
         beside = self.answer.get("eager")
         without = f" (without compile {beside['peak_allocated_bytes'] / 2**30:.2f})" if beside else ""
@@ -56,10 +54,12 @@ def fetched(repository: str, commit: str, pattern: str, folder: Path) -> Path:
         subprocess.run(["rm", "-rf", partial], check=True)
         clone = ["git", "clone", "--quiet", "--no-checkout", pattern.format(owner=owner, name=name), str(partial)]
         subprocess.run(clone, check=True)
+        # Data sets that lie beside the scripts are made up like all others.
+        sparse = ["git", "-C", str(partial), "sparse-checkout", "set", "--no-cone", "/*", "!/*/data/wikitext-2/"]
+        subprocess.run(sparse, check=True)
         partial.rename(place)
-    subprocess.run(
-        ["git", "-C", place, "-c", "advice.detachedHead=false", "checkout", "--quiet", "--force", commit], check=True
-    )
+    checkout = ["git", "-C", str(place), "-c", "advice.detachedHead=false", "checkout", "--quiet", "--force", commit]
+    subprocess.run(checkout, check=True)
     return place
 
 

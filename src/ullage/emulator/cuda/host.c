@@ -115,16 +115,20 @@ static void remember(uint64_t address, const void *bytes, size_t size) {
   *echo = (struct echo){address, size, card_launches(), copy};
 }
 
-/* The bytes last written at [address, address + size), zero where nothing recent is known. */
+/* The bytes last written at [address, address + size), zero where nothing recent is known. Echoes do not overlap. */
 static bool recall(uint64_t address, void *out, size_t size) {
+  bool known = false;
   for (int i = 0; i < ECHOES; i++) {
     struct echo *echo = &echoes[i];
-    if (!echo->bytes || address < echo->address || address + size > echo->address + echo->size) continue;
-    if (card_launches() - echo->launch > ECHO_LAUNCHES) continue;
-    memcpy(out, echo->bytes + (address - echo->address), size);
-    return true;
+    if (!echo->bytes || card_launches() - echo->launch > ECHO_LAUNCHES) continue;
+    uint64_t low = address > echo->address ? address : echo->address;
+    uint64_t high = address + size < echo->address + echo->size ? address + size : echo->address + echo->size;
+    if (low >= high) continue;
+    if (!known) memset(out, 0, size);
+    memcpy((char *)out + (low - address), echo->bytes + (low - echo->address), high - low);
+    known = true;
   }
-  return false;
+  return known;
 }
 
 static void read_back(void *destination, uint64_t source, size_t size) {
