@@ -16,7 +16,7 @@ NEWEST_ENV := $(call environment,$(NEWEST))
 PUBLIC ?= $(dir $(CACHE))public
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint truth cuda12 versions public bench gpu pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize truth cuda12 versions public bench gpu pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -38,7 +38,10 @@ lint: setup  ## Check style, types, layers, and the C code's warnings.
 	$(OLDEST_ENV)/bin/ruff format --check src tests tools examples benchmarks
 	cd src && $(OLDEST_ENV)/bin/mypy
 	cd src && $(OLDEST_ENV)/bin/lint-imports --config ../pyproject.toml
-	tools/check_c.sh
+	tools/check_c.sh $(OLDEST_ENV)/bin/python
+
+sanitize:  ## Build the allocator core alone with sanitizers and run random programs (new seeds at every run).
+	tools/sanitize.sh
 
 truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records
@@ -62,7 +65,7 @@ bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 pa
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
-	$(PYTHON) benchmarks/real_card.py measure "benchmarks/real/$$($(PYTHON) -c 'import torch; print(torch.cuda.get_device_name().replace(" ", "-") + "-" + torch.__version__)').json"
+	$(PYTHON) benchmarks/real_card.py measure
 
 pictures: setup  ## Make the README's picture from a real run.
 	$(OLDEST_ENV)/bin/python tools/pictures.py

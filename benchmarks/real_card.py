@@ -1,8 +1,10 @@
 """A real card beside the emulated one: `make gpu` where there is a GPU.
 
-    real_card.py measure FILE.json [--emulate CARD]   on a machine with a card; needs torch only, no network
-    real_card.py compare FILE.json                    on any machine: the same emulated; exit 1 where they differ
-    real_card.py profile FILE.json                    print the profile (emulator/profiles/*.toml) that the file makes
+    real_card.py measure [FILE.json] [--emulate CARD]   on a machine with a card; needs torch only, no network; without
+                                                        FILE: benchmarks/real/CARD-TORCH.json; exit 1 if anything failed
+    real_card.py compare FILE.json                      on any machine: the same emulated; exit 1 where allocated bytes
+                                                        differ
+    real_card.py profile FILE.json                      print the profile (emulator/profiles/*.toml) that it makes
 
 The workloads are those of tests/truth. Every one runs in a process of its own. Where cuDNN chooses a workspace,
 reserved memory may differ; every difference is listed. `--emulate` takes an emulated card in place of the real one, to
@@ -27,17 +29,17 @@ MIB = 1 << 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["measure", "compare", "profile", "one", "context"])
-    parser.add_argument("name")
+    parser.add_argument("name", nargs="?", default="")
     parser.add_argument("--emulate", default="")
     parser.add_argument("--total", type=int)
     parser.add_argument("--only", default="", help="workloads that have this in their name")
     options = parser.parse_args()
     if options.what == "measure":
-        measure(Path(options.name), options.emulate, options.only)
+        sys.exit(measure(options.name, options.emulate, options.only))
     elif options.what == "compare":
-        sys.exit(compare(json.loads(Path(options.name).read_text())))
+        sys.exit(compare(read_record(options.name)))
     elif options.what == "profile":
-        print(profile(json.loads(Path(options.name).read_text())), end="")
+        print(profile(read_record(options.name)), end="")
     else:
         if options.emulate:
             import ullage
@@ -54,15 +56,32 @@ def child(*arguments: str) -> dict[str, Any]:
     return json.loads(done.stdout.rsplit("@", 1)[1])
 
 
-def measure(path: Path, emulated: str, part: str) -> None:
-    """Measure every workload and the context, and write the record."""
+def read_record(name: str) -> dict[str, Any]:
+    """Read what `measure` wrote; a record without a card ends the program."""
+    try:
+        record: dict[str, Any] = json.loads(Path(name).read_text())
+        record["context"]["gpu"], record["workloads"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"error: {name or 'no file'} is no record of a card ({error!r}); make one with: real_card.py measure")
+    return record
+
+
+def measure(name: str, emulated: str, part: str) -> int:
+    """Measure every workload and the context, and write the record; 1 where one of them failed."""
     emulate = ["--emulate", emulated] if emulated else []
     record: dict[str, Any] = {"emulated": emulated or None, "context": child("context", "", *emulate), "workloads": {}}
+    card = record["context"]
+    if "error" in card:
+        print(f"error: there is no card to measure: {card['error']}", file=sys.stderr)
+        return 1
+    path = Path(name or ROOT / "benchmarks/real" / f"{card['gpu']}-{card['torch']}.json".replace(" ", "-"))
     for name in workloads(part):
         record["workloads"][name] = child("one", name, *emulate)
         print(name, record["workloads"][name].get("error", "measured"), flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"wrote {path}")
+    return int(any("error" in work for work in record["workloads"].values()))
 
 
 def workloads(part: str) -> list[str]:
@@ -132,11 +151,8 @@ def context() -> dict[str, Any]:
 
 
 def used_bytes() -> int:
-    """What the driver counts as used on the first card, by every process (NVML; 0 without it)."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return 0
+    """What the driver counts as used on the first card, by every process (NVML)."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
     memory = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
     handle = ctypes.c_void_p()
     nvml.nvmlInit_v2()

@@ -32,8 +32,13 @@ if [ ! -e "$stamp" ]; then
   packages=("$triton" "${common[@]}")
   [ -n "${torchvision[$version]:-}" ] && packages+=("torchvision==${torchvision[$version]}" "${hugging_face[@]}")
   pip install --no-deps "${packages[@]}"
-  pip install 'pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2 scikit-build-core cmake ninja
   touch "$stamp"
+fi
+tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2
+  scikit-build-core nanobind cmake ninja)
+if [ "$(cat "$folder/.tools" 2>/dev/null)" != "${tools[*]}" ]; then
+  pip install "${tools[@]}"
+  echo "${tools[*]}" >"$folder/.tools"
 fi
 # The project is installed as a user gets it: a wheel. It is built again when a file has changed.
 state=$(cd "$here" && cat $(git ls-files --cached --others --exclude-standard CMakeLists.txt pyproject.toml src 2>/dev/null || find src CMakeLists.txt pyproject.toml -type f -not -name '*.so*' -not -name '*.pyc') | sha256sum)

@@ -6,6 +6,7 @@ cache=${1:?the folder for environments}
 versions=${2:-2.8.0 2.9.1 2.10.0 2.11.0 2.12.0 2.13.0 2.14.0 2.15.0}
 tests=(tests/emulated/test_torch.py tests/emulated/test_card.py tests/emulated/test_ranks.py tests/emulated/test_compile.py)
 table=$here/docs/versions.md
+failed=0
 python=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 {
   echo "# Versions of PyTorch"
@@ -20,11 +21,14 @@ for version in $versions; do
   folder=$cache/torch-$version-py$python
   if ! "$here/tools/environment.sh" "$version" "$folder"; then
     echo "| $version | | no environment could be made |" >>"$table.part"
+    failed=1
     continue
   fi
   cuda=$(sed -n "s/^cuda: .*= '\(.*\)'/\1/p" "$folder"/lib/python*/site-packages/torch/version.py)
-  said=$(cd "$here" && "$folder/bin/python" -m pytest -n 2 -p no:cacheprovider "${tests[@]}" 2>&1 | tail -1)
+  said=$(cd "$here" && "$folder/bin/python" -m pytest -n 2 -p no:cacheprovider "${tests[@]}" 2>&1 | tee "$cache/torch-$version.log" | tail -1)
+  [[ $said == *failed* || $said == *error* ]] && failed=1
   echo "torch $version: $said" >&2
   echo "| $version | $cuda | $(echo "$said" | sed -E 's/ in [0-9.]+s.*//') |" >>"$table.part"
 done
 mv "$table.part" "$table"
+exit $failed

@@ -53,7 +53,7 @@ def wikitext(folder: Path, repository: Path) -> None:
     """The three files of WikiText-2, with a tenth of its text and all of its 33,278 words."""
     place = repository / "word_language_model" / "data" / "wikitext-2"
     place.mkdir(parents=True, exist_ok=True)
-    chance = random.Random(0)  # noqa: S311
+    chance = random.Random(0)
     words = [f"word{index}" for index in range(33_277)]  # and <eos>
     for part, more in (("train", 170_000), ("valid", 20_000), ("test", 20_000)):
         drawn = words + chance.choices(words, k=more)

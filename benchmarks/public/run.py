@@ -11,6 +11,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -48,10 +49,15 @@ def fetched(repository: str, commit: str, pattern: str, folder: Path) -> Path:
     """The repository at its commit, cloned when it is not there yet."""
     owner, name = repository.split("/")
     place = folder / name
+    if (
+        place.exists()
+        and subprocess.run(["git", "-C", str(place), "cat-file", "-e", commit], stderr=subprocess.DEVNULL).returncode
+    ):
+        shutil.rmtree(place)  # an old clone, from before that commit
     if not place.exists():
         print(f"fetching {repository}", file=sys.stderr)
         partial = folder / f"{name}.part"
-        subprocess.run(["rm", "-rf", partial], check=True)
+        shutil.rmtree(partial, ignore_errors=True)
         clone = ["git", "clone", "--quiet", "--no-checkout", pattern.format(owner=owner, name=name), str(partial)]
         subprocess.run(clone, check=True)
         # Data sets that lie beside the scripts are made up like all others.

@@ -5,6 +5,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from .conftest import SCRIPTS, Ended, command, environment_of
 
 CARD = ("--gpu", "T4", "--total-memory", "1GiB", "--context", "100MiB")
@@ -46,14 +48,17 @@ def test_the_largest_fits_the_next_does_not_and_predict_says_the_same(workplace:
         "AdamW(..., fused=True)",
         "AdamW(..., foreach=False)",
     }
-    assert all(lever["best"] >= answer["best"] for lever in answer["levers"])
+    for lever in answer["levers"]:
+        tried = {probe["value"]: probe["fits"] for probe in lever["probes"]}
+        # One without a gain was tried with the value that does not fit without it.
+        assert (lever["best"] >= answer["next"]) == tried[answer["next"]]
 
 
 def test_a_margin_stays_free_and_a_range_ends(workplace: Path) -> None:
     ended = fit(workplace, "--vary", "--batch-size=64..128:64", "--margin", "30%", "--no-levers")
     assert ended.code == 0, ended.error
     assert "BATCH SIZE 128 FITS" in ended.out
-    assert "307.2 MiB left free" in ended.out
+    assert "with a margin of 307.2 MiB" in " ".join(ended.out.split())
     assert "It is the end of the range that was asked for." in ended.out
 
 
@@ -79,12 +84,40 @@ def test_a_value_with_which_the_script_fails_is_named(workplace: Path) -> None:
     assert ended.code == 3
     assert "with batch size 1: train.py raised AssertionError" in ended.error
     assert "the batch does not divide into groups" in ended.error
+    assert "a range may begin higher: --vary --batch-size=2.." in ended.error
+
+
+def test_where_the_script_fails_the_range_ends(workplace: Path) -> None:
+    """What was proved until then is kept."""
+    line = fit_command(SCRIPTS / "refuses.py", *CARD, "--vary", "--batch-size=1..1000", "--no-levers", "--json")
+    done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    assert done.returncode == 0, done.stderr
+    answer = Ended(code=0, out=done.stdout, error=done.stderr).json
+    assert (answer["best"], answer["next"]) == (40, None)
+    assert answer["failure"][0] == 41
+    assert "a batch above 40" in answer["failure"][1]
 
 
 def test_an_option_that_changes_nothing_is_told(workplace: Path) -> None:
     ended = fit(workplace, "--vary", "--steps=10..")
     assert ended.code == 2
-    assert "--steps does not change what the script uses" in ended.error
+    assert "--steps without an end: larger and larger values need no more than" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("halves", "2500 runs out of memory, which the script handles"),
+        ("skips", "2500 takes no optimizer step"),
+    ],
+)
+def test_a_run_that_proves_nothing_is_no_proof(workplace: Path, how: str, said: str) -> None:
+    """A script that halves its batch when memory runs out, and one that drops a last batch which is not full."""
+    line = fit_command(SCRIPTS / "gives_way.py", *CARD, how, "--vary", "--batch-size=500..2500:500", "--no-levers")
+    done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    assert done.returncode == 0, done.stderr
+    assert "BATCH SIZE 1500 FITS" in done.stdout or "BATCH SIZE 1000 FITS" in done.stdout, done.stdout
+    assert said.removeprefix("2500 ") in " ".join(done.stdout.split())
 
 
 def test_mistakes_are_one_sentence(workplace: Path) -> None:
@@ -102,7 +135,7 @@ def test_mistakes_are_one_sentence(workplace: Path) -> None:
 
 def test_ctrl_c_leaves_nothing(workplace: Path) -> None:
     process = subprocess.Popen(
-        fit_command(SCRIPTS / "train.py", *CARD, "--vary", "--batch-size"),
+        fit_command(SCRIPTS / "train.py", *CARD, "--vary", "--batch-size=2.."),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -174,9 +174,11 @@ FIT = Fit(
         probes=(probe(8, fits=True), probe(16, fits=False)), best=probe(8, fits=True), next=probe(16, fits=False)
     ),
     pulled=(
-        Pulled(lever=LEVERS[0], applies=True, largest=Largest(probes=(), best=probe(16, fits=True), next=None)),
-        Pulled(lever=LEVERS[1], applies=True, largest=None),
-        Pulled(lever=LEVERS[2], applies=False, largest=None),
+        Pulled(
+            lever=LEVERS[0], applies=True, tried=None, largest=Largest(probes=(), best=probe(16, fits=True), next=None)
+        ),
+        Pulled(lever=LEVERS[1], applies=True, tried=probe(16, fits=False), largest=None),
+        Pulled(lever=LEVERS[2], applies=False, tried=None, largest=None),
     ),
     second=None,
     frontier=(),

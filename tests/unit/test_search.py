@@ -64,6 +64,27 @@ def test_it_finds_the_largest_and_proves_it(need, low: int, length: int, multipl
     assert len(rounds) <= 24
 
 
+@given(needs=st.lists(st.integers(20, 28), min_size=1, max_size=60))
+def test_where_needs_go_up_and_down_it_ends_below_the_smallest_that_was_seen_not_to_fit(needs: list[int]) -> None:
+    """The allocator's rounding makes a larger value need less, now and then."""
+    axis = Axis(option="--n", low=1, high=len(needs))
+    found, rounds = search(axis, 24 * GIB, lambda value: needs[value - 1] * GIB)
+    ran = {value: needs[value - 1] <= 24 for values in rounds for value in values}
+    best = axis.value_at(found.best) if found.best >= 0 else 0
+    assert best == 0 or ran[best]
+    assert best == len(needs) or ran[best + 1] is False
+    assert all(fits for value, fits in ran.items() if value <= best)
+    assert sum(map(len, rounds)) == len(ran), "no value is run twice"
+
+
+def test_what_needs_no_more_however_large_ends_the_search() -> None:
+    axis = Axis(option="--n")
+    flat = Search(axis, 24 * GIB, unbounded=True)
+    flat.run(lambda values: {value: Need(min(value, 500) * 1000, fits=True) for value in values})
+    assert flat.is_flat
+    assert max(flat.points) < 1 << 24
+
+
 @given(base=st.integers(0, 4 * GIB), slope=st.integers(GIB // 100, GIB))
 def test_a_line_takes_few_rounds(base: int, slope: int) -> None:
     found, rounds = search(Axis(option="--n"), 24 * GIB, lambda value: base + slope * value)

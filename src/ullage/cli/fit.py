@@ -9,7 +9,7 @@ from ullage._errors import UsageError
 from ullage._units import is_size, parse_bytes
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.sizes import size_of
+from ullage.cli.values import size_of, steps_of
 from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe
 from ullage.fitting.fit import Fit, fit
@@ -37,7 +37,9 @@ def run_fit(
     levers: Annotated[bool, typer.Option(help="Try allocator settings and optimizer defaults too.")] = True,  # noqa: FBT002
     world_size: Annotated[int | None, typer.Option(help="Run as one rank of so many, alone in one process.")] = None,
     rank: Annotated[int, typer.Option(help="Which rank.")] = 0,
-    steps: Annotated[int, typer.Option(help="Optimizer steps of each run.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps of each run. [default: 3, and up to 6 more to settle]")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Stop each run after this time.")] = 300.0,
     arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the runs.")] = None,
@@ -56,6 +58,7 @@ def run_fit(
     axes = [Axis.parse(text) for text in vary]
     if len({axis.option for axis in axes}) < len(axes):
         raise UsageError(f"--vary {axes[0].option} is given twice; expected two different options")
+    some, more = steps_of(steps)
     request = Request(
         script=script,
         arguments=tuple(context.args),
@@ -63,7 +66,8 @@ def run_fit(
         arch=arch,
         world_size=world_size,
         rank=rank,
-        steps=steps,
+        steps=some,
+        more_steps=more,
         seconds=seconds,
         alloc_conf=alloc_conf,
         total_memory_bytes=size_of(total_memory, "--total-memory"),
@@ -72,7 +76,7 @@ def run_fit(
         picture=html is not None,
     )
     if html is not None:
-        check_output("--html", html)
+        check_output("--html", html, inputs=(script,))
     total = request.total_bytes(find_gpu(gpu, arch=arch))
     margin_bytes = _margin(margin, total)
     answer: Fit = with_progress(

@@ -9,15 +9,13 @@ import typer
 from ullage._errors import UsageError
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.sizes import size_of
+from ullage.cli.values import size_of, steps_of
 from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.describe import describe
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import Request, check_output
 from ullage.prediction.script import predict as run_prediction
 
-_STEPS: Final = 3
-_MORE_STEPS: Final = 6
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
     "ullage predict train.py --gpu 'RTX 3060'\n\n"
@@ -57,6 +55,7 @@ def predict(
     The script runs unmodified, with PyTorch's own allocator, on an emulated card: every byte is PyTorch's answer, and
     no GPU is needed or touched.
     """
+    some, more = steps_of(steps)
     request = Request(
         script=script,
         arguments=tuple(context.args),
@@ -65,8 +64,8 @@ def predict(
         count=count,
         world_size=world_size,
         rank=_rank(rank),
-        steps=_STEPS if steps is None else steps,
-        more_steps=_MORE_STEPS if steps is None else 0,
+        steps=some,
+        more_steps=more,
         seconds=seconds,
         alloc_conf=alloc_conf,
         total_memory_bytes=size_of(total_memory, "--total-memory"),
@@ -77,7 +76,7 @@ def predict(
         echo=output,
     )
     if html is not None:
-        check_output("--html", html)
+        check_output("--html", html, inputs=(script, *([snapshot] if snapshot else [])))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else run_prediction
     prediction = with_progress(lambda tell: work(request, progress=tell), live=not output)
     show(describe(prediction), prediction.to_json() if as_json else None, page=html)

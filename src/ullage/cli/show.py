@@ -19,7 +19,7 @@ def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None) ->
         OSError: the page cannot be written; nothing of it is left.
     """
     if answer is None:
-        draw(report, Console(highlight=False))
+        draw(report, _Console(highlight=False))
     else:
         print(json.dumps(answer, indent=1), flush=True)
     if page is not None:
@@ -29,11 +29,23 @@ def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None) ->
         sys.stderr.write(f"ullage: wrote {page}\n")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line, which ends as other programs do; rich would exit with 1: does not fit."""
+        raise BrokenPipeError
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; the error names the file.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; what was printed holds", str(path)) from None
     finally:
         part.unlink(missing_ok=True)

@@ -47,6 +47,11 @@ class Axis:
         return cls(option=match["option"], low=low, high=high, multiple=multiple)
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether nobody named the highest value."""
+        return self.high == LARGEST // self.multiple * self.multiple
+
+    @property
     def name(self) -> str:
         """The option for people: "batch size"."""
         return self.option.lstrip("-+").replace("-", " ").replace("_", " ")

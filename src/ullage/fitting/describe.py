@@ -15,34 +15,70 @@ def describe(fit: Fit) -> Report:
     script = " ".join([fit.script, *fit.arguments])
     best = fit.largest.best
     return Report(
-        headline=f"{fit.axis.name.upper()} {best.value} FITS" if best else "NOTHING FITS",
-        tone=Tone.GOOD if best else Tone.BAD,
-        subject=f"{script} on {fit.gpu}",
+        headline=_headline(fit),
+        tone=Tone.GOOD if best else Tone.UNSURE if _is_unjudged(fit) else Tone.BAD,
+        subject=f"{script} on {fit.gpu}{_rank(fit)}",
         sentence=_sentence(fit),
         sections=tuple(_sections(fit)),
         pictures=(_picture(fit), *(describe_prediction(best.prediction).pictures if best else ())),
     )
 
 
+def _headline(fit: Fit) -> str:
+    best = fit.largest.best
+    if best is None:
+        return "CANNOT BE JUDGED" if _is_unjudged(fit) else "NOTHING FITS"
+    beside = f" WITH {fit.second.name.upper()} {fit.second.low}" if fit.second else ""
+    return f"{fit.axis.name.upper()} {best.value} FITS{beside}"
+
+
+def _is_unjudged(fit: Fit) -> bool:
+    return fit.largest.best is None and fit.largest.probes[0].prediction.verdict is Verdict.UNKNOWN
+
+
+def _rank(fit: Fit) -> str:
+    prediction = fit.largest.probes[0].prediction
+    return f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
+
+
 def _sentence(fit: Fit) -> str:
     best, following, name = fit.largest.best, fit.largest.next, fit.axis.name
     if best is None:
         lowest = fit.largest.probes[0]
-        return f"Even {name} {lowest.value} {_verdict(lowest)}: {lowest.prediction.reason}."
+        even = f"Even {name} {lowest.value} {_verdict(lowest)}: {lowest.prediction.reason}"
+        return f"{even}. Larger values were not searched."
     beside = f" beside {fit.second.name} {fit.second.low}" if fit.second else ""
-    margin = f", {text_of_bytes(fit.margin_bytes)} left free" if fit.margin_bytes else ""
+    margin = f" with a margin of {text_of_bytes(fit.margin_bytes)}" if fit.margin_bytes else ""
     text = (
-        f"{best.value} is the largest {name} that fits for certain{beside}{margin}; "
+        f"{best.value} is the largest {name} that fits{_certainty(best)}{beside}{margin}; "
         f"{text_of_bytes(_free(best))} of {text_of_bytes(fit.total_memory_bytes)} stay free at least"
     )
+    growth = best.prediction.growth
+    if growth is not None:
+        text += f", but every step keeps {text_of_bytes(growth.bytes_per_step)} more"
+    if fit.largest.failure is not None:
+        value, error = fit.largest.failure
+        return f"{text}. With {value} the script itself fails: {error.splitlines()[0].partition(': ')[2] or error}."
     if following is None:
+        if len({probe.prediction.peak_allocated_bytes for probe in fit.largest.probes}) == 1 < len(fit.largest.probes):
+            text += f". Every {name} that was run needs the same: memory does not depend on it"
         return f"{text}. It is the end of the range that was asked for."
     return f"{text}. {following.value} {_verdict(following)}. Each value was run."
 
 
+def _certainty(probe: Probe) -> str:
+    deciding = sorted({read.op for read in probe.prediction.reads if read.decides_shape})
+    if deciding:
+        return f" as far as an emulated card can see (values decide shapes: {', '.join(deciding)})"
+    return "" if probe.prediction.growth else " for certain"
+
+
 def _verdict(probe: Probe) -> str:
+    if probe.prediction.oom_count and probe.prediction.oom is None:
+        return "runs out of memory, which the script handles"
     if probe.prediction.verdict is Verdict.FITS and not probe.fits:
-        return "fits without the margin"
+        complete = any(step.complete for step in probe.prediction.steps)
+        return "fits without the margin" if complete else "takes no optimizer step"
     texts = {Verdict.FITS: "fits", Verdict.DOES_NOT_FIT: "does not fit", Verdict.UNKNOWN: "may or may not fit"}
     return texts[probe.prediction.verdict]
 
@@ -57,9 +93,10 @@ def _sections(fit: Fit) -> Iterator[Section]:
     yield _probes(fit)
     if fit.pulled:
         yield _levers(fit)
-    notes = fit.largest.best.prediction.notes if fit.largest.best else fit.largest.probes[0].prediction.notes
+    probe = fit.largest.best or fit.largest.probes[0]
+    notes = (*probe.prediction.notes, *fit.notes)
     if notes:
-        yield Remarks(title="To know", items=tuple(notes))
+        yield Remarks(title="To know", items=notes)
 
 
 def _picture(fit: Fit) -> Picture:
@@ -152,7 +189,8 @@ def _lever(pulled: Pulled, largest: Largest) -> TableRow:
     before = largest.best.value if largest.best else 0
     best = pulled.largest.best if pulled.largest else None
     if not pulled.applies:
-        return TableRow(cells=(pulled.lever.name, "", "", "does not apply: the script chooses itself"), tone=Tone.QUIET)
+        why = "does not apply: the script chooses itself, or fails with it"
+        return TableRow(cells=(pulled.lever.name, "", "", why), tone=Tone.QUIET)
     if best is None:
         return TableRow(cells=(pulled.lever.name, "", "none", pulled.lever.how), tone=Tone.QUIET)
     return TableRow(

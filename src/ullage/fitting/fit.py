@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ullage._errors import ScriptError, UsageError
+from ullage._errors import ScriptError, UllageError, UsageError
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import LARGEST, Axis
 from ullage.fitting.lever import LEVERS, Lever
@@ -22,7 +22,6 @@ from ullage.prediction.script import predict
 
 SCHEMA: Final = 1
 AT_ONCE: Final = 2
-_ALIKE: Final = 4  # values that all need the same: the option is not one of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,9 @@ class Largest:
     """By value."""
     best: Probe | None
     next: Probe | None
-    """The smallest value that does not fit for certain; None where the range ended first."""
+    """The smallest value that does not fit for certain; None where the range ended first, or the script failed."""
+    failure: tuple[int, str] | None = None
+    """The smallest value with which the script failed for another reason than memory, and how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Pulled:
     lever: Lever
     applies: bool
     """Whether it changed anything in the script's run."""
+    tried: Probe | None
+    """With it, the smallest value that does not fit without it."""
     largest: Largest | None
 
 
@@ -79,6 +82,8 @@ class Fit:
     pulled: tuple[Pulled, ...]
     second: Axis | None
     frontier: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be run."""
     seconds: float
 
     @property
@@ -93,6 +98,9 @@ class Fit:
             "script": self.script,
             "arguments": self.arguments,
             "gpu": self.gpu,
+            "torch": self.largest.probes[0].prediction.torch,
+            "world_size": self.largest.probes[0].prediction.world_size,
+            "rank": self.largest.probes[0].prediction.rank,
             "total_memory_bytes": self.total_memory_bytes,
             "margin_bytes": self.margin_bytes,
             "option": self.axis.option,
@@ -102,12 +110,13 @@ class Fit:
                     "name": pulled.lever.name,
                     "how": pulled.lever.how,
                     "applies": pulled.applies,
-                    **(_json_of(pulled.largest) if pulled.largest else _json_of(self.largest) | {"probes": []}),
+                    **_json_of(pulled.largest or replace(self.largest, probes=(pulled.tried,) if pulled.tried else ())),
                 }
                 for pulled in self.pulled
             ],
             "second_option": self.second.option if self.second else None,
             "frontier": [{"value": row.value, **_json_of(row.largest)} for row in self.frontier],
+            "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
         }
 
@@ -116,6 +125,8 @@ def _json_of(largest: Largest) -> dict[str, Any]:
     return {
         "best": largest.best.value if largest.best else None,
         "next": largest.next.value if largest.next else None,
+        "next_verdict": largest.next.prediction.verdict.value if largest.next else None,
+        "failure": list(largest.failure) if largest.failure else None,
         "probes": [
             {
                 "value": probe.value,
@@ -124,8 +135,12 @@ def _json_of(largest: Largest) -> dict[str, Any]:
                 "peak_allocated_bytes": probe.prediction.peak_allocated_bytes,
                 "peak_reserved_bytes": probe.prediction.peak_reserved_bytes,
                 "headroom_bytes": probe.prediction.headroom_bytes,
+                "free_at_least_bytes": probe.prediction.total_memory_bytes - probe.prediction.interval_bytes[1],
                 "interval_bytes": list(probe.prediction.interval_bytes),
                 "oom": probe.prediction.oom is not None,
+                "oom_count": probe.prediction.oom_count,
+                "settled": probe.prediction.settled,
+                "growth_bytes_per_step": probe.prediction.growth.bytes_per_step if probe.prediction.growth else 0,
                 "seconds": probe.prediction.seconds["total"],
             }
             for probe in largest.probes
@@ -140,8 +155,10 @@ class Fitter:
     request: Request
     margin_bytes: int
     progress: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)
     _known: dict[tuple[str | None, str | None, tuple[str, ...]], Prediction] = field(default_factory=dict)
     _cancelled: threading.Event = field(default_factory=threading.Event)
+    _takes_steps: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -167,26 +184,37 @@ class Fitter:
             note: what is different about the request, for the progress.
         """
         probes: dict[int, Probe] = {}
+        failures: dict[int, UllageError] = {}
 
         def run(values: Sequence[int]) -> Mapping[int, Need]:
             requests = [replace(request, arguments=axis.put_into(request.arguments, value)) for value in values]
             labels = [f"{axis.name} {value}{f' with {note}' if note else ''}" for value in values]
-            for value, prediction in zip(values, self._run_all(requests, labels), strict=True):
-                assert prediction is not None  # the first failure ends it all
-                probes[value] = Probe(value=value, fits=self._fits(prediction), prediction=prediction)
-            _check_that_it_matters(axis, [probe.prediction for probe in probes.values()])
-            return {value: _need(probes[value]) for value in values}
+            for value, found in zip(values, self._run_all(requests, labels), strict=True):
+                if isinstance(found, UllageError):
+                    failures[value] = found
+                else:
+                    probes[value] = Probe(value=value, fits=self._fits(found), prediction=found)
+            # A failure above all that fits is an end; one below says that the range begins too low.
+            if failures and min(failures) < max(
+                (value for value, probe in probes.items() if probe.fits), default=LARGEST
+            ):
+                hint = f"\n(a range may begin higher: --vary {axis.option}={2 * min(failures)}..)"
+                raise ScriptError(f"{failures[min(failures)]}{hint}")
+            return {value: _need(probes.get(value)) for value in values}
 
-        search = Search(axis, self.total_bytes - self.margin_bytes)
+        search = Search(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
         search.points |= {axis.position_of(value): size for value, size in (known or {}).items()}
         if start:
             inside = {axis.value_at(max(0, axis.position_of(value))) for value in start}
             search.know(run(sorted(inside)))
         search.run(run)
+        if search.is_flat:
+            raise UsageError(_flat_text(axis, [probe.prediction for probe in probes.values()]))
         ordered = tuple(probe for _, probe in sorted(probes.items()))
         best = probes.get(axis.value_at(search.best)) if search.best >= 0 else None
-        following = probes.get(axis.value_at(search.worst)) if search.worst is not None else None
-        return Largest(probes=ordered, best=best, next=following)
+        worst = axis.value_at(search.worst) if search.worst is not None else None
+        failure = (worst, str(failures[worst])) if worst is not None and worst in failures else None
+        return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def pull(self, axis: Axis, largest: Largest) -> Iterator[Pulled]:
         """Try every lever: first whether it lets the smallest value that did not fit do so."""
@@ -197,33 +225,38 @@ class Fitter:
         arguments = axis.put_into(self.request.arguments, target)
         requests = [replace(lever.pull(self.request), arguments=arguments) for lever in levers]
         labels = [f"{axis.name} {target} with {lever.name}" for lever in levers]
-        for lever, prediction in zip(levers, self._run_all(requests, labels, give_up=False), strict=True):
-            applies = prediction is not None and not (lever.optimizer_default and prediction.optimizers_changed == 0)
+        for lever, prediction in zip(levers, self._run_all(requests, labels), strict=True):
+            if isinstance(prediction, UllageError):
+                self.notes.append(f"{lever.name}: {str(prediction).splitlines()[0]}")
+                yield Pulled(lever=lever, applies=False, tried=None, largest=None)
+                continue
+            tried = Probe(value=target, fits=self._fits(prediction), prediction=prediction)
+            applies = not (lever.optimizer_default and prediction.optimizers_changed == 0)
             found = None
-            if applies and prediction is not None and self._fits(prediction):
-                found = self.largest(
-                    lever.pull(self.request),
-                    axis,
-                    start=(target,),
-                    known={probe.value: probe.prediction.interval_bytes[1] for probe in largest.probes if probe.fits},
-                    note=lever.name,
-                )
-            yield Pulled(lever=lever, applies=applies, largest=found)
+            if applies and tried.fits:
+                known = {probe.value: probe.prediction.interval_bytes[1] for probe in largest.probes if probe.fits}
+                try:
+                    found = self.largest(lever.pull(self.request), axis, start=(target,), known=known, note=lever.name)
+                except UllageError as error:
+                    self.notes.append(f"{lever.name}: {str(error).splitlines()[0]}")
+            yield Pulled(lever=lever, applies=applies, tried=tried, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
+        """Whether this run proves that its value fits: the whole of it, without an error that the script handled."""
+        self._takes_steps = self._takes_steps or any(step.complete for step in prediction.steps)
         return (
             prediction.verdict is Verdict.FITS
             and prediction.interval_bytes[1] <= prediction.total_memory_bytes - self.margin_bytes
+            and not prediction.oom_count
+            and (not self._takes_steps or any(step.complete for step in prediction.steps))
         )
 
-    def _run_all(
-        self, requests: Sequence[Request], labels: Sequence[str], *, give_up: bool = True
-    ) -> list[Prediction | None]:
-        """Run requests, two at a time. A script that fails ends them all, or counts as None."""
+    def _run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
+        """Run requests, two at a time; where a script fails, its error stands in the prediction's place."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             futures = [pool.submit(self._run, request, label) for request, label in zip(requests, labels, strict=True)]
             try:
-                return [_result(future, give_up=give_up) for future in futures]
+                return [_result(future) for future in futures]
             except BaseException:
                 self._cancelled.set()
                 pool.shutdown(cancel_futures=True)
@@ -234,7 +267,13 @@ class Fitter:
         start: tuple[int, ...] = ()
         for value in second.doubling():
             request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
-            found = self.largest(request, axis, start=start, note=f"{second.name} {value}")
+            try:
+                found = self.largest(request, axis, start=start, note=f"{second.name} {value}")
+            except ScriptError as error:
+                if value == second.low:
+                    raise
+                self.notes.append(f"the frontier ends before {second.name} {value}: {str(error).splitlines()[0]}")
+                return
             yield Row(value=value, largest=found)
             if found.best is None:
                 return
@@ -254,26 +293,24 @@ class Fitter:
         return self._known[key]
 
 
-def _check_that_it_matters(axis: Axis, predictions: Sequence[Prediction]) -> None:
-    """Refuse to go on for ever where an option without an upper end changes nothing."""
-    needs = {prediction.interval_bytes[1] for prediction in predictions}
-    if axis.high == LARGEST and len(predictions) >= _ALIKE and len(needs) == 1:
-        raise UsageError(
-            f"{axis.option} does not change what the script uses: {len(predictions)} values all need "
-            f"{text_of_bytes(needs.pop())}; expected an option that does, such as the batch size"
-        )
+def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
+    most = max(prediction.interval_bytes[1] for prediction in predictions)
+    return (
+        f"{axis.option} without an end: larger and larger values need no more than {text_of_bytes(most)} and all fit; "
+        f"expected an option that memory depends on, or an end, such as {axis.option}={axis.low}..1024"
+    )
 
 
-def _result(future: Future[Prediction], *, give_up: bool) -> Prediction | None:
+def _result(future: Future[Prediction]) -> Prediction | UllageError:
     try:
         return future.result()
-    except ScriptError:
-        if give_up:
-            raise
-        return None
+    except ScriptError as error:
+        return error
 
 
-def _need(probe: Probe) -> Need:
+def _need(probe: Probe | None) -> Need:
+    if probe is None:  # the script failed
+        return Need(high_bytes=None, fits=False)
     prediction = probe.prediction
     return Need(high_bytes=None if prediction.oom else prediction.interval_bytes[1], fits=probe.fits)
 
@@ -319,6 +356,7 @@ def fit(
         axis=axis,
         largest=largest,
         pulled=pulled,
+        notes=tuple(fitter.notes),
         second=second,
         frontier=frontier,
         seconds=time.perf_counter() - began,

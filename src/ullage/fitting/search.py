@@ -4,7 +4,8 @@ Memory is nearly a straight line in a batch size, so the line through two probes
 that value and the next are probed together, and when the one fits and the other does not, both are proved. A line that
 foretells badly costs rounds, never the truth: the bracket shrinks with every round, and after three rounds every second
 one cuts it into thirds.
-It is taken for granted that what is larger needs more. It knows no process: a probe is a function.
+What is larger mostly needs more; where it does not (the allocator's rounding), the answer is below the smallest value
+that was seen not to fit. It knows no process: a probe is a function.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from ullage.fitting.axis import Axis
 _FARTHEST: Final = 8  # times the largest value known to fit
 _TRUSTING_ROUNDS: Final = 3
 _APART: Final = 0.75
+_ALIKE: Final = 3
+_FLAT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class Search:
     """Position of the smallest value known not to fit."""
     points: dict[int, int] = field(default_factory=dict)
     """Bytes that values at these positions need: what the line goes through."""
+    unbounded: bool = False
+    """Whether nobody named the highest value: the search ends where a sixteenfold value needs no more."""
+    _fitting: set[int] = field(default_factory=set)
     _rounds: int = 0
 
     def know(self, needs: Mapping[int, Need]) -> None:
@@ -51,14 +57,25 @@ class Search:
             if need.high_bytes is not None:
                 self.points[position] = need.high_bytes
             if need.fits:
-                self.best = max(self.best, position)
+                self._fitting.add(position)
             elif self.worst is None or position < self.worst:
                 self.worst = position
+        self.best = max((fits for fits in self._fitting if self.worst is None or fits < self.worst), default=-1)
 
     @property
     def is_done(self) -> bool:
         """Whether the largest value is found: the next does not fit, or there is none, or the lowest does not fit."""
-        return self.best == self.axis.last or self.worst == self.best + 1 or self.worst == 0
+        return self.best == self.axis.last or self.worst == self.best + 1 or self.worst == 0 or self.is_flat
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether larger and larger values fit and need the same: nothing more is used, however large they get."""
+        if not self.unbounded or self.worst is not None:
+            return False
+        values = {self.axis.value_at(position): size for position, size in self.points.items()}
+        most = max(values, default=0)
+        alike = [value for value, size in values.items() if size >= values[most] and value <= most]
+        return len(alike) >= _ALIKE and min(alike) * _FLAT <= most
 
     def run(self, probe: Probe) -> None:
         """Probe until the largest value that fits is known."""

@@ -170,6 +170,8 @@ def _role_by_life(
     if after_forward and next_backward <= next_forward:  # between the model and backward(): the loss
         waiting = grad and next_backward == _NEVER and died == _NEVER
         return Role.ACTIVATIONS if survives_to_backward or waiting else Role.TEMPORARIES
+    if grad and after_forward and survives_to_backward:  # handed on from one forward pass to the next
+        return Role.ACTIVATIONS
     if next_forward != _NEVER and died > next_forward:
         return Role.INPUTS
     return Role.UNKNOWN if died == _NEVER else Role.TEMPORARIES

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ullage._errors import ScriptError
+from ullage._errors import UllageError
 from ullage.prediction.prediction import Peaks, Prediction
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict
@@ -23,7 +23,7 @@ def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = 
             replace(request, eager=True, snapshot=None, picture=False, echo=False),
             progress=lambda text: progress(f"without torch.compile: {text}"),
         )
-    except ScriptError as error:
+    except UllageError as error:
         note = f"without torch.compile the script fails: {str(error).splitlines()[0]}"
         return replace(prediction, notes=[*prediction.notes, note])
     peaks = Peaks(

@@ -36,14 +36,22 @@ def describe(prediction: Prediction) -> Report:
     """Make the report of a prediction."""
     script = " ".join([prediction.script, *prediction.arguments])
     rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
+    doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
     return Report(
-        headline=_HEADLINES[prediction.verdict],
-        tone=_TONES[prediction.verdict],
+        headline=_HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else ""),
+        tone=Tone.UNSURE if doubt else _TONES[prediction.verdict],
         subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
         sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
         sections=tuple(_sections(prediction)),
         pictures=tuple(_pictures(prediction)),
     )
+
+
+def _doubt(prediction: Prediction) -> str:
+    """Why a script that fits for as long as it was run may not fit in truth."""
+    if prediction.growth is not None:
+        return "BUT GROWS"
+    return "BUT UNDERSTATED" if any(read.decides_shape for read in prediction.reads) else ""
 
 
 def _sections(prediction: Prediction) -> Iterator[Section]:
@@ -209,14 +217,14 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
     if picture is None:
         return
     yield Stack(
-        title="Allocated memory over the run, by role",
+        title="Allocated memory over the run, by role (after rounding)",
         series=tuple((role.replace("_", " "), tuple(values)) for role, values in picture.by_role.items()),
         marks=tuple(prediction.timeline["step_ends"]),
         mark_label="end of step",
     )
     moment = f"at the peak in step {prediction.peak_step}" if prediction.peak_step else "at the peak"
     yield Icicle(
-        title=f"What was allocated {moment}: role, module, source line",
+        title=f"What was allocated {moment}: role, module, source line (after rounding)",
         levels=("role", "module", "line"),
         leaves=tuple(
             ((role.replace("_", " "), *module.split("."), line), size, f"{blocks} block{'' if blocks == 1 else 's'}")

@@ -61,6 +61,8 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
 
     vars(rendezvous)["_create_c10d_store"] = create
     vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
+    # A subgroup made by splitting its parent's communicator would not say how many ranks it has.
+    vars(distributed_c10d)["_get_split_source"] = lambda *arguments: None
 
 
 def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) -> None:
@@ -83,7 +85,7 @@ def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) 
             given = signature.bind(*arguments, **keywords)
             given.apply_defaults()
             asked = given.arguments
-            if not asked["join"]:
+            if not asked["join"] or asked["nprocs"] < 1:
                 return original(*arguments, **keywords)
             index = min(rank % CARDS_OF_A_NODE, asked["nprocs"] - 1)
             tell(f"torch.multiprocessing.spawn: process {index} of its {asked['nprocs']} ran here, the others did not")
@@ -105,6 +107,9 @@ def _store_type(torch: Any) -> type:
         def __init__(self) -> None:
             super().__init__()
             self._values: dict[str, bytes] = {}
+
+        def clone(self) -> Any:
+            return self
 
         def set(self, key: str, value: str | bytes) -> None:
             self._values[key] = value.encode() if isinstance(value, str) else bytes(value)

@@ -30,7 +30,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     def run(rank: int) -> Prediction:
         progress(f"rank {rank} of {request.world_size}")
         try:
-            return predict(replace(request, rank=rank), cancelled=cancelled.is_set)
+            return predict(replace(request, rank=rank, snapshot=None), cancelled=cancelled.is_set)
         except ScriptError as error:
             raise ScriptError(f"rank {rank}: {error}") from None
 
@@ -43,6 +43,9 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
             pool.shutdown(cancel_futures=True)
             raise
     fullest = max(predictions, key=lambda prediction: (_ORDER.index(prediction.verdict), prediction.interval_bytes[1]))
+    if request.snapshot is not None:
+        progress(f"rank {fullest.rank} once more, for its snapshot")
+        fullest = predict(replace(request, rank=fullest.rank))
     return replace(fullest, ranks=[_peaks(prediction) for prediction in predictions])
 
 

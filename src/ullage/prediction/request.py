@@ -78,7 +78,7 @@ class Request:
         if not self.seconds > 0 or math.isinf(self.seconds):
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
         if self.snapshot is not None:
-            check_output("--snapshot", self.snapshot)
+            check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
         context = profile_of(gpu.name).context_bytes if self.context_bytes is None else self.context_bytes
         if context >= total:
@@ -111,12 +111,17 @@ class Request:
         }
 
 
-def check_output(option: str, path: Path) -> None:
-    """Raise UsageError where a file cannot be written, before anything has run."""
+def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
+    """Raise UsageError where a file cannot be written, or would replace one of `inputs`, before anything has run."""
+    for other in inputs:
+        if path.resolve() == other.resolve():
+            raise UsageError(f"{option} {path} would replace {other}, which is needed; expected another name")
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"the folder of {option} {path} does not exist; make it first")
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; expected the name of a file to write")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{option} {path} is a link or a device; expected the name of a file to write")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"the folder of {option} {path} may not be written to by you; choose another")

@@ -115,7 +115,8 @@ def _error_text(request: Request, outcome: dict[str, Any], told: Told) -> str:
     if outcome["exit_code"] is not None:
         return f"{request.script.name} exited with code {outcome['exit_code']}{place}{_said(told)}"
     text = f": {outcome['text']}" if outcome["text"] else ""
-    return f"{request.script.name} raised {outcome['type']}{place}{text}\n{outcome['traceback']}"
+    notes = "".join(f"\n({note})" for note in told.result["notes"]) if told.result else ""
+    return f"{request.script.name} raised {outcome['type']}{place}{text}\n{outcome['traceback']}{notes}"
 
 
 def _said(told: Told) -> str:
@@ -153,7 +154,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
     return Prediction(
         verdict=verdict,
         reason=_reason_of_ending(request, gpu, result, timed_out=timed_out)
-        or _reason_of_size(verdict, low, high, total) + _understatement(result),
+        or _reason_of_size(verdict, low, high, total) + _growth_text(result, total - high) + _understatement(result),
         script=str(request.script),
         arguments=list(request.arguments),
         gpu=gpu.driver_name,
@@ -195,6 +196,15 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
             **{f"step_{number + 1}": value for number, value in enumerate(result["step_seconds"])},
         },
     )
+
+
+def _growth_text(result: dict[str, Any], free: int) -> str:
+    """What every step keeps, and how long that can go on."""
+    if "growth" not in result:
+        return ""
+    each = result["growth"]["bytes_per_step"]
+    end = f", so memory runs out after about {free // each:,} more" if free > 0 else ""
+    return f" by then; every step keeps {text_of_bytes(each)} more{end}"
 
 
 def _understatement(result: dict[str, Any]) -> str:
@@ -260,6 +270,11 @@ def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], workspac
         notes.append(f"cuDNN ran {result['cudnn_plans']} plans; which workspaces it gives them, only a real card knows")
     if result["unwritten"]:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result["unwritten"])))
+    if request.world_size:
+        notes.append(
+            "NCCL's own buffers lie outside of PyTorch's allocator and are not counted; what a collective used is let "
+            "go by a thread that looks a few times a second, so a peak may differ by a bucket from run to run"
+        )
     if result.get("oom_count") and result["outcome"]["kind"] != "oom":
         notes.append(f"memory ran out {_times(result['oom_count'])}, and the script went on")
     if result["outcome"]["kind"] == "ended" and result["device"] is not None and not result["step_seconds"]:

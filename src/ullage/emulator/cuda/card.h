@@ -88,6 +88,8 @@ ULLAGE_API bool card_is_pinned(const void *address);
 
 /* ---- values: a card computes nothing. What the host wrote a moment ago comes back, everything else is zero. */
 ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
+/* The same bytes of the card, times over, one behind the other. */
+ULLAGE_API void card_copy_times(void *destination, const void *source, size_t size, size_t times);
 ULLAGE_API void card_fill(void *destination, int value, size_t size);
 ULLAGE_API void card_launch(const void *function); /* some kernel ran on the card */
 ULLAGE_API const char *card_last_kernel_name(void); /* of the calling thread; NULL: unknown */

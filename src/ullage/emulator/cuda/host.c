@@ -78,7 +78,7 @@ bool card_is_pinned(const void *address) {
 
 /* ---- values that come back */
 
-enum { ECHOES = 64, ECHO_LAUNCHES = 64 };
+enum { ECHOES = 4096, ECHO_LAUNCHES = 64 };
 static const size_t ECHO_BYTES = (size_t)1 << 20; /* larger copies are data, not messages */
 struct echo {
   uint64_t address;
@@ -86,15 +86,21 @@ struct echo {
   uint64_t launch; /* how many kernels had run when it was written */
   char *bytes;
 };
-static struct echo echoes[ECHOES];
-static unsigned next_echo;
+static struct echo echoes[ECHOES]; /* the first echo_count are alive, and do not overlap */
+static int echo_count;
 
+/* Drop what was written in [address, address + size), and what is too old. */
 static void forget(uint64_t address, size_t size) {
-  for (int i = 0; i < ECHOES; i++) {
+  uint64_t now = card_launches();
+  for (int i = 0; i < echo_count;) {
     struct echo *echo = &echoes[i];
-    if (!echo->bytes || echo->address >= address + size || echo->address + echo->size <= address) continue;
+    bool is_elsewhere = echo->address >= address + size || echo->address + echo->size <= address;
+    if (is_elsewhere && now - echo->launch <= ECHO_LAUNCHES) {
+      i++;
+      continue;
+    }
     free(echo->bytes);
-    *echo = (struct echo){0};
+    *echo = echoes[--echo_count];
   }
 }
 
@@ -110,17 +116,19 @@ static void remember(uint64_t address, const void *bytes, size_t size) {
   char *copy = malloc(size);
   if (!copy) return;
   memcpy(copy, bytes, size);
-  struct echo *echo = &echoes[next_echo++ % ECHOES];
-  free(echo->bytes);
-  *echo = (struct echo){address, size, card_launches(), copy};
+  if (echo_count == ECHOES) {
+    free(echoes[0].bytes);
+    echoes[0] = echoes[--echo_count];
+  }
+  echoes[echo_count++] = (struct echo){address, size, card_launches(), copy};
 }
 
-/* The bytes last written at [address, address + size), zero where nothing recent is known. Echoes do not overlap. */
+/* The bytes last written at [address, address + size), zero where nothing recent is known. */
 static bool recall(uint64_t address, void *out, size_t size) {
   bool known = false;
-  for (int i = 0; i < ECHOES; i++) {
+  for (int i = 0; i < echo_count; i++) {
     struct echo *echo = &echoes[i];
-    if (!echo->bytes || card_launches() - echo->launch > ECHO_LAUNCHES) continue;
+    if (card_launches() - echo->launch > ECHO_LAUNCHES) continue;
     uint64_t low = address > echo->address ? address : echo->address;
     uint64_t high = address + size < echo->address + echo->size ? address + size : echo->address + echo->size;
     if (low >= high) continue;
@@ -166,6 +174,22 @@ void card_copy(void *destination, const void *source, size_t size) {
   else if (to_card) write_through((uint64_t)destination, source, size);
   else if (from_card) read_back(destination, (uint64_t)source, size);
   else memmove(destination, source, size);
+}
+
+void card_copy_times(void *destination, const void *source, size_t size, size_t times) {
+  size_t whole = size * times;
+  if (whole == 0) return;
+  char *one = whole <= ECHO_BYTES ? malloc(size) : NULL, *all = one ? malloc(whole) : NULL;
+  pthread_mutex_lock(&lock);
+  bool known = all && recall((uint64_t)source, one, size);
+  forget((uint64_t)destination, whole);
+  if (known) {
+    for (size_t i = 0; i < times; i++) memcpy(all + i * size, one, size);
+    remember((uint64_t)destination, all, whole);
+  }
+  pthread_mutex_unlock(&lock);
+  free(one);
+  free(all);
 }
 
 void card_fill(void *destination, int value, size_t size) {

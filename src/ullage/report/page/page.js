@@ -2,6 +2,7 @@
 "use strict";
 const pictures = JSON.parse(document.getElementById("data").textContent);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const isNarrow = () => matchMedia("(max-width: 40rem)").matches;
 const ROLES = ["parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "workspaces", "buffers"];
 const colourOf = (label) => colour(`--c${ROLES.includes(label) ? ROLES.indexOf(label) : 7}`);
 
@@ -16,6 +17,7 @@ function layout(more) {
   const base = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
     margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h", y: 1.12, x: 0 }, hoverlabel: { align: "left" } };
   const result = { ...base, ...more };
+  if (isNarrow()) result.legend = { orientation: "h", x: 0, y: -0.2, yanchor: "top", font: { size: 10 } };
   for (const name of ["xaxis", "yaxis"]) result[name] = { ...axis, ...(more[name] || {}) };
   return result;
 }
@@ -33,7 +35,7 @@ const draw = {
       line: { width: 0.5, color: colourOf(label), shape: "hv" }, fillcolor: colourOf(label), customdata: values.map(sizeText), hovertemplate: `${label}: %{customdata}<extra></extra>` }));
     const highest = Math.max(1, ...x.map((at) => picture.series.reduce((sum, [, values]) => sum + values[at], 0)));
     const shapes = picture.marks.map((at) => ({ type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: colour("--quiet"), width: 1, dash: "dot" } }));
-    const crowded = Math.ceil(picture.marks.length / 12);
+    const crowded = Math.ceil(picture.marks.length / (isNarrow() ? 2 : 12));
     const annotations = picture.marks.flatMap((at, index) => index % crowded ? [] : [{ x: at, yref: "paper", y: 0, yanchor: "top", yshift: -4, text: `${picture.mark_label} ${index + 1}`, showarrow: false, font: { size: 11, color: colour("--quiet") } }]);
     return [traces, layout({ hovermode: "x unified", shapes, annotations, xaxis: { showticklabels: false, showgrid: false }, yaxis: { ...sizeTicks(highest), rangemode: "tozero" } })];
   },
@@ -55,7 +57,7 @@ const draw = {
       customdata: all.map(([, node]) => [sizeText(node.value), node.text]), texttemplate: "%{label}  %{customdata[0]}",
       hovertemplate: "%{label}<br>%{customdata[0]}, %{percentRoot:.1%} of allocated<br>%{customdata[1]}<extra></extra>",
       marker: { colors: all.map(([, node]) => (node.top ? colourOf(node.top) : colour("--card"))), line: { width: 1, color: colour("--card") } },
-      tiling: { orientation: matchMedia("(max-width: 40rem)").matches ? "v" : "h" }, pathbar: { thickness: 22 }, maxdepth: 6 }], layout({ margin: { l: 0, r: 0, t: 26, b: 0 } })];
+      tiling: { orientation: isNarrow() ? "v" : "h" }, pathbar: { thickness: 22 }, maxdepth: 6 }], layout({ margin: { l: 0, r: 0, t: 26, b: 0 } })];
   },
   map(picture) {
     const labels = [...new Set(picture.strips.flatMap((strip) => strip.blocks.map((block) => block[2])))];
@@ -73,7 +75,7 @@ const draw = {
     return [[frame, ...traces], layout({ barmode: "overlay", bargap: 0.15, xaxis: sizeTicks(highest), yaxis: { autorange: "reversed", showticklabels: false, showgrid: false }, margin: { l: 10, r: 10, t: 10, b: 40 } })];
   },
   plot(picture) {
-    const looks = { good: ["--good", "circle", "fits"], unsure: ["--unsure", "diamond", "may or may not fit"], bad: ["--bad", "x", "does not fit"] };
+    const looks = { good: ["--good", "circle", "fits"], unsure: ["--unsure", "diamond", "may not fit, or not with the margin"], bad: ["--bad", "x", "does not fit"] };
     const text = (y) => (picture.y_is_bytes ? sizeText(y) : `${y}`);
     const line = { type: "scatter", mode: "lines", name: picture.line_label, x: picture.line.map((p) => p[0]), y: picture.line.map((p) => p[1]), line: { color: colour("--quiet"), width: 2 }, hoverinfo: "skip" };
     const traces = Object.entries(looks).map(([tone, [name, symbol, label]]) => {

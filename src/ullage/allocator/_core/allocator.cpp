@@ -1,0 +1,108 @@
+#include "allocator.hpp"
+
+#include <algorithm>
+
+namespace ullage {
+
+Allocator::Allocator(const Settings& settings, Semantics semantics, double fraction, std::int32_t streams, Driver& driver)
+    : settings_(settings), semantics_(semantics), driver_(driver), streams_(streams), queues_(static_cast<std::size_t>(streams)) {
+  set_fraction(fraction);
+  for (const bool small : {true, false}) {
+    Pool& pool = pools_.emplace_back();
+    pool.small = small;
+    pool.free.resize(static_cast<std::size_t>(streams));
+    pool.unmapped.resize(static_cast<std::size_t>(streams));
+  }
+}
+
+void Allocator::set_fraction(double fraction) {
+  fraction_ = fraction;
+  is_limited_ = fraction < 1;
+  allowed_ = is_limited_ ? static_cast<Bytes>(fraction * static_cast<double>(driver_.total())) : UNLIMITED;
+}
+
+bool Allocator::is_over_limit(Bytes size) const {
+  return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_;
+}
+
+// Until 2.15 every route to a private pool counts as a capture.
+bool Allocator::is_capturing() const { return semantics_ == Semantics::V2_15 ? captures_ > 0 : !routes_.empty(); }
+
+// ---- blocks
+
+FreeSet& Allocator::free_of(const Block& block) {
+  return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)];
+}
+
+FreeEntry Allocator::entry_of(BlockId id) const {
+  const Block& block = this->block(id);
+  const auto tie = semantics_ == Semantics::V2_15 ? static_cast<std::uint64_t>(block.segment) : 0;
+  return {block.size, tie, block.address, id};
+}
+
+BlockId Allocator::new_block(Block block) {
+  if (!unused_.empty()) {
+    const BlockId id = unused_.back();
+    unused_.pop_back();
+    at(id) = block;
+    return id;
+  }
+  blocks_.push_back(block);
+  return static_cast<BlockId>(blocks_.size() - 1);
+}
+
+void Allocator::delete_block(BlockId id) {
+  if (at(id).has_uses) uses_.erase(id);
+  if (at(id).has_capture_uses) capture_uses_.erase(id);
+  at(id) = Block{};
+  unused_.push_back(id);
+}
+
+void Allocator::put_free(BlockId id) {
+  Block& block = at(id);
+  block.lookups_then = pool_at(block.pool).lookups;
+  free_of(block).insert(entry_of(id));
+}
+
+std::vector<BlockId> Allocator::all_blocks() const {
+  std::vector<BlockId> found;
+  for (std::size_t id = 0; id < blocks_.size(); id++)
+    if (blocks_[id].size > 0) found.push_back(static_cast<BlockId>(id));
+  std::sort(found.begin(), found.end(), [&](BlockId a, BlockId b) { return block(a).address < block(b).address; });
+  return found;
+}
+
+// ---- private pools
+
+void Allocator::begin_pool(std::int64_t id, std::optional<std::vector<std::int32_t>> streams) {
+  auto found = private_pools_.find(id);
+  if (found == private_pools_.end()) {
+    PrivatePool made{static_cast<std::int32_t>(pools_.size()), static_cast<std::int32_t>(pools_.size() + 1)};
+    for (const bool small : {true, false}) {
+      Pool& pool = pools_.emplace_back();
+      pool.small = small;
+      pool.owner = id;
+      pool.free.resize(static_cast<std::size_t>(streams_));
+      pool.unmapped.resize(static_cast<std::size_t>(streams_));
+    }
+    found = private_pools_.emplace(id, made).first;
+  } else if (found->second.users <= 0) {
+    throw InternalAssert("it->second->use_count > 0");
+  }
+  found->second.users += 2;  // createOrIncrefPool, and beginAllocateToPool, which does the same
+  routes_.push_back({id, std::move(streams)});
+}
+
+void Allocator::end_pool(std::int64_t id) {
+  const auto found = std::find_if(routes_.begin(), routes_.end(), [&](const Route& route) { return route.pool == id; });
+  if (found != routes_.end()) routes_.erase(found);
+}
+
+void Allocator::release_pool(std::int64_t id) {
+  const auto found = private_pools_.find(id);
+  if (found == private_pools_.end()) return;
+  if (--found->second.users < 0) throw InternalAssert("uc >= 0");
+  if (found->second.users == 0) freeable_.insert(id);
+}
+
+}  // namespace ullage

@@ -1,0 +1,72 @@
+// The driver under the allocator: how much memory there is, where it lies, and what is made to fail. It is CUDA's part
+// of a replay: cudaMalloc, cudaFree, and the virtual memory functions of expandable segments.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "settings.hpp"
+
+namespace ullage {
+
+enum class Placement : int {
+  ASCENDING = 0,   // never reused, no gaps
+  FIRST_FIT = 1,   // the lowest gap that is large enough
+  DESCENDING = 2,  // never reused
+};
+
+enum class Call : int { MALLOC, MALLOC_FAILED, FREE, RESERVE, UNRESERVE, MAP, UNMAP, CREATE_FAILED };
+
+// One call of the driver; what does not apply is 0.
+struct CallRecord {
+  std::int64_t op;      // the program's operation that caused it
+  std::int64_t call;    // Call
+  std::int64_t number;  // of the cudaMalloc, or of the reservation
+  std::int64_t size;    // MALLOC, FREE, RESERVE, UNRESERVE: bytes; MAP, UNMAP, CREATE_FAILED: bytes of a page
+  std::int64_t offset;  // MAP, UNMAP: bytes from the reservation's start
+  std::int64_t count;   // MAP, UNMAP: pages; CREATE_FAILED: pages of the request that had been made
+  std::int64_t address;
+};
+
+struct Range {
+  Bytes address;
+  std::int64_t number;
+};
+
+class Driver {
+ public:
+  Driver(Bytes total, Bytes others, Placement placement, bool log);
+
+  std::optional<Range> allocate(Bytes size);
+  void release(const Range& range, Bytes size);
+  Range reserve(Bytes size);
+  void unreserve(const Range& range, Bytes size);
+  bool map(const Range& range, Bytes offset, Bytes page, Bytes pages);
+  void unmap(const Range& range, Bytes offset, Bytes page, Bytes pages);
+
+  Bytes total() const { return total_; }
+  Bytes used() const { return used_; }
+  void set_others(Bytes size) { others_ = size; }
+  void fail_next(std::int64_t count) { failures_ = count; }
+  void at_operation(std::int64_t op) { op_ = op; }
+  const std::vector<CallRecord>& log() const { return log_; }
+  std::int64_t count(Call call) const { return counts_[static_cast<int>(call)]; }
+
+ private:
+  bool take(Bytes size);
+  Bytes place(Bytes size);
+  void note(Call call, std::int64_t number, Bytes size, Bytes offset, Bytes pages, Bytes address);
+
+  Bytes total_, others_, used_ = 0;
+  Placement placement_;
+  bool logs_;
+  std::int64_t failures_ = 0, op_ = 0, mallocs_ = 0, reservations_ = 0;
+  Bytes next_, next_reservation_;
+  std::map<Bytes, Bytes> taken_;  // address -> bytes, for FIRST_FIT only
+  std::vector<CallRecord> log_;
+  std::int64_t counts_[8] = {};
+};
+
+}  // namespace ullage

@@ -1,0 +1,79 @@
+// Run a program of allocator operations: columns in, columns out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "allocator.hpp"
+
+namespace ullage {
+
+// The operations of a program; ullage/program.py has the same table.
+enum class Op : std::int64_t {
+  ALLOCATE,       // key: id, size: bytes, stream
+  FREE,           // key: id
+  RECORD_STREAM,  // key: id, stream
+  EMPTY_CACHE,
+  SET_FRACTION,  // size: the bits of a double
+  SET_SETTINGS,  // key: index of `settings` after the first
+  SET_OTHERS,    // size: bytes that others hold
+  FAIL_NEXT,     // key: how many driver allocations fail
+  HOLD,          // stream
+  UNHOLD,        // stream
+  COMPLETE,      // stream
+  SYNCHRONIZE,
+  BEGIN_POOL,    // key: pool, size: index of `routes`, -1: every stream
+  END_POOL,      // key: pool
+  RELEASE_POOL,  // key: pool
+  BEGIN_CAPTURE,
+  END_CAPTURE,
+  NOTHING,
+};
+
+struct Program {
+  const std::int64_t *op, *key, *size, *stream;
+  std::int64_t length;
+  std::int64_t ids;  // every key of a block is below
+  std::vector<std::vector<std::int64_t>> routes;
+  std::vector<Settings> settings;  // the first is in force at the start
+};
+
+struct Machine {
+  Bytes total_bytes, others_bytes;
+  Placement placement;
+  Semantics semantics;
+  double fraction;
+};
+
+enum class Result : std::int64_t { DONE = 0, OUT_OF_MEMORY = 1, REJECTED = 2, SKIPPED = 3, BROKEN = 4 };
+
+// What is asked of a replay beside its totals.
+struct Wanted {
+  bool levels, places, calls;
+  std::int64_t stop_after_ooms;  // 0: never
+};
+
+struct Replay {
+  // One entry an operation, where wanted.
+  std::vector<std::int64_t> allocated, reserved, active, inactive_split, requested;
+  std::vector<std::int64_t> address, segment, offset;  // of ALLOCATE: -1 where there is no block; segments: ~n reserved
+  std::vector<std::int64_t> oom_ops, rejected_ops, skipped_ops;
+  std::vector<CallRecord> calls;
+  std::int64_t done = 0;  // operations that were run
+  Levels now, peak;
+  std::int64_t peak_reserved_op = -1, peak_allocated_op = -1;
+  Counters counters;
+  std::int64_t call_counts[8] = {};
+  std::string broken;  // PyTorch's own assertion that failed at the last operation
+  // The blocks that are there at the end, by address: columns of equal length.
+  std::vector<std::int64_t> block_address, block_size, block_requested, block_state, block_stream, block_key;
+  std::vector<std::int64_t> block_segment, block_pool, block_is_small;
+  std::vector<std::int64_t> segment_address, segment_size, segment_is_expandable;
+};
+
+enum class State : std::int64_t { FREE = 0, WAITING = 1, ALLOCATED = 2, UNMAPPED = 3 };
+
+Replay replay(const Program& program, const Machine& machine, const Wanted& wanted);
+
+}  // namespace ullage

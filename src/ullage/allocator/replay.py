@@ -1,0 +1,266 @@
+"""Run a program on the allocator core and return what the real allocator would have done, byte for byte."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+
+from ullage._errors import UsageError
+from ullage.allocator._allocator import replay as _run
+from ullage.program import Column, Op, Program
+from ullage.settings import SEMANTICS, Settings
+
+PLACEMENTS: Final = ("ascending", "first fit", "descending")
+
+
+class Call(IntEnum):
+    """A call of the driver."""
+
+    MALLOC = 0
+    MALLOC_FAILED = 1
+    FREE = 2
+    RESERVE = 3
+    UNRESERVE = 4
+    MAP = 5
+    UNMAP = 6
+    CREATE_FAILED = 7
+
+
+class State(IntEnum):
+    """What a block is doing."""
+
+    FREE = 0
+    WAITING = 1
+    """Freed, but another stream may still use it."""
+    ALLOCATED = 2
+    UNMAPPED = 3
+    """Address space without memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The card under a replay: its memory in bytes, what others hold of it, and where cudaMalloc puts segments."""
+
+    total_bytes: int
+    others_bytes: int = 0
+    placement: str = "first fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Bytes at one moment, as torch.cuda.memory_stats() has them under `<name>.all`."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    active_bytes: int
+    inactive_split_bytes: int
+    requested_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelColumns:
+    """Bytes after every operation."""
+
+    allocated_bytes: Column
+    reserved_bytes: Column
+    active_bytes: Column
+    inactive_split_bytes: Column
+    requested_bytes: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where each ALLOCATE put its block; -1 for other operations and where memory ran out."""
+
+    address: Column
+    segment: Column
+    """The number of the cudaMalloc, or ~number of the reservation of address space."""
+    offset: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The driver's calls in order; what does not apply is 0."""
+
+    op: Column
+    call: Column
+    number: Column
+    size: Column
+    """Bytes; of MAP, UNMAP and CREATE_FAILED: of one page."""
+    offset: Column
+    count: Column
+    """Pages; of CREATE_FAILED: how many had been made."""
+    address: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Every block that is there when a replay ends, by address."""
+
+    address: Column
+    size: Column
+    requested: Column
+    state: Column
+    stream: Column
+    key: Column
+    """Of the program; -1 where the program holds none."""
+    segment: Column
+    """Index into the segments."""
+    pool: Column
+    """The private pool's key; 0: the default pool."""
+    is_small: Column
+    segment_address: Column
+    segment_size: Column
+    segment_is_expandable: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What the allocator did."""
+
+    done: int
+    """Operations that were run: all, or up to the one at which it stopped."""
+    now: Levels
+    peak: Levels
+    peak_allocated_op: int
+    peak_reserved_op: int
+    oom_ops: Column
+    rejected_ops: Column
+    """Requests that throw_on_cudamalloc_oom rejected."""
+    skipped_ops: Column
+    retries: int
+    """torch.cuda.memory_stats()["num_alloc_retries"]"""
+    synchronizations: int
+    call_counts: dict[Call, int]
+    broken: str
+    """PyTorch's own assertion that failed, which ended the replay; empty where none did."""
+    blocks: Blocks
+    levels: LevelColumns | None
+    places: Places | None
+    calls: Calls | None
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether any request failed."""
+        return bool(len(self.oom_ops) or len(self.rejected_ops))
+
+    @property
+    def driver_calls(self) -> int:
+        """Calls that cost time on a real card: cudaMalloc, cudaFree, and mapping or unmapping of pages."""
+        slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
+        return sum(self.call_counts[call] for call in slow)
+
+
+def replay(
+    program: Program,
+    settings: Settings,
+    device: Device,
+    *,
+    levels: bool = False,
+    places: bool = False,
+    calls: bool = False,
+    stop_after_ooms: int = 0,
+) -> Replay:
+    """Run a program under settings on a device.
+
+    It follows DeviceCachingAllocator of torch 2.11 or 2.15, as `settings.semantics` says. The interpreter's lock is
+    released meanwhile, so that several replays run in parallel threads.
+
+    Args:
+        program: the operations.
+        settings: what is in force at the start.
+        device: the card.
+        levels: record the bytes after every operation.
+        places: record where each block is put.
+        calls: record every call of the driver.
+        stop_after_ooms: end at the n-th request that fails; 0: go on, as a program does that handles the error.
+
+    Raises:
+        UsageError: the program, the settings or the device make no sense.
+    """
+    _check(program, device)
+    found = _run(
+        program.op,
+        program.key,
+        program.size,
+        program.stream,
+        _ids_of(program),
+        [list(route) for route in program.routes],
+        [_fields(each, device) for each in (settings, *program.settings)],
+        device.total_bytes,
+        device.others_bytes,
+        PLACEMENTS.index(device.placement),
+        SEMANTICS.index(settings.semantics),
+        settings.per_process_memory_fraction,
+        levels,
+        places,
+        calls,
+        stop_after_ooms,
+    )
+    return _replay_of(found, levels=levels, places=places, calls=calls)
+
+
+def _check(program: Program, device: Device) -> None:
+    if device.placement not in PLACEMENTS:
+        raise UsageError(f"{device.placement!r} is no placement; expected one of {', '.join(PLACEMENTS)}")
+    if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
+        raise UsageError(f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others cannot be")
+    if not len(program.op) == len(program.key) == len(program.size) == len(program.stream):
+        raise UsageError("the columns of a program have different lengths; expected one entry an operation in each")
+    if len(program) and not (program.op.min() >= 0 and program.op.max() <= max(Op)):
+        raise UsageError("a program has an operation that is not in the table of ullage.program.Op")
+    keyed = program.key[np.isin(program.op, (Op.ALLOCATE, Op.FREE, Op.RECORD_STREAM))]
+    if len(keyed) and (keyed.min() < 0 or keyed.max() >= 1 << 31):
+        raise UsageError("a program has a block whose key is negative or above 2^31; expected keys that count from 0")
+    changes = program.key[program.op == Op.SET_SETTINGS]
+    routes = program.size[program.op == Op.BEGIN_POOL]
+    if (len(changes) and not 0 <= changes.min() <= changes.max() < len(program.settings)) or (
+        len(routes) and routes.max() >= len(program.routes)
+    ):
+        raise UsageError("a program names settings or a route that it does not have")
+
+
+def _ids_of(program: Program) -> int:
+    keyed = program.key[program.op <= Op.RECORD_STREAM]
+    return int(keyed.max()) + 1 if len(keyed) else 0
+
+
+def _fields(settings: Settings, device: Device) -> tuple[Any, ...]:
+    return (
+        settings.max_split_bytes,
+        settings.max_non_split_rounding_bytes,
+        settings.large_segment_bytes,
+        settings.garbage_collection_threshold,
+        list(settings.roundup_divisions),
+        settings.expandable_segments,
+        settings.throw_on_cudamalloc_oom,
+        settings.reserve_bytes(device.total_bytes),
+    )
+
+
+def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:
+    def columns(names: Any, prefix: str = "") -> dict[str, Column]:
+        return {name: found[prefix + name] for name in names}
+
+    block_names = ("address", "size", "requested", "state", "stream", "key", "segment", "pool", "is_small")
+    segment_names = ("segment_address", "segment_size", "segment_is_expandable")
+    rows = found["calls"].reshape(-1, 7).T
+    return Replay(
+        done=found["done"],
+        now=Levels(**found["now"]),
+        peak=Levels(**found["peak"]),
+        peak_allocated_op=found["peak_allocated_op"],
+        peak_reserved_op=found["peak_reserved_op"],
+        oom_ops=found["oom_ops"],
+        rejected_ops=found["rejected_ops"],
+        skipped_ops=found["skipped_ops"],
+        retries=found["retries"],
+        synchronizations=found["synchronizations"],
+        call_counts={call: int(found["call_counts"][call]) for call in Call},
+        broken=found["broken"],
+        blocks=Blocks(**columns(block_names, "block_"), **columns(segment_names)),
+        levels=LevelColumns(**columns(LevelColumns.__slots__)) if levels else None,
+        places=Places(**columns(Places.__slots__)) if places else None,
+        calls=Calls(**dict(zip(Calls.__slots__, rows, strict=True))) if calls else None,
+    )

@@ -1,0 +1,342 @@
+"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF, its defaults and limits, by version.
+
+It reads a text as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.11 and 2.15),
+and refuses what they refuse. A real process aborts while torch is loaded; here an error names the option, the value
+and what is allowed. It knows nothing of a card: fractions stay fractions.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ullage._errors import UsageError
+from ullage._units import GIB, MIB
+
+UNLIMITED: Final = (1 << 64) - 1
+"""`max_split_bytes` of an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
+LARGE_SEGMENT_BYTES: Final = 20 * MIB
+_SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
+_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+SEMANTICS: Final = ("2.11", "2.15")
+"""The versions whose allocator is modelled. Versions up to 2.14 are taken for 2.11, later ones for 2.15."""
+
+
+class SettingsError(UsageError):
+    """Report a text that PyTorch would refuse as allocator settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the allocator is told; sizes in bytes, fractions of the card's memory.
+
+    The defaults are those of a process in which nothing is set.
+    """
+
+    semantics: str = "2.11"
+    max_split_bytes: int = UNLIMITED
+    max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
+    garbage_collection_threshold: float = 0.0
+    roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
+    """For sizes from 1 MiB, 2 MiB, ... 64 GiB on: into how many steps a power of two is divided; 0 and 1: none."""
+    expandable_segments: bool = False
+    per_process_memory_fraction: float = 1.0
+    throw_on_cudamalloc_oom: bool = False
+    reserve: tuple[str, float] | None = None
+    """Address space of an expandable segment: ("fraction", of the card) or ("bytes", n); None: 9/8 of the card."""
+    backend: str = "native"
+
+    def reserve_bytes(self, total_bytes: int) -> int:
+        """Address space of an expandable segment on a card; 0 where none is set."""
+        if self.reserve is None:
+            return 0
+        kind, value = self.reserve
+        return int(min(value * total_bytes if kind == "fraction" else value, float(1 << 62)))
+
+
+def semantics_of(version: str) -> str:
+    """Return which modelled allocator a version of torch has: "2.11" or "2.15".
+
+    Raises:
+        SettingsError: the text is no version.
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        raise SettingsError(f"{version!r} is no version of torch; expected one such as 2.11 or 2.15.0")
+    return "2.15" if (int(match[1]), int(match[2])) >= (2, 15) else "2.11"
+
+
+def settings_in_force(environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the text that torch would read from an environment, and the variable it stands in.
+
+    PYTORCH_CUDA_ALLOC_CONF wins as a whole over PYTORCH_ALLOC_CONF; their options are not merged (torch 2.11, 2.15).
+    """
+    for name in _VARIABLES:
+        if name in environment:
+            return environment[name], name
+    return "", None
+
+
+def parse_settings(text: str, *, semantics: str = "2.11", before: Settings | None = None) -> Settings:
+    """Read a text such as "expandable_segments:True,max_split_size_mb:128".
+
+    Args:
+        text: as it stands in PYTORCH_ALLOC_CONF; blanks are skipped.
+        semantics: "2.11" or "2.15".
+        before: the settings that are changed, as torch._C._accelerator_setAllocatorSettings does: of these only
+            max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults.
+
+    Raises:
+        SettingsError: PyTorch would refuse the text; the message names the option, the value and what is allowed.
+    """
+    if semantics not in SEMANTICS:
+        raise SettingsError(f"{semantics!r} is no modelled allocator; expected one of {', '.join(SEMANTICS)}")
+    settings = replace(before or Settings(), semantics=semantics)
+    settings = replace(
+        settings, max_split_bytes=UNLIMITED, roundup_divisions=(0,) * _SLOTS, garbage_collection_threshold=0.0
+    )
+    tokens = _Tokens(text)
+    given: set[str] = set()
+    while not tokens.at_end:
+        option = tokens.next("an option")
+        read = _OPTIONS.get(option)
+        if read is None or (option in _SINCE_2_15 and semantics != "2.15"):
+            known = sorted(name for name in _OPTIONS if name not in _SINCE_2_15 or semantics == "2.15")
+            since = " before torch 2.15" if option in _SINCE_2_15 else ""
+            raise SettingsError(
+                f"{option!r} is no option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
+            )
+        tokens.expect(":", option)
+        settings = read(settings, option, tokens)
+        given.add(option)
+        if not tokens.at_end:
+            tokens.expect(",", option)
+    return _checked(settings, given)
+
+
+def _checked(settings: Settings, given: set[str]) -> Settings:
+    """What depends on the final size of a large segment, in whatever order the options stand."""
+    large = settings.large_segment_bytes
+    if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
+        settings = replace(settings, max_non_split_rounding_bytes=large)
+    limits = {"max_split_size_mb": settings.max_split_bytes}
+    limits["max_non_split_rounding_mb"] = settings.max_non_split_rounding_bytes
+    for option, size in limits.items():
+        if option in given and size < large:
+            raise SettingsError(
+                f"{option}:{size // MIB} is too small; PyTorch allows values from {large // MIB} on "
+                "(large_segment_size_mb)"
+            )
+    return settings
+
+
+class _Tokens:
+    """The words and the four signs of a text, taken one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._words)
+
+    def peek(self) -> str | None:
+        return None if self.at_end else self._words[self._at]
+
+    def next(self, what: str) -> str:
+        if self.at_end:
+            raise SettingsError(f"the settings end where {what} should follow; expected option:value,option:value")
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def expect(self, sign: str, option: str) -> None:
+        found = self.next(f"{sign!r} of {option}")
+        if found != sign:
+            raise SettingsError(
+                f"{found!r} stands where {sign!r} should in {option}; expected option:value,option:value"
+            )
+
+
+# ---- the options: each reads its value and returns the settings with it
+
+_Reader = Callable[[Settings, str, _Tokens], Settings]
+
+
+def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
+    if not re.fullmatch(r"\d{1,19}", text) or not low <= int(text) <= high:
+        raise SettingsError(f"{option}:{text} is not allowed; expected {allowed}")
+    return int(text)
+
+
+def _number(option: str, text: str, allowed: str, *, fits: Callable[[float], bool]) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not fits(value):
+        raise SettingsError(f"{option}:{text} is not allowed; expected {allowed}")
+    return value
+
+
+def _boolean(option: str, tokens: _Tokens) -> bool:
+    text = tokens.next(f"the value of {option}")
+    if text not in ("True", "False"):
+        raise SettingsError(f"{option}:{text} is not allowed; expected True or False, written so")
+    return text == "True"
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+def _read_max_split(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    value = _integer(option, tokens.next(f"the value of {option}"), "a whole number of MiB")
+    return replace(settings, max_split_bytes=min(value * MIB, UNLIMITED))
+
+
+def _read_rounding(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    value = _integer(option, tokens.next(f"the value of {option}"), "a whole number of MiB")
+    return replace(settings, max_non_split_rounding_bytes=min(value * MIB, UNLIMITED))
+
+
+def _read_large_segment(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    value = _integer(option, text, "a whole number of MiB above 10", low=11, high=UNLIMITED // MIB)
+    return replace(settings, large_segment_bytes=value * MIB)
+
+
+def _read_threshold(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    value = _number(option, text, "a number above 0 and below 1", fits=lambda value: 0 < value < 1)
+    return replace(settings, garbage_collection_threshold=value)
+
+
+def _read_fraction(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    value = _number(option, text, "a number from 0 to 1", fits=lambda value: 0 <= value <= 1)
+    return replace(settings, per_process_memory_fraction=value)
+
+
+def _read_expandable(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    return replace(settings, expandable_segments=_boolean(option, tokens))
+
+
+def _read_throw(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    return replace(settings, throw_on_cudamalloc_oom=_boolean(option, tokens))
+
+
+def _read_backend(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    if text not in ("native", "cudaMallocAsync"):
+        raise SettingsError(f"{option}:{text} is not allowed; expected native or cudaMallocAsync")
+    return replace(settings, backend=text)
+
+
+def _read_roundup(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    if text != "[":
+        value = _integer(option, text, "a power of two, or a list such as [256:1,512:2,>:8]")
+        if not _is_power_of_two(value):
+            raise SettingsError(f"{option}:{text} is not allowed; expected a power of two")
+        return replace(settings, roundup_divisions=(value,) * _SLOTS)
+    slots = [0] * _SLOTS
+    is_first, settled = True, 0
+    while tokens.peek() != "]":
+        size = tokens.next(f"']' of {option}")
+        tokens.expect(":", option)
+        value = _integer(option, tokens.next(f"the divisions of {size}"), "divisions that are 0 or a power of two")
+        if value and not _is_power_of_two(value):
+            raise SettingsError(f"{option}:[{size}:{value}] is not allowed; expected divisions that are a power of two")
+        if size == ">":
+            slots[settled + 1 :] = [value] * (_SLOTS - settled - 1)
+        else:
+            mib = _integer(option, size, "sizes in MiB that are a power of two")
+            if not _is_power_of_two(mib):
+                raise SettingsError(f"{option}:[{size}:{value}] is not allowed; expected sizes that are a power of two")
+            settled = min(mib.bit_length() - 1, _SLOTS - 1)
+            if is_first:
+                slots[:settled] = [value] * settled
+            slots[settled] = value
+        is_first = False
+        if tokens.peek() != "]":
+            tokens.expect(",", option)
+    tokens.expect("]", option)
+    return replace(settings, roundup_divisions=tuple(slots))
+
+
+def _reserve_spec(option: str, text: str) -> tuple[str, float]:
+    number = text[:-1] if text[-1:] in "Gg" else text
+    allowed = "a fraction such as 0.5, or a size such as 40G"
+    value = _number(option, number, allowed, fits=lambda value: 0 < value < math.inf)
+    return ("fraction", value) if number == text else ("bytes", value * GIB)
+
+
+def _read_reserve(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    return replace(settings, reserve=_reserve_spec(option, tokens.next(f"the value of {option}")))
+
+
+def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    """Read [name:value,...], for streams that a program gave a class: nothing records it, so it changes nothing."""
+    tokens.expect("[", option)
+    while tokens.peek() != "]":
+        tokens.next(f"']' of {option}")
+        tokens.expect(":", option)
+        _reserve_spec(option, tokens.next(f"a value of {option}"))
+        if tokens.peek() == ",":
+            tokens.next("','")
+    tokens.expect("]", option)
+    return settings
+
+
+def _flag(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    """Read an option of True or False that does not change which device memory is taken."""
+    _boolean(option, tokens)
+    return settings
+
+
+def _count(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    """Read a number that does not change which device memory is taken."""
+    _integer(option, tokens.next(f"the value of {option}"), "a whole number above 0", low=1)
+    return settings
+
+
+def _threads(settings: Settings, option: str, tokens: _Tokens) -> Settings:
+    text = tokens.next(f"the value of {option}")
+    if not _is_power_of_two(_integer(option, text, "a power of two up to 128", low=1, high=128)):
+        raise SettingsError(f"{option}:{text} is not allowed; expected a power of two up to 128")
+    return settings
+
+
+_OPTIONS: Final[dict[str, _Reader]] = {
+    "backend": _read_backend,
+    "max_split_size_mb": _read_max_split,
+    "max_non_split_rounding_mb": _read_rounding,
+    "large_segment_size_mb": _read_large_segment,
+    "garbage_collection_threshold": _read_threshold,
+    "roundup_power2_divisions": _read_roundup,
+    "expandable_segments": _read_expandable,
+    "per_process_memory_fraction": _read_fraction,
+    "throw_on_cudamalloc_oom": _read_throw,
+    "expandable_segments_reserve": _read_reserve,
+    "expandable_segments_reserve_by_class": _read_reserve_by_class,
+    "release_lock_on_cudamalloc": _flag,
+    "release_lock_on_hipmalloc": _flag,
+    "graph_capture_record_stream_reuse": _flag,
+    "pinned_use_background_threads": _flag,
+    "pinned_use_cuda_host_register": _flag,
+    "pinned_use_hip_host_register": _flag,
+    "pinned_free_catch_all": _flag,
+    "pinned_num_register_threads": _threads,
+    "pinned_reserve_segment_size_mb": _count,
+    "pinned_max_round_threshold_mb": _count,
+    "pinned_max_cached_size_mb": _count,
+}
+_SINCE_2_15: Final = frozenset(
+    (
+        *("throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"),
+        *("pinned_free_catch_all", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"),
+    )
+)
