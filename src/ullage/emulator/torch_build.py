@@ -12,7 +12,7 @@ from typing import Final
 
 from ullage._errors import TorchMissingError
 
-TESTED: Final = ("2.11", "2.15")
+TESTED: Final = ("2.8", "2.15")
 """The oldest and the newest PyTorch that the tests run on."""
 
 INSTALL_LINE: Final = "pip install torch"

@@ -78,7 +78,8 @@ bool card_is_pinned(const void *address) {
 
 /* ---- values that come back */
 
-enum { ECHOES = 4096, ECHO_LAUNCHES = 64 };
+/* Comparing the sizes that 1,000 ranks have sent takes 1,000 kernels before the first is read. */
+enum { ECHOES = 4096, ECHO_LAUNCHES = 4096 };
 static const size_t ECHO_BYTES = (size_t)1 << 20; /* larger copies are data, not messages */
 struct echo {
   uint64_t address;
@@ -88,6 +89,20 @@ struct echo {
 };
 static struct echo echoes[ECHOES]; /* the first echo_count are alive, and do not overlap */
 static int echo_count;
+static size_t echo_bytes;
+static const size_t ECHO_BYTES_ALL = (size_t)64 << 20;
+
+static void drop(int index) {
+  echo_bytes -= echoes[index].size;
+  free(echoes[index].bytes);
+  echoes[index] = echoes[--echo_count];
+}
+static int oldest(void) {
+  int found = 0;
+  for (int i = 1; i < echo_count; i++)
+    if (echoes[i].launch < echoes[found].launch) found = i;
+  return found;
+}
 
 /* Drop what was written in [address, address + size), and what is too old. */
 static void forget(uint64_t address, size_t size) {
@@ -99,8 +114,7 @@ static void forget(uint64_t address, size_t size) {
       i++;
       continue;
     }
-    free(echo->bytes);
-    *echo = echoes[--echo_count];
+    drop(i);
   }
 }
 
@@ -116,10 +130,8 @@ static void remember(uint64_t address, const void *bytes, size_t size) {
   char *copy = malloc(size);
   if (!copy) return;
   memcpy(copy, bytes, size);
-  if (echo_count == ECHOES) {
-    free(echoes[0].bytes);
-    echoes[0] = echoes[--echo_count];
-  }
+  while (echo_count == ECHOES || (echo_count && echo_bytes + size > ECHO_BYTES_ALL)) drop(oldest());
+  echo_bytes += size;
   echoes[echo_count++] = (struct echo){address, size, card_launches(), copy};
 }
 
