@@ -43,6 +43,8 @@ fi
 # The project is installed as a user gets it: a wheel. It is built again when a file has changed.
 state=$(cd "$here" && cat $(git ls-files --cached --others --exclude-standard CMakeLists.txt pyproject.toml src 2>/dev/null || find src CMakeLists.txt pyproject.toml -type f -not -name '*.so*' -not -name '*.pyc') | sha256sum)
 if [ "$(cat "$folder/.project" 2>/dev/null)" != "$state" ]; then
-  pip install --no-deps --no-build-isolation --force-reinstall "$here"
+  build=$(mktemp -d) # not in the tree: two environments may be made at once
+  trap 'rm -rf "$build"' EXIT
+  pip install --no-deps --no-build-isolation --force-reinstall "--config-settings=build-dir=$build" "$here"
   echo "$state" >"$folder/.project"
 fi
