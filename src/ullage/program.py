@@ -36,6 +36,18 @@ class Op(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartSegment:
+    """A segment that is there before a program begins, with all of its blocks in order of their addresses."""
+
+    address: int
+    stream: int
+    is_small: bool
+    is_expandable: bool
+    blocks: tuple[tuple[int, int, int], ...]
+    """(bytes after rounding, bytes asked for, the program's key or -1: free)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """Operations in order: columns of equal length, int64.
 
@@ -52,6 +64,9 @@ class Program:
     stream: Column
     routes: tuple[tuple[int, ...], ...] = ()
     settings: tuple[Settings, ...] = ()
+    start: tuple[StartSegment, ...] = ()
+    recorded_addresses: tuple[int, ...] = ()
+    """Where the first cudaMallocs put their segments, as far as that is known."""
 
     def __len__(self) -> int:
         return len(self.op)

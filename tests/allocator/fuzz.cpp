@@ -64,7 +64,7 @@ void run(std::uint64_t seed, int length) {
   Settings other = settings;
   other.expandable_segments = !settings.expandable_segments;
   Program columns{program.op.data(), program.key.data(), program.size.data(), program.stream.data(),
-                  static_cast<std::int64_t>(program.op.size()), ids, program.routes, {settings, settings, other}};
+                  static_cast<std::int64_t>(program.op.size()), ids, program.routes, {settings, settings, other}, {}, {}};
   const Machine machine{4 * GIB, 0, static_cast<Placement>(below(3)), static_cast<Semantics>(below(2)), below(3) ? 1.0 : 0.5};
   const Replay found = replay(columns, machine, {true, true, true, 0});
   std::int64_t allocated = 0, active = 0, mapped = 0, whole = 0, requested = 0;

@@ -1,7 +1,9 @@
 """The command line: one sentence for every mistake, JSON that programs can trust, and files whole or not at all."""
 
 import json
+import os
 import pickle
+import shutil
 import site
 import subprocess
 import sys
@@ -205,12 +207,31 @@ def test_a_full_disk_is_one_sentence(workplace: Path, option: str) -> None:
 
 
 def test_a_reader_that_goes_is_no_error(workplace: Path) -> None:
-    """`ullage predict ... | head -0` ends without a word; typer's exit code for it is 1."""
+    """`ullage predict ... | head -0` ends without a word, and not with the code for a script that does not fit."""
     line = f"{sys.executable} -m ullage predict --gpu T4 '{SCRIPTS}/ends.py' 'exit 0' | true; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, cwd=workplace, env=environment_of(workplace)
     )
-    assert (ended.returncode, ended.stderr) == (1, "")
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("option", ["--html", "--snapshot"])
+@pytest.mark.parametrize("target", ["ends.py", "pipe", "link"])
+def test_an_output_replaces_neither_the_script_nor_a_device(workplace: Path, option: str, target: str) -> None:
+    script = workplace / "ends.py"
+    shutil.copy(SCRIPTS / "ends.py", script)
+    os.mkfifo(workplace / "pipe")
+    (workplace / "link").symlink_to("elsewhere")
+    ended = subprocess.run(
+        command("--gpu", "T4", option, target, "ends.py", "exit 0"),
+        capture_output=True,
+        text=True,
+        cwd=workplace,
+        env=environment_of(workplace),
+    )
+    assert ended.returncode == 2
+    assert "expected another name" in ended.stderr or "is a link or a device" in ended.stderr, ended.stderr
+    assert script.read_text() == (SCRIPTS / "ends.py").read_text()
 
 
 def test_closed_and_narrow_streams_are_survived(workplace: Path) -> None:

@@ -21,5 +21,7 @@ def replay(
     places: bool,
     calls: bool,
     stop_after_ooms: int,
+    start: list[list[int]],
+    recorded_addresses: list[int],
     /,
 ) -> dict[str, Any]: ...

@@ -197,6 +197,8 @@ def replay(
         places,
         calls,
         stop_after_ooms,
+        _start_of(program),
+        list(program.recorded_addresses),
     )
     return _replay_of(found, levels=levels, places=places, calls=calls)
 
@@ -223,7 +225,21 @@ def _check(program: Program, device: Device) -> None:
 
 def _ids_of(program: Program) -> int:
     keyed = program.key[program.op <= Op.RECORD_STREAM]
-    return int(keyed.max()) + 1 if len(keyed) else 0
+    started = max((key for segment in program.start for *_, key in segment.blocks), default=-1)
+    return max(int(keyed.max()) if len(keyed) else -1, started) + 1
+
+
+def _start_of(program: Program) -> list[list[int]]:
+    segments = program.start
+    blocks = [block for segment in segments for block in segment.blocks]
+    return [
+        [segment.address for segment in segments],
+        [segment.stream for segment in segments],
+        [int(segment.is_small) for segment in segments],
+        [int(segment.is_expandable) for segment in segments],
+        [len(segment.blocks) for segment in segments],
+        *([block[field] for block in blocks] for field in range(3)),
+    ]
 
 
 def _fields(settings: Settings, device: Device) -> tuple[Any, ...]:

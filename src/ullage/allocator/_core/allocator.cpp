@@ -72,6 +72,60 @@ std::vector<BlockId> Allocator::all_blocks() const {
   return found;
 }
 
+// ---- what was there before
+
+std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, bool small, bool expandable,
+                                           const std::vector<StartBlock>& blocks) {
+  Bytes mapped = 0;
+  for (const StartBlock& block : blocks) mapped += block.size;
+  const Bytes page = small ? SMALL_SEGMENT : settings_.large_segment_bytes;
+  const Bytes wanted = std::max(mapped, driver_.total() + driver_.total() / 8);
+  Segment segment;
+  segment.expandable = expandable;
+  segment.page = expandable ? page : 0;
+  segment.size = expandable ? (wanted + page - 1) / page * page : mapped;
+  segment.range = expandable ? driver_.found_reservation(address, mapped) : driver_.found(address, mapped);
+  segments_.push_back(segment);
+  levels_.reserved += static_cast<std::int64_t>(mapped);
+  std::vector<BlockId> made;
+  Bytes at_address = address;
+  const auto add = [&](Bytes size, bool is_mapped) {
+    Block block;
+    block.address = at_address;
+    block.size = size;
+    block.stream = stream;
+    block.pool = small ? 0 : 1;
+    block.segment = static_cast<std::int32_t>(segments_.size() - 1);
+    block.mapped = is_mapped;
+    block.expandable = expandable;
+    block.before = made.empty() ? NONE : made.back();
+    const BlockId id = new_block(block);
+    if (!made.empty()) at(made.back()).after = id;
+    made.push_back(id);
+    at_address += size;
+    return id;
+  };
+  for (const StartBlock& block : blocks) add(block.size, true);
+  const std::size_t given = made.size();
+  if (expandable && segment.size > mapped)
+    pools_[small ? 0 : 1].unmapped[static_cast<std::size_t>(stream)].emplace(at_address, add(segment.size - mapped, false));
+  made.resize(given);
+  for (std::size_t i = 0; i < given; i++) {
+    Block& block = at(made[i]);
+    block.requested = blocks[i].requested;
+    block.allocated = blocks[i].allocated;
+    if (block.allocated) {
+      levels_.allocated += static_cast<std::int64_t>(block.size);
+      levels_.active += static_cast<std::int64_t>(block.size);
+      levels_.requested += block.requested;
+    } else {
+      put_free(made[i]);
+      if (!expandable && block.is_split()) levels_.inactive_split += static_cast<std::int64_t>(block.size);
+    }
+  }
+  return made;
+}
+
 // ---- private pools
 
 void Allocator::begin_pool(std::int64_t id, std::optional<std::vector<std::int32_t>> streams) {

@@ -38,6 +38,14 @@ class Allocator {
  public:
   Allocator(const Settings& settings, Semantics semantics, double fraction, std::int32_t streams, Driver& driver);
 
+  // What is there before the program begins: a segment, and its blocks from the first to the last. Returns their ids.
+  struct StartBlock {
+    Bytes size;
+    std::int64_t requested;
+    bool allocated;
+  };
+  std::vector<BlockId> start_with(Bytes address, std::int32_t stream, bool small, bool expandable, const std::vector<StartBlock>& blocks);
+
   // A block for `size` bytes; NONE if memory ran out, and `failure()` says how.
   BlockId allocate(Bytes size, std::int32_t stream);
   void free(BlockId block);

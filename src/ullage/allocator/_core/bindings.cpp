@@ -94,8 +94,10 @@ nb::dict dict_of(Replay&& replay) {
 
 nb::dict run(const Column& op, const Column& key, const Column& size, const Column& stream, std::int64_t ids,
              const std::vector<Numbers>& routes, const nb::list& settings, Bytes total, Bytes others, int placement,
-             int semantics, double fraction, bool levels, bool places, bool calls, std::int64_t stop_after_ooms) {
-  Program program{op.data(), key.data(), size.data(), stream.data(), static_cast<std::int64_t>(op.size()), ids, routes, {}};
+             int semantics, double fraction, bool levels, bool places, bool calls, std::int64_t stop_after_ooms,
+             const std::vector<Numbers>& start, const std::vector<Bytes>& recorded_addresses) {
+  Program program{op.data(), key.data(), size.data(), stream.data(), static_cast<std::int64_t>(op.size()), ids, routes, {}, {}, recorded_addresses};
+  program.start = {start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7]};
   for (const nb::handle fields : settings) program.settings.push_back(settings_of(nb::cast<nb::tuple>(fields)));
   const Machine machine{total, others, static_cast<Placement>(placement), static_cast<Semantics>(semantics), fraction};
   const Wanted wanted{levels, places, calls, stop_after_ooms};

@@ -1,5 +1,7 @@
 #include "driver.hpp"
 
+#include <utility>
+
 namespace ullage {
 namespace {
 
@@ -9,8 +11,8 @@ constexpr Bytes LOWEST_RESERVATION = 0x100000000000, HIGHEST_RESERVATION = 0x500
 
 }  // namespace
 
-Driver::Driver(Bytes total, Bytes others, Placement placement, bool log)
-    : total_(total), others_(others), placement_(placement), logs_(log) {
+Driver::Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded)
+    : total_(total), others_(others), placement_(placement), logs_(log), recorded_(std::move(recorded)) {
   const bool down = placement == Placement::DESCENDING;
   next_ = down ? HIGHEST : LOWEST;
   next_reservation_ = down ? HIGHEST_RESERVATION : LOWEST_RESERVATION;
@@ -35,6 +37,11 @@ bool Driver::take(Bytes size) {
 }
 
 Bytes Driver::place(Bytes size) {
+  if (next_recorded_ < recorded_.size()) {
+    const Bytes address = recorded_[next_recorded_++];
+    if (placement_ == Placement::FIRST_FIT) taken_[address] = size;
+    return address;
+  }
   switch (placement_) {
     case Placement::ASCENDING:
       next_ += size;
@@ -68,6 +75,17 @@ void Driver::release(const Range& range, Bytes size) {
   used_ -= size;
   if (placement_ == Placement::FIRST_FIT) taken_.erase(range.address);
   note(Call::FREE, range.number, size, 0, 0, range.address);
+}
+
+Range Driver::found(Bytes address, Bytes size) {
+  used_ += size;
+  if (placement_ == Placement::FIRST_FIT) taken_[address] = size;
+  return {address, mallocs_++};
+}
+
+Range Driver::found_reservation(Bytes address, Bytes mapped) {
+  used_ += mapped;
+  return {address, reservations_++};
 }
 
 Range Driver::reserve(Bytes size) {

@@ -37,10 +37,14 @@ struct Range {
 
 class Driver {
  public:
-  Driver(Bytes total, Bytes others, Placement placement, bool log);
+  // `recorded`: addresses that the first cudaMallocs get, whatever the placement.
+  Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded = {});
 
   std::optional<Range> allocate(Bytes size);
   void release(const Range& range, Bytes size);
+  // What was there before the program began: a cudaMalloc, or pages that are mapped in a reservation.
+  Range found(Bytes address, Bytes size);
+  Range found_reservation(Bytes address, Bytes mapped);
   Range reserve(Bytes size);
   void unreserve(const Range& range, Bytes size);
   bool map(const Range& range, Bytes offset, Bytes page, Bytes pages);
@@ -64,6 +68,8 @@ class Driver {
   bool logs_;
   std::int64_t failures_ = 0, op_ = 0, mallocs_ = 0, reservations_ = 0;
   Bytes next_, next_reservation_;
+  std::vector<Bytes> recorded_;
+  std::size_t next_recorded_ = 0;
   std::map<Bytes, Bytes> taken_;  // address -> bytes, for FIRST_FIT only
   std::vector<CallRecord> log_;
   std::int64_t counts_[8] = {};

@@ -26,6 +26,7 @@ class Streams {
       if (names_stream(static_cast<Op>(program.op[i]))) add(program.stream[i]);
     for (const auto& route : program.routes)
       for (const std::int64_t handle : route) add(handle);
+    for (const std::int64_t handle : program.start.stream) add(handle);
     std::sort(handles_.begin(), handles_.end(), [](std::int64_t a, std::int64_t b) {
       return static_cast<std::uint64_t>(a) < static_cast<std::uint64_t>(b);
     });
@@ -55,9 +56,11 @@ class Runner {
       : program_(program),
         wanted_(wanted),
         streams_(program),
-        driver_(machine.total_bytes, machine.others_bytes, machine.placement, wanted.calls),
+        driver_(machine.total_bytes, machine.others_bytes, machine.placement, wanted.calls, program.recorded_addresses),
         allocator_(program.settings.at(0), machine.semantics, machine.fraction, streams_.count(), driver_),
-        live_(static_cast<std::size_t>(program.ids), NONE) {}
+        live_(static_cast<std::size_t>(program.ids), NONE) {
+    start();
+  }
 
   Replay run() {
     const auto length = static_cast<std::size_t>(program_.length);
@@ -87,6 +90,31 @@ class Runner {
  private:
   std::int64_t failures() const { return static_cast<std::int64_t>(out_.oom_ops.size() + out_.rejected_ops.size()); }
   BlockId& live(std::int64_t i) { return live_[static_cast<std::size_t>(program_.key[i])]; }
+
+  void start() {
+    const Program::Start& start = program_.start;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < start.address.size(); i++) {
+      std::vector<Allocator::StartBlock> blocks;
+      const std::size_t first = next;
+      for (std::int64_t n = 0; n < start.blocks_in_segment[i]; n++, next++)
+        blocks.push_back({static_cast<Bytes>(start.block_size[next]), start.block_requested[next], start.block_key[next] >= 0});
+      const std::vector<BlockId> ids = allocator_.start_with(static_cast<Bytes>(start.address[i]), streams_.number(start.stream[i]),
+                                                             start.is_small[i] != 0, start.is_expandable[i] != 0, blocks);
+      for (std::size_t n = 0; n < ids.size(); n++)
+        if (start.block_key[first + n] >= 0) live_[static_cast<std::size_t>(start.block_key[first + n])] = ids[n];
+    }
+    note_peaks(-1);
+  }
+
+  void note_peaks(std::int64_t i) {
+    const Levels& now = allocator_.levels();
+    if (now.allocated > out_.peak.allocated) out_.peak.allocated = now.allocated, out_.peak_allocated_op = i;
+    if (now.reserved > out_.peak.reserved) out_.peak.reserved = now.reserved, out_.peak_reserved_op = i;
+    out_.peak.active = std::max(out_.peak.active, now.active);
+    out_.peak.inactive_split = std::max(out_.peak.inactive_split, now.inactive_split);
+    out_.peak.requested = std::max(out_.peak.requested, now.requested);
+  }
 
   void carry_out(std::int64_t i) {
     const std::int64_t key = program_.key[i], size = program_.size[i], stream = program_.stream[i];
@@ -141,13 +169,9 @@ class Runner {
   }
 
   void note(std::int64_t i) {
-    const Levels& now = allocator_.levels();
-    if (now.allocated > out_.peak.allocated) out_.peak.allocated = now.allocated, out_.peak_allocated_op = i;
-    if (now.reserved > out_.peak.reserved) out_.peak.reserved = now.reserved, out_.peak_reserved_op = i;
-    out_.peak.active = std::max(out_.peak.active, now.active);
-    out_.peak.inactive_split = std::max(out_.peak.inactive_split, now.inactive_split);
-    out_.peak.requested = std::max(out_.peak.requested, now.requested);
+    note_peaks(i);
     if (wanted_.levels) {
+      const Levels& now = allocator_.levels();
       out_.allocated.push_back(now.allocated);
       out_.reserved.push_back(now.reserved);
       out_.active.push_back(now.active);

@@ -37,6 +37,12 @@ struct Program {
   std::int64_t ids;  // every key of a block is below
   std::vector<std::vector<std::int64_t>> routes;
   std::vector<Settings> settings;  // the first is in force at the start
+  // What is there before: a segment is blocks_in_segment blocks, one behind the other, from its address on.
+  struct Start {
+    std::vector<std::int64_t> address, stream, is_small, is_expandable, blocks_in_segment;
+    std::vector<std::int64_t> block_size, block_requested, block_key;  // key -1: free
+  } start;
+  std::vector<Bytes> recorded_addresses;
 };
 
 struct Machine {

@@ -1,0 +1,127 @@
+// The pickle machine as Python sees it: the bytes of a file in, tables and a tree of plain data out.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "pickle.hpp"
+
+namespace nb = nanobind;
+using namespace ullage;
+
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+constexpr int DEEPEST = 100;
+
+nb::object array_of(Numbers&& values) {
+  auto* kept = new Numbers(std::move(values));
+  nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<Numbers*>(pointer); });
+  return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+nb::object text_of(const std::string& text) {
+  PyObject* made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (!made) nb::raise_python_error();
+  return nb::steal(made);
+}
+
+// The tree: a container that is named twice is one object, so that a small file stays small. A stack is its number; a
+// list of trace entries is an array of their rows.
+class Tree {
+ public:
+  Tree(const Pickle& pickle, const nb::list& texts) : pickle_(pickle), texts_(texts) {}
+
+  nb::object of(const Value& value, int depth = 0) {
+    switch (value.kind) {
+      case Kind::NONE: case Kind::MARK: return nb::none();
+      case Kind::BOOL: return nb::bool_(value.number != 0);
+      case Kind::INT: return nb::int_(value.number);
+      case Kind::FLOAT: return nb::float_(pickle_.real(value.number));
+      case Kind::TEXT: return nb::borrow(texts_[static_cast<std::size_t>(value.number)]);
+      case Kind::BYTES: {
+        const std::string& bytes = pickle_.texts()[static_cast<std::size_t>(value.number)];
+        return nb::bytes(bytes.data(), bytes.size());
+      }
+      default: break;
+    }
+    const auto known = made_.find(value.number);
+    if (known != made_.end()) return known->second;
+    if (depth > DEEPEST) throw PickleError("it is nested deeper than any snapshot");
+    const Container& container = pickle_.container(value.number);
+    if (container.shape != Shape::PLAIN) return nb::int_(container.row);
+    if (const std::optional<Numbers> rows = rows_of(container, value.kind)) {
+      nb::object found = array_of(Numbers(*rows));
+      made_.emplace(value.number, found);
+      return found;
+    }
+    if (value.kind == Kind::DICT) {
+      nb::dict found;
+      made_.emplace(value.number, found);
+      for (std::size_t i = 0; i < container.items.size(); i += 2) {
+        const Kind key = container.items[i].kind;
+        if (key == Kind::LIST || key == Kind::DICT || key == Kind::TUPLE) throw PickleError("it has a key that no snapshot has");
+        found[of(container.items[i], depth + 1)] = of(container.items[i + 1], depth + 1);
+      }
+      return found;
+    }
+    nb::list found;  // a tuple too: which of both it was does not matter to anyone
+    made_.emplace(value.number, found);
+    for (const Value& item : container.items) found.append(of(item, depth + 1));
+    return found;
+  }
+
+ private:
+  std::optional<Numbers> rows_of(const Container& container, Kind kind) const {
+    if (kind != Kind::LIST || container.items.empty()) return std::nullopt;
+    Numbers rows;
+    rows.reserve(container.items.size());
+    for (const Value& item : container.items) {
+      if (item.kind != Kind::DICT || pickle_.container(item.number).shape != Shape::ENTRY) return std::nullopt;
+      rows.push_back(pickle_.container(item.number).row);
+    }
+    return rows;
+  }
+
+  const Pickle& pickle_;
+  const nb::list& texts_;
+  std::unordered_map<std::int64_t, nb::object> made_;
+};
+
+nb::dict read_pickle(const nb::bytes& data) {
+  std::optional<Pickle> pickle;
+  {
+    nb::gil_scoped_release unlocked;
+    pickle.emplace(std::string_view(data.c_str(), data.size()));
+  }
+  nb::list texts;
+  for (const std::string& text : pickle->texts()) texts.append(text_of(text));
+  nb::dict found;
+  found["root"] = Tree(*pickle, texts).of(pickle->root());
+  found["texts"] = texts;
+  const auto put = [&](const char* name, Numbers& values) { found[name] = array_of(std::move(values)); };
+  put("action", pickle->entries.action);
+  put("address", pickle->entries.address);
+  put("size", pickle->entries.size);
+  put("stream", pickle->entries.stream);
+  put("time_us", pickle->entries.time_us);
+  put("stack", pickle->entries.stack);
+  put("metadata", pickle->entries.metadata);
+  put("context", pickle->entries.context);
+  put("pool", pickle->entries.pool);
+  put("frame_name", pickle->frames.name);
+  put("frame_file", pickle->frames.file);
+  put("frame_line", pickle->frames.line);
+  put("stack_starts", pickle->stack_starts);
+  put("stack_frames", pickle->stack_frames);
+  return found;
+}
+
+}  // namespace
+
+NB_MODULE(_pickle, module) {
+  nb::set_leak_warnings(false);
+  nb::exception<PickleError>(module, "PickleError", PyExc_ValueError);
+  module.def("read", &read_pickle);
+}

@@ -1,0 +1,265 @@
+#include "pickle.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace ullage {
+namespace {
+
+constexpr std::size_t MOST_MEMO = std::size_t{1} << 31;
+
+std::string place(std::size_t at) { return "at byte " + std::to_string(at); }
+
+}  // namespace
+
+Pickle::Pickle(std::string_view data) : data_(data) {
+  keys_ = {intern("name"),    intern("filename"),      intern("line"),            intern("action"),  intern("addr"),
+           intern("device_free"), intern("size"),      intern("stream"),          intern("time_us"), intern("frames"),
+           intern("user_metadata"), intern("compile_context"), intern("pool_id"), intern("segment_pool_id")};
+  run();
+}
+
+void Pickle::fail(const std::string& what) const { throw PickleError(what + " " + place(at_)); }
+
+// ---- bytes
+
+std::string_view Pickle::take(std::size_t count) {
+  if (count > data_.size() - at_) fail("it ends in the middle of a value");
+  at_ += count;
+  return data_.substr(at_ - count, count);
+}
+
+std::string_view Pickle::line() {
+  const std::size_t end = data_.find('\n', at_);
+  if (end == std::string_view::npos) fail("it ends in the middle of a line");
+  const std::string_view text = data_.substr(at_, end - at_);
+  at_ = end + 1;
+  return text;
+}
+
+std::uint64_t Pickle::number(std::size_t bytes) {
+  const std::string_view raw = take(bytes);
+  std::uint64_t value = 0;
+  std::memcpy(&value, raw.data(), bytes);  // little-endian, as every machine that runs PyTorch with CUDA
+  return value;
+}
+
+std::size_t Pickle::length(std::size_t bytes) {
+  const std::uint64_t value = number(bytes);
+  if (value > data_.size() - at_) fail("it holds a value that is longer than the file");
+  return value;
+}
+
+std::int64_t Pickle::intern(std::string_view text) {
+  const auto found = text_ids_.find(text);
+  if (found != text_ids_.end()) return found->second;
+  texts_.emplace_back(text);
+  const auto id = static_cast<std::int64_t>(texts_.size() - 1);
+  text_ids_.emplace(texts_.back(), id);
+  return id;
+}
+
+// ---- the stack of values
+
+Value Pickle::pop() {
+  const Value value = top();
+  stack_.pop_back();
+  return value;
+}
+
+const Value& Pickle::top() const {
+  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("it takes a value that is not there");
+  return stack_.back();
+}
+
+std::size_t Pickle::mark() const {
+  if (marks_.empty()) fail("it goes back to a mark that is not there");
+  return marks_.back();
+}
+
+void Pickle::push_integer(std::string_view bytes) {
+  if (bytes.size() > 9) fail("it holds a whole number that no snapshot has");
+  std::uint64_t value = !bytes.empty() && (bytes.back() & 0x80) ? ~std::uint64_t{0} : 0;
+  std::memcpy(&value, bytes.data(), bytes.size() < 8 ? bytes.size() : 8);
+  push(Kind::INT, static_cast<std::int64_t>(value));
+}
+
+void Pickle::push_decimal(std::string_view text) {
+  if (!text.empty() && text.back() == 'L') text.remove_suffix(1);
+  if (text == "00" || text == "01") return push(Kind::BOOL, text == "01");
+  const std::string digits(text);
+  char* end = nullptr;
+  const long long value = std::strtoll(digits.c_str(), &end, 10);
+  if (digits.empty() || *end || end != digits.c_str() + digits.size()) fail("it holds a whole number that is none");
+  push(Kind::INT, value);
+}
+
+void Pickle::push_real(double value) {
+  reals_.push_back(value);
+  push(Kind::FLOAT, static_cast<std::int64_t>(reals_.size() - 1));
+}
+
+// Make a container of what lies above `from` on the stack.
+void Pickle::push_container(Kind kind, std::size_t from) {
+  Container& made = containers_.emplace_back();
+  const auto id = static_cast<std::int64_t>(containers_.size() - 1);
+  made.items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+  stack_.resize(from);
+  if (kind == Kind::DICT) {
+    if (made.items.size() % 2) fail("it holds a dictionary with a key without a value");
+    if (!made.items.empty()) look_at_dictionary(made);
+  }
+  push(kind, id);
+}
+
+Container& Pickle::target(Kind kind) {
+  const Value& value = top();
+  if (value.kind != kind) fail(kind == Kind::DICT ? "it puts a key into what is no dictionary" : "it appends to what is no list");
+  Container& found = containers_[static_cast<std::size_t>(value.number)];
+  if (found.shape != Shape::PLAIN) fail("it changes a value that was complete");
+  return found;
+}
+
+void Pickle::remember(std::size_t at) {
+  if (at > memo_.size() + data_.size() || at >= MOST_MEMO) fail("it numbers a value beyond all reason");
+  if (at >= memo_.size()) memo_.resize(at + 1, {Kind::MARK, 0});
+  memo_[at] = top();
+}
+
+void Pickle::recall(std::size_t at) {
+  if (at >= memo_.size() || memo_[at].kind == Kind::MARK) fail("it names a value that was never kept");
+  stack_.push_back(memo_[at]);
+}
+
+// ---- the machine
+
+void Pickle::run() {
+  for (;;) {
+    if (at_ >= data_.size()) fail("it ends before it is complete");
+    const auto opcode = static_cast<unsigned char>(data_[at_++]);
+    if (opcode == '.') break;
+    step(opcode);
+  }
+  if (!marks_.empty() || stack_.size() != 1) fail("it does not leave one value");
+  root_ = stack_.back();
+}
+
+void Pickle::step(unsigned char opcode) {
+  const auto above_mark = [&] {
+    const std::size_t from = mark();
+    marks_.pop_back();
+    return from;
+  };
+  switch (opcode) {
+    case 0x80:  // PROTO
+      if (number(1) > 5) fail("it is of a newer pickle protocol than 5");
+      return;
+    case 0x95: return static_cast<void>(take(8));  // FRAME
+    case '(': return marks_.push_back(stack_.size());
+    case '0': return static_cast<void>(pop());
+    case '1': return stack_.resize(above_mark());
+    case '2': return stack_.push_back(Value(top()));
+    case 'N': return push(Kind::NONE, 0);
+    case 0x88: return push(Kind::BOOL, 1);
+    case 0x89: return push(Kind::BOOL, 0);
+    case 'I': case 'L': return push_decimal(line());
+    case 'J': return push(Kind::INT, static_cast<std::int32_t>(number(4)));
+    case 'K': return push(Kind::INT, static_cast<std::int64_t>(number(1)));
+    case 'M': return push(Kind::INT, static_cast<std::int64_t>(number(2)));
+    case 0x8a: return push_integer(take(number(1)));
+    case 0x8b: return push_integer(take(length(4)));
+    case 'F': return push_real(std::strtod(std::string(line()).c_str(), nullptr));
+    case 'G': {
+      std::uint64_t bits = __builtin_bswap64(number(8));
+      double value;
+      std::memcpy(&value, &bits, sizeof value);
+      return push_real(value);
+    }
+    case 'S': case 'V': return push_text(line());
+    case 'U': case 0x8c: return push_text(take(length(1)));
+    case 'T': case 'X': return push_text(take(length(4)));
+    case 0x8d: return push_text(take(length(8)));
+    case 'C': return push_text(take(length(1)), Kind::BYTES);
+    case 'B': return push_text(take(length(4)), Kind::BYTES);
+    case 0x8e: return push_text(take(length(8)), Kind::BYTES);
+    case ']': return push_container(Kind::LIST, stack_.size());
+    case '}': return push_container(Kind::DICT, stack_.size());
+    case ')': return push_container(Kind::TUPLE, stack_.size());
+    case 'l': return push_container(Kind::LIST, above_mark());
+    case 'd': return push_container(Kind::DICT, above_mark());
+    case 't': return push_container(Kind::TUPLE, above_mark());
+    case 0x85: case 0x86: case 0x87: {
+      const std::size_t wanted = opcode - 0x84u, floor = marks_.empty() ? 0 : marks_.back();
+      if (stack_.size() < floor + wanted) fail("it takes a value that is not there");
+      return push_container(Kind::TUPLE, stack_.size() - wanted);
+    }
+    case 'a': {
+      const Value item = pop();
+      return target(Kind::LIST).items.push_back(item);
+    }
+    case 'e': {
+      const std::size_t from = above_mark();
+      const std::vector<Value> items(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+      stack_.resize(from);
+      std::vector<Value>& list = target(Kind::LIST).items;
+      list.insert(list.end(), items.begin(), items.end());
+      return;
+    }
+    case 's': {
+      const Value value = pop(), key = pop();
+      std::vector<Value>& items = target(Kind::DICT).items;
+      items.push_back(key);
+      items.push_back(value);
+      return;
+    }
+    case 'u': {
+      const std::size_t from = above_mark();
+      const std::vector<Value> items(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+      stack_.resize(from);
+      if (items.size() % 2) fail("it holds a dictionary with a key without a value");
+      Container& dictionary = target(Kind::DICT);
+      const bool is_whole = dictionary.items.empty();
+      dictionary.items.insert(dictionary.items.end(), items.begin(), items.end());
+      if (is_whole) look_at_dictionary(dictionary);
+      return;
+    }
+    case 'p': {
+      const std::string digits(line());
+      return remember(std::strtoull(digits.c_str(), nullptr, 10));
+    }
+    case 'q': return remember(number(1));
+    case 'r': return remember(number(4));
+    case 0x94: return remember(memo_.size());
+    case 'g': {
+      const std::string digits(line());
+      return recall(std::strtoull(digits.c_str(), nullptr, 10));
+    }
+    case 'h': return recall(number(1));
+    case 'j': return recall(number(4));
+    default: return refuse(opcode);
+  }
+}
+
+// Everything that would name, make or call something. A snapshot has none of it.
+void Pickle::refuse(unsigned char opcode) {
+  const auto shown = [](std::string_view text) { return std::string(text.substr(0, 80)); };
+  switch (opcode) {
+    case 'c': case 'i': {
+      const std::string module = shown(line());
+      fail("it asks for " + module + "." + shown(line()) + ", which a snapshot never does: it may be a program");
+    }
+    case 0x93: {
+      const Value name = pop(), module = pop();
+      if (name.kind == Kind::TEXT && module.kind == Kind::TEXT)
+        fail("it asks for " + shown(texts_[static_cast<std::size_t>(module.number)]) + "." +
+             shown(texts_[static_cast<std::size_t>(name.number)]) + ", which a snapshot never does: it may be a program");
+      break;
+    }
+    case 'R': case 'o': case 'b': case 0x81: case 0x92: case 'P': case 'Q': case 0x82: case 0x83: case 0x84: break;
+    case 0x8f: case 0x90: case 0x91: case 0x96: case 0x97: case 0x98: fail("it holds a kind of value that no snapshot has");
+    default: fail("it holds what is no pickle");
+  }
+  fail("it asks for something to be called, which a snapshot never does: it may be a program");
+}
+
+}  // namespace ullage

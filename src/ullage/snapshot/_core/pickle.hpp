@@ -1,0 +1,109 @@
+// A pickle machine that knows data only: it makes no object, imports nothing and calls nothing, whatever the file says.
+//
+// Trace entries, frames and stacks, of which a snapshot has millions, become rows of tables as they come; the lists and
+// dictionaries that held them are let go. Everything else is kept as a tree. It knows no Python.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace ullage {
+
+// A file that is refused; the text says where and why.
+struct PickleError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+enum class Kind : std::uint8_t { NONE, BOOL, INT, FLOAT, TEXT, BYTES, LIST, TUPLE, DICT, MARK };
+
+// A number, or the index of a text or container.
+struct Value {
+  Kind kind = Kind::NONE;
+  std::int64_t number = 0;
+};
+
+// What a list or dictionary turned out to be, and its row in that table.
+enum class Shape : std::uint8_t { PLAIN, FRAME, ENTRY, STACK };
+
+struct Container {
+  std::vector<Value> items;  // of a dictionary: key, value, key, value ...
+  std::int64_t row = -1;
+  Shape shape = Shape::PLAIN;
+};
+
+// A column a field; texts and stacks are indices.
+struct Entries {
+  std::vector<std::int64_t> action, address, size, stream, time_us, stack, metadata, context, pool;
+};
+
+struct Frames {
+  std::vector<std::int64_t> name, file, line;
+};
+
+class Pickle {
+ public:
+  // Read a whole file; throws PickleError.
+  explicit Pickle(std::string_view data);
+
+  const Value& root() const { return root_; }
+  const Container& container(std::int64_t id) const { return containers_[static_cast<std::size_t>(id)]; }
+  double real(std::int64_t id) const { return reals_[static_cast<std::size_t>(id)]; }
+  const std::deque<std::string>& texts() const { return texts_; }
+  Entries entries;
+  Frames frames;
+  std::vector<std::int64_t> stack_starts{0};  // stack n is stack_frames[starts[n]] .. [starts[n + 1]]
+  std::vector<std::int64_t> stack_frames;
+
+ private:
+  void run();
+  void step(unsigned char opcode);
+  void refuse(unsigned char opcode);
+
+  // pickle.cpp: reading bytes
+  std::string_view take(std::size_t count);
+  std::string_view line();
+  std::uint64_t number(std::size_t bytes);
+  std::size_t length(std::size_t bytes);
+  [[noreturn]] void fail(const std::string& what) const;
+
+  Value pop();
+  const Value& top() const;
+  std::size_t mark() const;
+  void push(Kind kind, std::int64_t number) { stack_.push_back({kind, number}); }
+  void push_text(std::string_view text, Kind kind = Kind::TEXT) { push(kind, intern(text)); }
+  void push_integer(std::string_view bytes);
+  void push_decimal(std::string_view text);
+  void push_real(double value);
+  void push_container(Kind kind, std::size_t from);
+  void remember(std::size_t at);
+  void recall(std::size_t at);
+  Container& target(Kind kind);
+  std::int64_t intern(std::string_view text);
+
+  // shapes.cpp: what containers turn out to be
+  void look_at_dictionary(Container& dictionary);
+  std::int64_t stack_of(const Value& list);
+
+  std::string_view data_;
+  std::size_t at_ = 0;
+  std::vector<Value> stack_;
+  std::vector<std::size_t> marks_;
+  std::vector<Value> memo_;
+  std::deque<Container> containers_;
+  std::vector<double> reals_;
+  std::deque<std::string> texts_;
+  std::unordered_map<std::string_view, std::int64_t> text_ids_;
+  std::unordered_map<std::uint64_t, std::vector<std::int64_t>> stack_ids_;
+  struct Keys {
+    std::int64_t name, filename, line, action, addr, device_free, size, stream, time_us, frames, user_metadata,
+        compile_context, pool_id, segment_pool_id;
+  } keys_;
+  Value root_;
+};
+
+}  // namespace ullage
