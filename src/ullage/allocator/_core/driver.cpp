@@ -1,5 +1,6 @@
 #include "driver.hpp"
 
+#include <iterator>
 #include <utility>
 
 namespace ullage {
@@ -36,11 +37,22 @@ bool Driver::take(Bytes size) {
   return true;
 }
 
+bool Driver::is_free(Bytes address, Bytes size) const {
+  const auto after = taken_.lower_bound(address);
+  if (after != taken_.end() && after->first < address + size) return false;
+  if (after == taken_.begin()) return true;
+  const auto before = std::prev(after);
+  return before->first + before->second <= address;
+}
+
 Bytes Driver::place(Bytes size) {
-  if (next_recorded_ < recorded_.size()) {
+  if (placement_ == Placement::FIRST_FIT && next_recorded_ < recorded_.size()) {
     const Bytes address = recorded_[next_recorded_++];
-    if (placement_ == Placement::FIRST_FIT) taken_[address] = size;
-    return address;
+    if (is_free(address, size)) {
+      taken_[address] = size;
+      return address;
+    }
+    next_recorded_ = recorded_.size();  // this run is not the recorded one
   }
   switch (placement_) {
     case Placement::ASCENDING:
@@ -52,7 +64,7 @@ Bytes Driver::place(Bytes size) {
       break;
   }
   Bytes address = LOWEST;
-  auto after = taken_.begin();
+  auto after = taken_.lower_bound(LOWEST);
   while (after != taken_.end() && after->first - address < size) {
     address = after->first + after->second;
     ++after;

@@ -37,7 +37,7 @@ struct Range {
 
 class Driver {
  public:
-  // `recorded`: addresses that the first cudaMallocs get, whatever the placement.
+  // `recorded`: addresses that the first cudaMallocs get under FIRST_FIT, as long as they are free.
   Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded = {});
 
   std::optional<Range> allocate(Bytes size);
@@ -61,6 +61,7 @@ class Driver {
  private:
   bool take(Bytes size);
   Bytes place(Bytes size);
+  bool is_free(Bytes address, Bytes size) const;
   void note(Call call, std::int64_t number, Bytes size, Bytes offset, Bytes pages, Bytes address);
 
   Bytes total_, others_, used_ = 0;

@@ -1,0 +1,97 @@
+"""Run again under its own settings, a recorded run does what was recorded: every driver call, every address."""
+
+from pathlib import Path
+
+import pytest
+
+from ullage.allocator.replay import Call, Device, Replay, replay
+from ullage.history import Action, History
+from ullage.program import Op
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.settings import parse_settings
+from ullage.snapshot.snapshot import load_snapshot
+
+DATA = Path(__file__).parent / "data"
+MIB = 1 << 20
+NAMES = sorted(path.name.removesuffix(".pickle.gz") for path in DATA.glob("*.pickle.gz"))
+
+
+def history_of(name: str) -> History:
+    return load_snapshot(DATA / f"{name}.pickle.gz").devices[0]
+
+
+def run(made: Rebuilt, text: str | None = None) -> Replay:
+    settings = made.settings if text is None else parse_settings(text)
+    return replay(made.program, settings, Device(total_bytes=made.room_bytes), calls=True, places=True)
+
+
+def calls_by_op(done: Replay) -> dict[int, tuple[tuple[str, int], ...]]:
+    assert done.calls is not None
+    names = {Call.MALLOC: "take", Call.MAP: "take", Call.FREE: "give", Call.UNMAP: "give"}
+    found: dict[int, list[tuple[str, int]]] = {}
+    columns = (done.calls.op, done.calls.call, done.calls.size, done.calls.count)
+    for op, call, size, count in zip(*(column.tolist() for column in columns), strict=True):
+        if call in names:
+            found.setdefault(op, []).append((names[Call(call)], size * (count or 1)))
+    return {op: tuple(calls) for op, calls in found.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_recorded_run_comes_out_again(name: str) -> None:
+    """Segment events in order, what is reserved at the end, and where each block lies (not in expandable segments)."""
+    history = history_of(name)
+    made = program_of(history)
+    done = run(made)
+    assert made.is_whole
+    assert calls_by_op(done) == dict(made.recorded_calls)
+    assert done.now.reserved_bytes == history.reserved_bytes
+    live = sum(block.size for segment in history.segments for block in segment.blocks if block.state != "inactive")
+    assert done.now.active_bytes == live
+    if "expandable" not in name:
+        assert done.places is not None
+        ops = made.program.op == Op.ALLOCATE
+        entries = made.row_of_op[ops]
+        there = history.action[entries] == Action.ALLOC
+        assert (done.places.address[ops][there] == history.address[entries][there]).all()
+
+
+def test_what_ran_out_runs_out_again() -> None:
+    """13 retries, then a request that would have needed a segment of 346 MiB, as PyTorch's own error said."""
+    made = program_of(history_of("variable_length_oom"))
+    done = run(made)
+    assert (done.retries, len(done.oom_ops)) == (13, 1)
+    size = made.size_of_key[made.program.key[done.oom_ops[0]]]
+    assert -(-size // (2 * MIB)) * 2 * MIB == 346 * MIB
+    assert made.room_bytes == (3300 - 450) * MIB
+
+
+def test_expandable_segments_would_have_saved_it() -> None:
+    """As the same run with them shows, which the emulator did."""
+    made = program_of(history_of("variable_length_oom"))
+    done = run(made, "expandable_segments:True")
+    assert not done.ran_out
+    assert done.retries == 0
+    there = program_of(history_of("variable_length_expandable"))
+    assert there.room_bytes == UNBOUNDED_BYTES
+    assert done.peak.reserved_bytes <= run(there).peak.reserved_bytes
+
+
+def test_a_recording_that_begins_in_the_middle(tmp_path: Path) -> None:
+    """The first third of the entries is cut off, as a full ring does: what was alive then is there at the start."""
+    history = history_of("normal")
+    from dataclasses import replace
+
+    begin = len(history) // 3
+    columns = ("action", "address", "size", "stream", "time_us", "stack")
+    late = replace(history, **{name: getattr(history, name)[begin:] for name in columns})
+    made = program_of(late)
+    assert not made.is_whole
+    done = run(made)
+    assert done.now.reserved_bytes == history.reserved_bytes
+    assert calls_by_op(done) == dict(made.recorded_calls)
+
+
+def test_streams_that_still_use_a_block_hold_it_back() -> None:
+    made = program_of(history_of("two_streams"))
+    ops = made.program.op.tolist()
+    assert ops.count(Op.RECORD_STREAM) == ops.count(Op.COMPLETE) or Op.RECORD_STREAM not in ops
