@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == str(folder):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == os.path.realpath(folder):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
@@ -53,12 +54,14 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Iterator[Path]:
     """A folder to work in, with a `tmp` for temporary files, which has to be as empty and as quiet afterwards."""
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+    # Sockets are made in there, whose paths may have 107 characters: pytest's own folder is too deep.
+    temporary = Path(tempfile.mkdtemp(prefix="ullage-"))
+    (tmp_path / "tmp").symlink_to(temporary)
     shared = set(os.listdir("/dev/shm"))
     yield tmp_path
     assert processes_of(temporary) == []
     assert list(temporary.iterdir()) == []
+    temporary.rmdir()
     new = [name for name in os.listdir("/dev/shm") if name not in shared and name.startswith("torch_")]
     # torch_PID_...: left behind is what its process has outlived, and not what others on the machine use.
     assert [name for name in new if not psutil.pid_exists(int(name.split("_")[1]))] == []
@@ -68,7 +71,7 @@ def environment_of(workplace: Path, **changes: str) -> dict[str, str]:
     """The environment of a command in `workplace`."""
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
     # PyTorch makes the folder of its compiler at the first optimizer, on a real card too.
-    places = {"TMPDIR": str(workplace / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(workplace / "inductor")}
+    places = {"TMPDIR": os.path.realpath(workplace / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(workplace / "inductor")}
     return {**cleaned, **places, "COLUMNS": "160", **changes}
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import ullage
 from ullage._errors import UllageError
-from ullage.cli import fit, gpus, predict
+from ullage.cli import explain, fit, gpus, predict
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,6 +39,7 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=fit.EPILOG,
 )(fit.run_fit)
+app.command(name="explain", epilog=explain.EPILOG)(explain.explain)
 app.command(name="gpus")(gpus.gpus)
 
 

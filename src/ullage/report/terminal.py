@@ -40,6 +40,7 @@ _STEPS: Final = len(_BLOCKS) - 1
 _CURVE_ROWS: Final = 4
 _METER_WIDTH: Final = 60
 _BAR_WIDTH: Final = 10
+_UNWRAPPED = 40  # characters of a table's cell
 
 
 def draw(report: Report, console: Console) -> None:
@@ -78,7 +79,8 @@ def _table(table: Table) -> RenderableType:
     has_bars = any(row.share is not None for row in table.rows)
     for number, column in enumerate(table.columns):
         numeric = all(row.cells[number][:1] in "0123456789+>" for row in table.rows)
-        grid.add_column(column, justify="right" if numeric else "left", no_wrap=number == 0)
+        longest = max((len(row.cells[number]) for row in table.rows), default=0)
+        grid.add_column(column, justify="right" if numeric else "left", no_wrap=longest <= _UNWRAPPED, overflow="fold")
     if has_bars:
         grid.add_column("", no_wrap=True)
     for row in table.rows:

@@ -1,0 +1,128 @@
+"""Which live blocks keep memory from being used: a smallest set whose end would have let the request through.
+
+Proved by replay: with all of the set freed just before it the request succeeds, and with any one of them kept it fails.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ullage.allocator.replay import State
+from ullage.analysis.recording import Held, Recording, insert
+from ullage.program import Op
+
+_MOST: Final = 400  # blocks that are tried one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A segment of which a part is free and cannot be used for the request; sizes in bytes."""
+
+    address: int
+    size_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+    blocks: tuple[Held, ...]
+    """The live blocks in it."""
+
+
+def pins_of(recording: Recording) -> list[Pin]:
+    """Segments with free memory beside live blocks when the program ends, the most free first."""
+    blocks = recording.done.blocks
+    held: dict[int, list[Held]] = {}
+    for block in recording.held():
+        held.setdefault(block.segment, []).append(block)
+    found = []
+    for segment in np.unique(blocks.segment).tolist():
+        inside = blocks.segment == segment
+        free = blocks.size[inside & (blocks.state == State.FREE)]
+        if len(free) and segment in held:
+            found.append(
+                Pin(
+                    address=int(blocks.segment_address[segment]),
+                    size_bytes=int(blocks.size[inside & (blocks.state != State.UNMAPPED)].sum()),
+                    free_bytes=int(free.sum()),
+                    largest_free_bytes=int(free.max()),
+                    blocks=tuple(held[segment]),
+                )
+            )
+    return sorted(found, key=lambda pin: -pin.free_bytes)
+
+
+def smallest_set(recording: Recording, segment_bytes: int) -> tuple[Held, ...]:
+    """Return blocks whose end would have let the failing request through; empty where none were found.
+
+    Args:
+        recording: of a run that failed.
+        segment_bytes: what the failing request needed from the driver.
+    """
+    if recording.failing_op is None:
+        return ()
+    candidates = (_a_run(recording, segment_bytes), _whole_segments(recording, segment_bytes))
+    for chosen in sorted(filter(None, candidates), key=lambda blocks: sum(block.size_bytes for block in blocks)):
+        if len(chosen) <= _MOST and _succeeds(recording, chosen):
+            return _thinned(recording, chosen)
+    return ()
+
+
+def _succeeds(recording: Recording, freed: list[Held]) -> bool:
+    """Whether the failing request goes through when blocks are freed just before it."""
+    failing = recording.failing_op
+    assert failing is not None
+    program = insert(recording.program, {failing: [(Op.FREE, block.key) for block in freed]})
+    done = recording.run(recording.rebuilt.settings, program)
+    return failing + len(freed) not in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
+
+
+def _thinned(recording: Recording, chosen: list[Held]) -> tuple[Held, ...]:
+    """Leave out what is not needed, the largest first."""
+    kept = list(chosen)
+    for block in sorted(chosen, key=lambda block: -block.size_bytes):
+        without = [other for other in kept if other is not block]
+        if without and _succeeds(recording, without):
+            kept = without
+    return tuple(kept)
+
+
+def _a_run(recording: Recording, wanted: int) -> list[Held]:
+    """The cheapest stretch of one segment, of at least `wanted` bytes: the live blocks in it."""
+    best: list[Held] = []
+    best_cost: int | None = None
+    blocks = recording.done.blocks
+    keyed = {block.address: block for block in recording.held()}
+    for segment in np.unique(blocks.segment).tolist():
+        rows = np.flatnonzero((blocks.segment == segment) & (blocks.state != State.UNMAPPED))
+        addresses, sizes = blocks.address[rows].tolist(), blocks.size[rows].tolist()
+        movable = [
+            keyed.get(address) if state == State.ALLOCATED else None
+            for address, state in zip(addresses, blocks.state[rows].tolist(), strict=True)
+        ]
+        blocked = (blocks.state[rows] == State.WAITING).tolist()
+        first, total, cost = 0, 0, 0
+        for last, size in enumerate(sizes):
+            if blocked[last]:
+                first, total, cost = last + 1, 0, 0
+                continue
+            total += size
+            cost += size if movable[last] else 0
+            while first < last and total - sizes[first] >= wanted:
+                total -= sizes[first]
+                cost -= sizes[first] if movable[first] else 0
+                first += 1
+            if total >= wanted and cost and (best_cost is None or cost < best_cost):
+                best_cost = cost
+                best = [block for block in movable[first : last + 1] if block is not None]
+    return best
+
+
+def _whole_segments(recording: Recording, wanted: int) -> list[Held]:
+    """Segments that would be given back to the driver, the emptiest first, until there is room."""
+    free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
+    chosen: list[Held] = []
+    for pin in sorted(pins_of(recording), key=lambda pin: (pin.size_bytes - pin.free_bytes) / pin.size_bytes):
+        if free >= wanted:
+            break
+        free += pin.size_bytes
+        chosen += pin.blocks
+    return chosen if free >= wanted else []

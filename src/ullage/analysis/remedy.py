@@ -1,0 +1,108 @@
+"""What would have let a recorded run through: each remedy is a replay of this very run, not a rule of thumb."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ullage.analysis.recording import Recording, insert
+from ullage.program import Op, Program
+from ullage.settings import Settings, parse_settings
+
+SETTINGS: Final = (
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "garbage_collection_threshold:0.8,per_process_memory_fraction:0.95",
+)
+_EVERY: Final = (1, 10)
+_AT_ONCE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One change and what it does to this run; bytes, and calls of the driver (its cost)."""
+
+    setting: str | None
+    """For PYTORCH_ALLOC_CONF; None where it is something to do."""
+    action: str | None
+    """In words; None where it is a setting."""
+    proved: bool
+    """Whether the run was replayed with it; else it is arithmetic."""
+    fits: bool | None
+    peak_reserved_bytes: int | None
+    driver_calls: int | None
+    more_calls: int | None
+    """Than without it."""
+    remark: str = ""
+
+    @property
+    def name(self) -> str:
+        """The setting or the action."""
+        return self.setting or self.action or ""
+
+
+def remedies_of(recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> list[Remedy]:
+    """Replay the run with every remedy; those that help first, the cheapest of them first."""
+    own = recording.rebuilt.settings
+    work: list[tuple[str | None, str | None, Settings, Program]] = []
+    for text in SETTINGS:
+        changed = parse_settings(text, semantics=own.semantics, before=own)
+        if changed != own:
+            work.append((text, None, _kept(own, changed), recording.program))
+    steps = recording.step_ops()
+    for every in _EVERY:
+        marks = steps[every - 1 :: every]
+        if marks:
+            often = "every step" if every == 1 else f"every {every} steps"
+            program = insert(recording.program, {op + 1: [(Op.EMPTY_CACHE, 0)] for op in marks})
+            work.append((None, f"torch.cuda.empty_cache() after {often}", own, program))
+
+    def run(item: tuple[str | None, str | None, Settings, Program]) -> Remedy:
+        setting, action, settings, program = item
+        progress(f"replaying with {setting or action}")
+        done = recording.run(settings, program)
+        return Remedy(
+            setting=setting,
+            action=action,
+            proved=True,
+            fits=not done.ran_out and not done.broken,
+            peak_reserved_bytes=done.peak.reserved_bytes,
+            driver_calls=done.driver_calls,
+            more_calls=done.driver_calls - recording.done.driver_calls,
+        )
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(run, work))
+    return sorted(found, key=lambda remedy: (not remedy.fits, remedy.driver_calls or 0))
+
+
+def _kept(own: Settings, changed: Settings) -> Settings:
+    """Options that PyTorch would reset when others are set at run time stay: here they are all set at the start."""
+    default = Settings()
+    fields = ("max_split_bytes", "roundup_divisions", "garbage_collection_threshold")
+    kept = {name: getattr(own, name) for name in fields if getattr(changed, name) == getattr(default, name)}
+    return replace(changed, **kept)
+
+
+def estimates_of(recording: Recording, missing_bytes: int) -> Sequence[Remedy]:
+    """What no replay can prove: how much less the run would have to hold."""
+    peak = recording.done.peak.allocated_bytes
+    if missing_bytes <= 0 or not peak:
+        return []
+    share = 100 * missing_bytes / (peak + missing_bytes)
+    return [
+        Remedy(
+            setting=None,
+            action=f"hold {share:.0f} % less at the peak: a smaller batch, or checkpointing",
+            proved=False,
+            fits=None,
+            peak_reserved_bytes=None,
+            driver_calls=None,
+            more_calls=None,
+            remark=f"an estimate: {missing_bytes:,} bytes are missing beside {peak:,} allocated at the most",
+        )
+    ]

@@ -1,0 +1,131 @@
+"""Why a recorded run ran out, each claim proved by replaying that run."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ullage.analysis.explain import Cause, explain
+from ullage.analysis.recording import Recording, insert
+from ullage.program import Op
+from ullage.rebuild import program_of
+from ullage.snapshot.snapshot import load_snapshot
+
+DATA = Path(__file__).parents[1] / "snapshot" / "data"
+MIB = 1 << 20
+
+
+def recorded(name: str) -> Path:
+    return DATA / f"{name}.pickle.gz"
+
+
+@pytest.fixture(scope="module")
+def fragmented() -> tuple[Recording, object]:
+    history = load_snapshot(recorded("variable_length_oom")).devices[0]
+    return Recording.of(history, program_of(history)), explain(history)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "said"),
+    [
+        ("variable_length_oom", Cause.FRAGMENTED, "needed 346.0 MiB in one piece, with 298.0 MiB free on the card"),
+        ("oom", Cause.TRULY_FULL, "truly full: 7.01 GiB of 7.56 GiB were allocated when 384.0 MiB more were asked for"),
+        ("oom_recover", Cause.TRULY_FULL, "311.0 MiB are missing"),
+        ("normal", Cause.CANNOT_TELL, "No request failed in this recording"),
+    ],
+)
+def test_one_cause_in_the_first_sentence(name: str, cause: Cause, said: str) -> None:
+    explanation = explain(load_snapshot(recorded(name)).devices[0])
+    assert explanation.cause is cause
+    assert said in explanation.sentence
+    assert explanation.departures == 0
+
+
+def test_the_numbers_add_up(fragmented) -> None:
+    evidence = fragmented[1].evidence
+    assert evidence["room_bytes"] == evidence["reserved_bytes"] + evidence["free_bytes"]
+    assert evidence["reserved_bytes"] == (
+        evidence["allocated_bytes"] + evidence["cached_bytes"] + evidence["pending_bytes"]
+    )
+    assert sum(holder.bytes for holder in fragmented[1].holders) == evidence["allocated_bytes"]
+
+
+def test_each_of_the_pinning_blocks_is_needed(fragmented) -> None:
+    """Freed together the request succeeds; with any one of them kept it fails."""
+    recording, explanation = fragmented
+    failing = recording.failing_op
+    keys = [block.key for block in explanation.pinning_set]
+    assert keys
+
+    def goes_through(freed: list[int]) -> bool:
+        program = insert(recording.program, {failing: [(Op.FREE, key) for key in freed]})
+        return failing + len(freed) not in recording.run(recording.rebuilt.settings, program).oom_ops
+
+    assert goes_through(keys)
+    for kept in keys:
+        assert not goes_through([key for key in keys if key != kept])
+    assert {block.line for block in explanation.pinning_set} <= {holder.line for holder in explanation.holders}
+
+
+def test_remedies_are_replays(fragmented) -> None:
+    remedies = {remedy.name: remedy for remedy in fragmented[1].remedies}
+    assert remedies["expandable_segments:True"].fits
+    assert remedies["expandable_segments:True"].more_calls < 0
+    assert not remedies["roundup_power2_divisions:4"].fits
+    every = remedies["torch.cuda.empty_cache() after every step"]
+    assert every.fits
+    assert every.more_calls > 1000, "it helps here, at a cost"
+    assert all(remedy.proved for remedy in remedies.values())
+
+
+def test_a_smaller_card() -> None:
+    """A run that went well, in less room: the first request that fails there."""
+    history = load_snapshot(recorded("normal")).devices[0]
+    assert explain(history, capacity_bytes=1300 * MIB).cause is Cause.CANNOT_TELL
+    small = explain(history, capacity_bytes=700 * MIB)
+    assert small.cause is Cause.TRULY_FULL
+    assert small.evidence["room_bytes"] == 700 * MIB
+    assert any(not remedy.proved for remedy in small.remedies)
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ullage", "explain", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    ended = command(recorded("variable_length_oom"), "--json", "--html", page)
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert answer["cause"] == "fragmented"
+    assert {"evidence", "remedies", "holders", "pinning", "pinning_set"} <= answer.keys()
+    assert answer["pinning"][0]["free_bytes"] > 100 * MIB
+    assert answer["pinning"][0]["blocks"][0]["line"].startswith("project/workloads.py:")
+    assert page.stat().st_size < 12 << 20
+    assert "FRAGMENTED" in page.read_text()
+    text = command(recorded("oom")).stdout
+    assert "TRULY FULL" in text
+    assert re.search(r"expandable_segments:True +yes", text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
+        ((DATA / "MANIFEST.md",), "is no snapshot that can be read"),
+        ((recorded("oom"), "--device", "3"), "--device 3 has no history in"),
+        ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
+        ((recorded("oom"), "--alloc-conf", "max_split_size_mb:1"), "max_split_size_mb:1 is too small"),
+        ((recorded("oom"), "--torch-version", "new"), "'new' is no version of torch"),
+        ((recorded("oom"), "--html", recorded("oom")), "would replace"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: tuple[object, ...], said: str) -> None:
+    ended = command(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
