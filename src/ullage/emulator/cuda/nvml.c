@@ -122,8 +122,19 @@ ULLAGE_API int nvmlDeviceGetUtilizationRates(void *handle, unsigned rates[2]) {
   return SUCCESS;
 }
 static int not_supported(void) { return NOT_SUPPORTED; }
-/* Asked on purpose to learn that it is not there: no NVLink, no fabric. */
-ULLAGE_API int nvmlDeviceGetGpuFabricInfoV(void) { return not_supported(); }
+/* nvmlGpuFabricInfoV_t as far as torch reads it; state 0: the card has no fabric. torch 2.13 takes no error for an answer. */
+struct fabric {
+  unsigned version;
+  unsigned char cluster[16];
+  unsigned status, clique;
+  unsigned char state;
+};
+ULLAGE_API int nvmlDeviceGetGpuFabricInfoV(void *handle, struct fabric *info) {
+  (void)handle;
+  *info = (struct fabric){.version = info->version};
+  return SUCCESS;
+}
+/* Asked on purpose to learn that it is not there: no NVLink. */
 ULLAGE_API int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return not_supported(); }
 ULLAGE_API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return not_supported(); }
 ULLAGE_API int nvmlDeviceGetP2PStatus(void *first, void *second, int kind, int *status) {
