@@ -54,8 +54,8 @@ cuda12:  ## Run the tests of the emulated card on torch 2.8, whose build is for 
 	tools/environment.sh 2.8.0 $(call environment,2.8.0)
 	$(call environment,2.8.0)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/emulated/test_torch.py tests/emulated/test_card.py
 
-versions: setup  ## Run the tests of the emulated card on torch 2.8 to 2.15, and write docs/versions.md (slow: downloads seven).
-	tools/versions.sh $(CACHE)
+versions: setup  ## Try the emulated card on torch 2.8 to 2.15 and write docs/versions.md (slow: downloads seven; ONLY="2.8.0 2.15.0").
+	tools/versions.sh $(CACHE) $(if $(ONLY),"$(ONLY)")
 
 public: setup  ## Predict public scripts of others on three cards, and write docs/public_scripts.md (fetches them from GitHub).
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public

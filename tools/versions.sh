@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Run the tests of the emulated card on every torch from 2.8 to the newest, and write the table of docs/versions.md.
+#
+#     tools/versions.sh CACHE [VERSIONS]      with VERSIONS ("2.8.0 2.15.0") the rows of the others stay
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cache=${1:?the folder for environments}
-versions=${2:-2.8.0 2.9.1 2.10.0 2.11.0 2.12.0 2.13.0 2.14.0 2.15.0}
+all="2.8.0 2.9.1 2.10.0 2.11.0 2.12.0 2.13.0 2.14.0 2.15.0"
+versions=${2:-$all}
 tests=(tests/emulated/test_torch.py tests/emulated/test_card.py tests/emulated/test_ranks.py tests/emulated/test_compile.py)
 table=$here/docs/versions.md
 failed=0
@@ -17,7 +20,12 @@ python=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:
   echo "| torch | CUDA | tests |"
   echo "|---|---|---|"
 } >"$table.part"
-for version in $versions; do
+row_of() { grep -F "| $1 |" "$table" 2>/dev/null | head -1; }
+for version in $all; do
+  if [[ " $versions " != *" $version "* ]]; then
+    row_of "$version" >>"$table.part"
+    continue
+  fi
   folder=$cache/torch-$version-py$python
   if ! "$here/tools/environment.sh" "$version" "$folder"; then
     echo "| $version | | no environment could be made |" >>"$table.part"
