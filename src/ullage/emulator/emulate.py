@@ -144,6 +144,8 @@ def _start(emulation: Emulation) -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if str(_CHILD_FOLDER) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(_CHILD_FOLDER), *filter(None, paths)])
+    if str(_CHILD_FOLDER) not in sys.path:  # torch.compile's workers get this path as theirs
+        sys.path.append(str(_CHILD_FOLDER))
     atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
     _current = emulation
 
