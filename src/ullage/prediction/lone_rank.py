@@ -196,8 +196,8 @@ class _FakeGloo(metaclass=_TakenForGloo):
 
         kind = _fake_group_type()
         kind._set_sequence_number_for_group = lambda group: None  # which the fake one does not know
-        if "Options" not in vars(kind):  # torch 2.8
-            return kind(rank, size)
+        if "Options" not in vars(kind):  # torch 2.8, which notes the group's ranks in its options
+            return type("LoneGloo", (kind,), {"options": SimpleNamespace()})(rank, size)
         return _create_fake_pg(SimpleNamespace(group_rank=rank, group_size=size), kind.Options())
 
 
