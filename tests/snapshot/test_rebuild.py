@@ -92,7 +92,7 @@ def test_a_recording_that_begins_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_streams_that_still_use_a_block_hold_it_back() -> None:
-    """A block that comes back after the next request was used elsewhere until then: only the one after gets its place."""
+    """A block that comes back after the next request was used elsewhere until then: only a later one gets its place."""
     rows = (
         (Action.SEGMENT_ALLOC, 0x1000000, 20 * MIB),
         (Action.ALLOC, 0x1000000, 4 * MIB),
