@@ -43,7 +43,7 @@ app.command(name="explain", epilog=explain.EPILOG)(explain.explain)
 app.command(name="gpus")(gpus.gpus)
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
+def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"ullage {ullage.__version__}")
         raise typer.Exit
@@ -51,7 +51,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: FBT002  typer's way to declare a flag
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:

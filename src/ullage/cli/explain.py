@@ -32,7 +32,7 @@ def explain(
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_ALLOC_CONF of the run.")] = None,
     torch_version: Annotated[str, typer.Option(help="The version of torch that recorded it.")] = "2.11",
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
     """Say why a recorded run ran out of memory, who held it, and which change is proved to let it through.
 

@@ -34,7 +34,7 @@ def run_fit(
         list[str], typer.Option(help="The script's option to vary: --batch-size, --batch-size=8..64:8. At most twice.")
     ],
     margin: Annotated[str, typer.Option(help="What has to stay free on the card: 5% or 1GiB.")] = "0%",
-    levers: Annotated[bool, typer.Option(help="Try allocator settings and optimizer defaults too.")] = True,  # noqa: FBT002
+    levers: Annotated[bool, typer.Option(help="Try allocator settings and optimizer defaults too.")] = True,
     world_size: Annotated[int | None, typer.Option(help="Run as one rank of so many, alone in one process.")] = None,
     rank: Annotated[int, typer.Option(help="Which rank.")] = 0,
     steps: Annotated[
@@ -47,7 +47,7 @@ def run_fit(
     context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
     cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 

@@ -13,7 +13,7 @@ from ullage.gpus import all_gpus
 
 
 def gpus(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,
 ) -> None:
     """List the cards that --gpu knows, with their memory as the driver reports it."""
     cards = all_gpus()

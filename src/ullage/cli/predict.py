@@ -44,11 +44,11 @@ def predict(
     total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
     context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
     cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile once more without.")] = True,  # noqa: FBT002
-    output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,  # noqa: FBT002
+    beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile once more without.")] = True,
+    output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
 

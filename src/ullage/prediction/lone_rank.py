@@ -65,8 +65,8 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     vars(distributed_c10d)["_get_split_source"] = lambda *arguments: None
     split_group = _split_by_new_group(distributed_c10d)
     for owner in (distributed_c10d, torch.distributed, import_module("torch.distributed.device_mesh")):
-        if hasattr(owner, "split_group"):
-            setattr(owner, "split_group", split_group)  # noqa: B010  mypy does not know the attribute
+        if "split_group" in vars(owner):
+            vars(owner)["split_group"] = split_group
 
 
 def _split_by_new_group(distributed_c10d: ModuleType) -> Callable[..., Any]:
@@ -124,7 +124,7 @@ def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) 
 
 
 def _store_type(torch: Any) -> type:
-    class LoneStore(torch.distributed.Store):  # type: ignore[misc]
+    class LoneStore(torch.distributed.Store):  # type: ignore[misc]  # mypy does not look into torch
         """A store in which whatever another rank should have put is there: zeros, or a count that is complete."""
 
         def __init__(self) -> None:
