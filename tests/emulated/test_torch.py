@@ -102,6 +102,20 @@ tell([x.sum().item(), written, again.data_ptr() == address, again.tolist(), (x >
     assert told == [0.0, [1, 2, 3], True, [0, 0, 0], True, False, [0, 1], 0.0]
 
 
+def test_the_largest_of_whole_numbers_that_the_host_wrote_is_what_it_is() -> None:
+    told = emulated(
+        """
+lengths = torch.tensor([5, -3, 1 << 40, 7]).to("cuda")
+many = torch.arange(4096).cuda()
+rows = torch.tensor([[1, 9], [8, 2]]).cuda()
+tell([lengths.max().item(), lengths[2:].max().item(), lengths[:2].max().item(), many.max().item(), torch.arange(60000).cuda().max().item(),
+      rows.max(dim=1).values.tolist(), (lengths * 2).max().item(), torch.tensor([-4]).cuda().max().item()])
+"""
+    )
+    # Over one dimension it is another kernel, and what a kernel made is zero.
+    assert told == [1 << 40, 1 << 40, 5, 4095, 59999, [0, 0], 0, -4]
+
+
 def test_a_function_that_nobody_wrote_is_refused_and_named() -> None:
     status, named = emulated(
         """

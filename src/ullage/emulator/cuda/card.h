@@ -95,6 +95,8 @@ ULLAGE_API void card_launch(const void *function); /* some kernel ran on the car
 ULLAGE_API const char *card_last_kernel_name(void); /* of the calling thread; NULL: unknown */
 ULLAGE_API uint64_t card_launches(void);
 ULLAGE_API void card_name_kernel(const void *function, const char *name);
+ULLAGE_API bool card_is_maximum(const void *function);
+ULLAGE_API void card_take_maximum(const void *reduction); /* that kernel's one argument */
 
 /* ---- handles that need no more than an identity and a few numbers */
 ULLAGE_API void *card_new_handle(size_t size); /* zeroed */

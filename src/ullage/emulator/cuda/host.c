@@ -1,7 +1,8 @@
 /* The host's side of the card: pinned memory, and the few values that come back from the card.
  *
- * A card computes nothing, so what is read back is zero, with two exceptions that real scripts need:
+ * A card computes nothing, so what is read back is zero, with three exceptions that real scripts need:
  *   - bytes that the host wrote come back while few kernels ran since (DDP's parameter check, object collectives);
+ *   - the largest of such whole numbers is what it is (`lengths.max().item()`, PyTorch 2.15's object collectives);
  *   - the one byte of `mask.all()` reads true, so that an attention mask of ones counts as one.
  */
 #define _GNU_SOURCE
@@ -177,6 +178,37 @@ static void copy_on_card(uint64_t destination, uint64_t source, size_t size) {
   if (known) remember(destination, bytes, size);
   pthread_mutex_unlock(&lock);
   free(bytes);
+}
+
+/* The argument is PyTorch's ReduceOp<int64_t, ...>: an empty functor, the identity, a ReduceConfig that begins with the
+ * element's size and the numbers of inputs and outputs, two offset calculators, and then the addresses of source and
+ * destination (ATen/native/cuda/Reduce.cuh, the same from torch 2.8 to 2.15). */
+void card_take_maximum(const void *reduction) {
+  enum { CONFIG = 16, ADDRESSES_WITHIN = 2048, INPUTS = 1 << 16 };
+  struct {
+    int32_t element_bytes, inputs, outputs;
+  } config;
+  memcpy(&config, (const char *)reduction + CONFIG, sizeof config);
+  if (config.element_bytes != sizeof(int64_t) || config.outputs != 1 || config.inputs < 1 || config.inputs > INPUTS) return;
+  uint64_t address[2];
+  bool found = false;
+  for (size_t at = CONFIG; at < ADDRESSES_WITHIN && !found; at += sizeof *address) {
+    memcpy(address, (const char *)reduction + at, sizeof address);
+    found = card_device_of(address[0]) >= 0 && card_device_of(address[1]) >= 0; /* counts of the config may look like one */
+  }
+  size_t size = (size_t)config.inputs * sizeof(int64_t);
+  int64_t *values = found ? malloc(size) : NULL;
+  if (!values) return;
+  pthread_mutex_lock(&lock);
+  bool known = recall(address[0], values, size);
+  forget(address[1], sizeof *values);
+  if (known) {
+    for (int i = 1; i < config.inputs; i++)
+      if (values[i] > values[0]) values[0] = values[i];
+    remember(address[1], values, sizeof *values);
+  }
+  pthread_mutex_unlock(&lock);
+  free(values);
 }
 
 void card_copy(void *destination, const void *source, size_t size) {

@@ -380,25 +380,26 @@ API int __cudaGetKernel(void **kernel, const void *function) {
 }
 API int cudaGetKernel(void **kernel, const void *function) { return __cudaGetKernel(kernel, function); }
 
-static int launch(const void *function) {
+static int launch(const void *function, void **arguments) {
   card_launch(function);
+  if (card_is_maximum(function)) card_take_maximum(arguments[0]);
   return CUDA_SUCCESS;
 }
 API int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-  return launch(function);
+  (void)grid, (void)block, (void)shared, (void)stream;
+  return launch(function, arguments);
 }
 API int __cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-  return launch(function);
+  (void)grid, (void)block, (void)shared, (void)stream;
+  return launch(function, arguments);
 }
 API int cudaLaunchCooperativeKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
-  (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
-  return launch(function);
+  (void)grid, (void)block, (void)shared, (void)stream;
+  return launch(function, arguments);
 }
 API int cudaLaunchKernelExC(const struct launch_config *config, const void *function, void **arguments) {
-  (void)config, (void)arguments;
-  return launch(function);
+  (void)config;
+  return launch(function, arguments);
 }
 
 struct function_attributes {
