@@ -109,7 +109,8 @@ lengths = torch.tensor([5, -3, 1 << 40, 7]).to("cuda")
 many = torch.arange(4096).cuda()
 rows = torch.tensor([[1, 9], [8, 2]]).cuda()
 tell([lengths.max().item(), lengths[2:].max().item(), lengths[:2].max().item(), many.max().item(),
-      torch.arange(60000).cuda().max().item(), rows.max(dim=1).values.tolist(), (lengths * 2).max().item(), torch.tensor([-4]).cuda().max().item()])
+      torch.arange(60000).cuda().max().item(), rows.max(dim=1).values.tolist(), (lengths * 2).max().item(),
+      torch.tensor([-4]).cuda().max().item()])
 """
     )
     # Over one dimension it is another kernel, and what a kernel made is zero.

@@ -6,10 +6,10 @@ from typing import Annotated, Final
 import typer
 
 from ullage._errors import UsageError
+from ullage._output import check_output
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import size_of
-from ullage.prediction.request import check_output
 from ullage.settings import semantics_of
 
 EPILOG: Final = (

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from ullage._errors import UsageError
+from ullage._output import check_output
 from ullage._units import is_size, parse_bytes
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
@@ -14,7 +15,7 @@ from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe
 from ullage.fitting.fit import Fit, fit
 from ullage.gpus import find_gpu
-from ullage.prediction.request import Request, check_output
+from ullage.prediction.request import Request
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"

@@ -7,13 +7,14 @@ from typing import Annotated, Final
 import typer
 
 from ullage._errors import UsageError
+from ullage._output import check_output
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import size_of, steps_of
 from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.describe import describe
 from ullage.prediction.ranks import predict_all_ranks
-from ullage.prediction.request import Request, check_output
+from ullage.prediction.request import Request
 from ullage.prediction.script import predict as run_prediction
 
 EPILOG: Final = (

@@ -1,13 +1,13 @@
 """Show an answer: as JSON, or as a report on the terminal; and as a page beside either."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ullage._output import write_whole
 from ullage.report.report import Report
 from ullage.report.terminal import draw
 
@@ -25,7 +25,7 @@ def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None) ->
     if page is not None:
         from ullage.report.page import draw_page  # its template engine is not for those who do not ask
 
-        write_whole(page, draw_page(report))
+        write_whole(page, draw_page(report).encode())
         sys.stderr.write(f"ullage: wrote {page}\n")
 
 
@@ -33,19 +33,3 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to the command line, which ends as other programs do; rich would exit with 1: does not fit."""
         raise BrokenPipeError
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        OSError: it cannot be written; the error names the file.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; what was printed holds", str(path)) from None
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage._output import write_whole
 from ullage.emulator import library
 from ullage.tracing.journal import Journal, Kind
 
@@ -99,7 +100,7 @@ def measure(
             memory = trace.Memory.of(entries, observer, where, traces, journal.stacks)
         result["at_oom"] = memory.alive_at(moment) | trace.levels_at_oom(entries, moment)
     if snapshot:
-        result["snapshot_error"] = write_snapshot(Path(snapshot))
+        result["snapshot_error"] = _write_snapshot(Path(snapshot))
     return result
 
 
@@ -123,19 +124,14 @@ def _reads(observer: "Observer") -> list[dict[str, Any]]:
     ]
 
 
-def write_snapshot(path: Path) -> str | None:
-    """Write PyTorch's snapshot whole or not at all; returns why not."""
+def _write_snapshot(path: Path) -> str | None:
+    """Write PyTorch's snapshot; returns why not."""
     import pickle
 
     import torch
 
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as stream:
-            pickle.dump(torch.cuda.memory._snapshot(), stream)
-        part.replace(path)
+        write_whole(path, pickle.dumps(torch.cuda.memory._snapshot()))
     except OSError as error:
-        return error.strerror or str(error)
-    finally:
-        part.unlink(missing_ok=True)
+        return os.strerror(error.errno) if error.errno else str(error)
     return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ullage._errors import UsageError
+from ullage._output import check_output
 from ullage._units import text_of_bytes
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
@@ -109,19 +110,3 @@ class Request:
             "picture": self.picture,
             "snapshot": str(self.snapshot.absolute()) if self.snapshot else None,
         }
-
-
-def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
-    """Raise UsageError where a file cannot be written, or would replace one of `inputs`, before anything has run."""
-    for other in inputs:
-        if path.resolve() == other.resolve():
-            raise UsageError(f"{option} {path} would replace {other}, which is needed; expected another name")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"the folder of {option} {path} does not exist; make it first")
-    if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder; expected the name of a file to write")
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"{option} {path} is a link or a device; expected the name of a file to write")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"the folder of {option} {path} may not be written to by you; choose another")

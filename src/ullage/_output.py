@@ -1,0 +1,38 @@
+"""The files that are written on request: refused before anything has run, and then written whole or not at all."""
+
+import os
+from pathlib import Path
+
+from ullage._errors import UsageError
+
+
+def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
+    """Raise UsageError where a file cannot be written, or would replace one of `inputs`, before anything has run."""
+    for other in inputs:
+        if path.resolve() == other.resolve():
+            raise UsageError(f"{option} {path} would replace {other}, which is needed; expected another name")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"the folder of {option} {path} does not exist; make it first")
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder; expected the name of a file to write")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"{option} {path} is a link or a device; expected the name of a file to write")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"the folder of {option} {path} may not be written to by you; choose another")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; the error names the file.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; what was printed holds", str(path)) from None
+    finally:
+        part.unlink(missing_ok=True)
