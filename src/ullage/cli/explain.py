@@ -5,8 +5,15 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._errors import UsageError
 from ullage._output import check_output
+from ullage.cli.history import (
+    AllocConfOption,
+    CapacityOption,
+    DeviceOption,
+    SnapshotFile,
+    TorchVersionOption,
+    history_of,
+)
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import size_of
@@ -24,13 +31,11 @@ EPILOG: Final = (
 
 
 def explain(
-    file: Annotated[Path, typer.Argument(help="A snapshot that torch.cuda.memory._dump_snapshot() wrote; gzip too.")],
-    device: Annotated[
-        int | None, typer.Option(help="Which card's history. [default: the one with most entries]")
-    ] = None,
-    capacity: Annotated[str | None, typer.Option(help="What the allocator could reserve at most.")] = None,
-    alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_ALLOC_CONF of the run.")] = None,
-    torch_version: Annotated[str, typer.Option(help="The version of torch that recorded it.")] = "2.11",
+    file: SnapshotFile,
+    device: DeviceOption = None,
+    capacity: CapacityOption = None,
+    alloc_conf: AllocConfOption = None,
+    torch_version: TorchVersionOption = "2.11",
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
@@ -42,17 +47,10 @@ def explain(
     # Here, because numpy is not for those who ask another command.
     from ullage.analysis.describe import describe
     from ullage.analysis.explain import explain as run_explain
-    from ullage.snapshot.snapshot import load_snapshot
 
     if html is not None:
         check_output("--html", html, inputs=(file,))
-    snapshot = load_snapshot(file)
-    if device is None:
-        device = max(snapshot.devices, key=lambda number: (len(snapshot.devices[number]), -number))
-    if device not in snapshot.devices:
-        known = ", ".join(map(str, snapshot.devices))
-        raise UsageError(f"--device {device} has no history in {file}; expected one of {known}")
-    history = snapshot.devices[device]
+    history = history_of(file, device)
     explanation = with_progress(
         lambda tell: run_explain(
             history,
