@@ -35,6 +35,8 @@ class Rebuilt:
     settings: Settings
     room_bytes: int
     """What the allocator can reserve at most; `UNBOUNDED_BYTES` where that is not known."""
+    room_is_told: bool
+    """Whether a request that failed told the room: what was reserved, and what the driver said was free."""
     row_of_op: Column
     """Of each operation: the history's entry that it comes from."""
     row_of_key: Column
@@ -143,6 +145,7 @@ def program_of(
         ),
         settings=settings,
         room_bytes=room,
+        room_is_told=capacity_bytes is None and room < UNBOUNDED_BYTES,
         row_of_op=np.array(writer.row_of_op, np.int64),
         row_of_key=np.array(writer.row_of_key, np.int64),
         stack_of_key=np.array(writer.stack_of_key, np.int64),

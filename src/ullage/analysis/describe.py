@@ -1,27 +1,31 @@
 """Arrange an explanation into a report: what first, in which words."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
-from ullage.analysis.explain import Cause, Explanation
+from ullage.analysis.cause import Cause
+from ullage.analysis.explain import Explanation, Holder
 from ullage.analysis.remedy import Remedy
 from ullage.report.report import (
+    Icicle,
     Map,
     Meter,
     Part,
-    Picture,
     Remarks,
     Report,
     Section,
     Shares,
+    Stack,
     Strip,
     Table,
     TableRow,
     Tone,
 )
+from ullage.report.report import Picture as ReportPicture
 
 _PINS_SHOWN = 8
+_HOLDERS_SHOWN = 12
 _STRIPS_SHOWN = 60
 _HEADLINES = {cause: cause.value.replace("_", " ").upper() for cause in Cause}
 
@@ -42,7 +46,9 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
     yield _card(explanation)
     if explanation.remedies:
         yield Table(
-            title="What would have helped: each setting and action replayed with this very run",
+            title="What would have helped: each setting and action replayed with this very run"
+            if "requested_bytes" in explanation.evidence
+            else "What else this very run would have reserved: each setting and action replayed",
             columns=("change", "fits", "peak reserved", "driver calls"),
             rows=tuple(_remedy(remedy) for remedy in explanation.remedies),
         )
@@ -50,20 +56,31 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
         yield _set(explanation)
     if explanation.holders:
         total = explanation.evidence["allocated_bytes"]
+        shown = _shown(explanation.holders)
         yield Shares(
             title=f"Who held the {text_of_bytes(total)} that were allocated, by your line",
             total_bytes=total,
             parts=tuple(
                 Part(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
-                for holder in explanation.holders
+                for holder in shown
             ),
         )
     if explanation.pinning:
         yield _pins(explanation)
-    notes = list(explanation.notes)
-    if explanation.departures:
-        notes.append(f"the replay departs from the recording at {_count(explanation.departures, 'operation')}")
-    yield Remarks(title="To know", items=tuple(notes))
+    yield Remarks(title="To know", items=explanation.notes)
+
+
+def _shown(holders: Sequence[Holder]) -> list[Holder]:
+    """The largest, and the others as one."""
+    rest = holders[_HOLDERS_SHOWN:]
+    if len(rest) < 2:
+        return list(holders)
+    others = Holder(
+        line=f"({len(rest)} other lines)",
+        bytes=sum(holder.bytes for holder in rest),
+        blocks=sum(holder.blocks for holder in rest),
+    )
+    return [*holders[:_HOLDERS_SHOWN], others]
 
 
 def _count(number: int, what: str) -> str:
@@ -81,7 +98,7 @@ def _card(explanation: Explanation) -> Meter:
     largest = evidence.get("largest_free_block_bytes")
     cached = f"in pieces of at most {text_of_bytes(largest)}" if largest is not None else ""
     parts.append(Part(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
-    when = "when the request failed" if "requested_bytes" in evidence else "at the end"
+    when = "when the request failed" if "requested_bytes" in evidence else "at its fullest"
     place = f" at {explanation.failing_line}" if explanation.failing_line else ""
     return Meter(
         title=f"What the allocator had {when}{place}",
@@ -145,18 +162,38 @@ def _pins(explanation: Explanation) -> Table:
     )
 
 
-def _pictures(explanation: Explanation) -> Iterator[Picture]:
-    if not explanation.pinning:
+def _pictures(explanation: Explanation) -> Iterator[ReportPicture]:
+    picture = explanation.picture
+    if picture is None:
         return
+    if picture.timeline is not None:
+        yield Stack(
+            title="Reserved memory over the run, by the line that allocated it",
+            series=picture.timeline.layers,
+            marks=picture.timeline.step_ends,
+            mark_label="end of step",
+        )
+    moment = "when the request failed" if "requested_bytes" in explanation.evidence else "at its fullest"
+    yield Icicle(
+        title=f"What was allocated {moment}: your lines, from the outermost in",
+        levels=("line",),
+        leaves=tuple((path, size, _count(blocks, "block")) for path, size, blocks in picture.tree),
+    )
+    shown = picture.segments[:_STRIPS_SHOWN]
+    layers = {label for label, _ in picture.timeline.layers} if picture.timeline else set()
+    more = len(picture.segments) - len(shown)
     yield Map(
-        title="Segments with free memory that cannot be used, and what lies in them",
+        title=f"The allocator's segments {moment}",
         strips=tuple(
             Strip(
-                name=f"{pin.address:#x}",
-                size_bytes=pin.size_bytes,
-                blocks=tuple((block.address - pin.address, block.size_bytes, block.line) for block in pin.blocks),
+                name=f"{address:#x}",
+                size_bytes=size,
+                blocks=tuple(
+                    (offset, length, line if line in layers else "other lines") for offset, length, line in blocks
+                ),
             )
-            for pin in sorted(explanation.pinning, key=lambda pin: -pin.size_bytes)[:_STRIPS_SHOWN]
+            for address, size, blocks in shown
         ),
-        remark="what is empty is cached",
+        remark=f"{_count(len(picture.segments), 'segment')}, largest first; what is empty is cached"
+        + (f"; {more} smaller ones are not shown" if more else ""),
     )

@@ -1,6 +1,5 @@
 """Whether memory grows from step to step, and which line keeps more at every one."""
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -21,6 +20,8 @@ class Growth:
     bytes_per_step: int
     steps: int
     line: str
+    kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
+    """Of each step: the operation at which it ends, and the blocks that it made and that stay, of any line."""
 
 
 def growth_of(recording: Recording) -> Growth | None:
@@ -43,8 +44,12 @@ def growth_of(recording: Recording) -> Growth | None:
     if len(more) < _LEAST_STEPS - 1 or min(more) <= 0 or sum(more) < max(MIB, settled[0] // 200):
         return None
     kept = np.flatnonzero((born > ends[1]) & (born <= ends[-1]) & (died > ends[-1]))
-    lines: Counter[str] = Counter()
+    by_line: dict[str, list[int]] = {}
     for key in kept.tolist():
-        lines[recording.line_of(key)] += int(rebuilt.size_of_key[key])
-    line = lines.most_common(1)[0][0] if lines else "(unknown)"
-    return Growth(bytes_per_step=sum(more) // len(more), steps=len(ends), line=line)
+        by_line.setdefault(recording.line_of(key), []).append(key)
+    if not by_line:
+        return None
+    line = max(by_line, key=lambda line: int(rebuilt.size_of_key[by_line[line]].sum()))
+    made_in = np.searchsorted(np.array(ends), born[kept])
+    kept_by_step = tuple((ends[step], tuple(kept[made_in == step].tolist())) for step in np.unique(made_in).tolist())
+    return Growth(bytes_per_step=sum(more) // len(more), steps=len(ends), line=line, kept_by_step=kept_by_step)

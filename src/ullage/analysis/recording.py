@@ -1,13 +1,14 @@
 """A recorded run, ready to be asked: its program, the moment that matters, and the lines behind its blocks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from ullage.allocator.replay import Blocks, Device, Replay, State, replay
+from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
 from ullage.program import Op, Program
 from ullage.rebuild import Rebuilt
@@ -16,12 +17,25 @@ from ullage.settings import Settings
 _LIBRARY: Final = re.compile(
     r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so)$"
 )
-_STEP: Final = re.compile(r"^Optimizer\.step#|^ProfilerStep#|^step", re.IGNORECASE)
+
+
+_DEPTH: Final = 8
+
+
+def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
+    """Yield the frames that are the user's own, of no library and no C++, the innermost first."""
+    return (frame for frame in frames if not _LIBRARY.search(frame.file))
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost frame that is the user's own: of no library, and no C++."""
-    return next((frame for frame in frames if not _LIBRARY.search(frame.file)), None)
+    """Return the innermost frame that is the user's own."""
+    return next(users_frames(frames), None)
+
+
+def short_line(frame: Frame) -> str:
+    """Return a frame's place with the last two parts of its path."""
+    parts = frame.file.replace("\\", "/").split("/")
+    return f"{'/'.join(parts[-2:])}:{frame.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,50 +61,87 @@ class Recording:
     failing_op: int | None
     done: Replay
     """The program under its own settings, to its end."""
+    moment: Replay
+    """The program up to the moment that matters: the failing request, or else the most that was allocated at once."""
+    refused_bytes: int = 0
+    """What the driver had free beyond need when it refused: there was a limit below the card's own, or no address."""
 
     @classmethod
     def of(cls, history: History, rebuilt: Rebuilt) -> "Recording":
         """Run the program, up to the last request that failed, or to the first that fails in the given room."""
         failed = np.flatnonzero(history.action == Action.OOM)
-        device = Device(total_bytes=rebuilt.room_bytes)
-        program, failing = rebuilt.program, None
+        program, refused = rebuilt.program, 0
         if len(failed):
             failing = int(np.flatnonzero(rebuilt.row_of_op == failed[-1])[-1])
-            program = cut(program, failing + 1)
-        done = replay(program, rebuilt.settings, device, stop_after_ooms=0 if failing is not None else 1)
-        if failing is None and done.ran_out:
-            failing = done.done - 1
+            if rebuilt.room_is_told:
+                refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
+                rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
+            until = cut(program, failing + 1)
+            done = replay(until, rebuilt.settings, Device(total_bytes=rebuilt.room_bytes))
+            if failing in (*done.oom_ops.tolist(), *done.rejected_ops.tolist()):
+                return cls(
+                    history=history,
+                    rebuilt=rebuilt,
+                    program=until,
+                    failing_op=failing,
+                    done=done,
+                    moment=done,
+                    refused_bytes=refused,
+                )
+        device = Device(total_bytes=rebuilt.room_bytes)
+        done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
+        if done.ran_out:
             program = cut(program, done.done)
-        return cls(history=history, rebuilt=rebuilt, program=program, failing_op=failing, done=done)
+        else:
+            moment = replay(cut(program, done.peak_allocated_op + 1), rebuilt.settings, device)
+        failing_op = done.done - 1 if done.ran_out else None
+        return cls(history=history, rebuilt=rebuilt, program=program, failing_op=failing_op, done=done, moment=moment)
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
         """Run a program under other settings on the same room."""
         return replay(program or self.program, settings, Device(total_bytes=self.rebuilt.room_bytes))
 
+    def stack_of(self, key: int) -> int:
+        """The stack that allocated a block: -1 where none was recorded, -2 where the block was there before."""
+        if key < 0:
+            return -1
+        stack = int(self.rebuilt.stack_of_key[key])
+        return -2 if stack < 0 and self.rebuilt.row_of_key[key] < 0 else stack
+
     def line_of(self, key: int) -> str:
         """The user's line that allocated a block, with the last two parts of its path."""
-        if key < 0:
-            return "(unknown)"
-        stack = int(self.rebuilt.stack_of_key[key])
+        return self.line_of_stack(self.stack_of(key))
+
+    def line_of_stack(self, stack: int) -> str:
+        """The user's line of a stack as `stack_of` names it."""
+        if stack < 0:
+            return "(before recording began)" if stack == -2 else "(no stack was recorded)"
         frame = users_frame(self.history.stacks.frames_of(stack))
-        if frame is not None:
-            parts = frame.file.replace("\\", "/").split("/")
-            return f"{'/'.join(parts[-2:])}:{frame.line}"
-        if self.rebuilt.row_of_key[key] < 0 and stack < 0:
-            return "(before recording began)"
-        return "(no line of yours)" if stack >= 0 else "(no stack was recorded)"
+        return short_line(frame) if frame is not None else "(no line of yours)"
+
+    def path_of_stack(self, stack: int) -> tuple[str, ...]:
+        """The user's own lines of a stack, from the outermost to the innermost, at most eight of the inner ones."""
+        if stack < 0:
+            return (self.line_of_stack(stack),)
+        own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
+        return tuple(reversed(own[:_DEPTH])) or (self.line_of_stack(stack),)
+
+    @property
+    def program_has_streams(self) -> bool:
+        """Whether blocks were held back for other streams."""
+        return bool((self.program.op == Op.HOLD).any())
 
     def held(self, blocks: Blocks | None = None) -> list[Held]:
-        """Blocks that are alive when the program ends, largest first."""
-        blocks = blocks or self.done.blocks
+        """Blocks that are alive at the moment that matters, largest first."""
+        blocks = blocks or self.moment.blocks
         alive = np.flatnonzero(blocks.state == State.ALLOCATED)
         lines: dict[int, str] = {}
         found = []
         for row in alive.tolist():
             key = int(blocks.key[row])
-            stack = int(self.rebuilt.stack_of_key[key]) if key >= 0 else -2
-            if stack not in lines or stack < 0:
-                lines[stack] = self.line_of(key)
+            stack = self.stack_of(key)
+            if stack not in lines:
+                lines[stack] = self.line_of_stack(stack)
             found.append(
                 Held(
                     key=key,
@@ -103,18 +154,21 @@ class Recording:
         return sorted(found, key=lambda block: -block.size_bytes)
 
     def step_ops(self) -> list[int]:
-        """The operation after which each step ends, as far as annotations tell: the optimizer's steps."""
-        ends = [
-            annotation.time_us
-            for annotation in self.history.annotations
-            if annotation.stage == "END" and _STEP.search(annotation.name)
-        ]
-        times = self.history.time_us
-        if not ends or not len(times) or times[-1] < 0:
-            return []
-        rows = np.searchsorted(times, np.array(ends), side="right") - 1
-        ops = np.searchsorted(self.rebuilt.row_of_op, rows, side="right") - 1
-        return [int(op) for op in ops.tolist() if 0 <= op < len(self.program)]
+        """The operation after which each step ends, as far as the recording tells."""
+        return step_ops(self.history, self.rebuilt, len(self.program))
+
+
+def segment_bytes(requested: int, settings: Settings) -> int:
+    """Return what an empty allocator asks the driver for, for one request."""
+    one = np.array([requested], np.int64)
+    zero = np.zeros(1, np.int64)
+    program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
+    return replay(program, settings, Device(total_bytes=1 << 60)).now.reserved_bytes
+
+
+def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
+    needed = segment_bytes(int(rebuilt.program.size[failing]), rebuilt.settings)
+    return max(0, free_bytes - needed + 1)
 
 
 def cut(program: Program, length: int) -> Program:

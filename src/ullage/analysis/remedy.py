@@ -5,8 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ullage._units import text_of_bytes
+from ullage.analysis.growth import Growth
 from ullage.analysis.recording import Recording, insert
+from ullage.analysis.step import largest_first
 from ullage.program import Op, Program
+from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.settings import Settings, parse_settings
 
 SETTINGS: Final = (
@@ -16,8 +20,8 @@ SETTINGS: Final = (
     "max_split_size_mb:256",
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:8",
-    "garbage_collection_threshold:0.8,per_process_memory_fraction:0.95",
 )
+_COLLECT: Final = ("garbage_collection_threshold:0.8", 0.95)  # it works below a limit only
 _EVERY: Final = (1, 10)
 _AT_ONCE: Final = 2
 
@@ -45,14 +49,28 @@ class Remedy:
         return self.setting or self.action or ""
 
 
-def remedies_of(recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> list[Remedy]:
-    """Replay the run with every remedy; those that help first, the cheapest of them first."""
+def remedies_of(
+    recording: Recording, growth: Growth | None = None, *, progress: Callable[[str], None] = lambda text: None
+) -> list[Remedy]:
+    """Replay the run with every remedy; those that help first, the cheapest of them first.
+
+    Where memory grows, letting go of what every step keeps is a remedy too.
+    """
     own = recording.rebuilt.settings
     work: list[tuple[str | None, str | None, Settings, Program]] = []
     for text in SETTINGS:
         changed = parse_settings(text, semantics=own.semantics, before=own)
         if changed != own:
             work.append((text, None, _kept(own, changed), recording.program))
+    threshold, share = _COLLECT
+    collecting = replace(
+        parse_settings(threshold, semantics=own.semantics, before=own), per_process_memory_fraction=share
+    )
+    limit = text_of_bytes(int(share * recording.rebuilt.room_bytes))
+    if recording.rebuilt.room_bytes < UNBOUNDED_BYTES:
+        work.append(
+            (None, f"{threshold}, with set_per_process_memory_fraction at {limit}", collecting, recording.program)
+        )
     steps = recording.step_ops()
     for every in _EVERY:
         marks = steps[every - 1 :: every]
@@ -60,6 +78,15 @@ def remedies_of(recording: Recording, *, progress: Callable[[str], None] = lambd
             often = "every step" if every == 1 else f"every {every} steps"
             program = insert(recording.program, {op + 1: [(Op.EMPTY_CACHE, 0)] for op in marks})
             work.append((None, f"torch.cuda.empty_cache() after {often}", own, program))
+
+    reordered = largest_first(recording.program, steps)
+    if reordered is not None:
+        work.append((None, "the largest step first, down to the smallest (after the first)", own, reordered))
+
+    if growth is not None:
+        action = f"letting go, at the end of each step, of the {text_of_bytes(growth.bytes_per_step)} that it keeps"
+        frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
+        work.append((None, action, own, insert(recording.program, frees)))
 
     def run(item: tuple[str | None, str | None, Settings, Program]) -> Remedy:
         setting, action, settings, program = item
@@ -77,6 +104,8 @@ def remedies_of(recording: Recording, *, progress: Callable[[str], None] = lambd
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(run, work))
+    if recording.failing_op is None:
+        return sorted(found, key=lambda remedy: (remedy.peak_reserved_bytes or 0, remedy.driver_calls or 0))
     return sorted(found, key=lambda remedy: (not remedy.fits, remedy.driver_calls or 0))
 
 

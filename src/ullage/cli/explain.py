@@ -58,6 +58,7 @@ def explain(
             semantics=semantics_of(torch_version),
             alloc_conf=alloc_conf,
             capacity_bytes=size_of(capacity, "--capacity"),
+            with_picture=html is not None,
             progress=tell,
         )
     )

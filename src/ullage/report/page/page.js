@@ -4,7 +4,15 @@ const pictures = JSON.parse(document.getElementById("data").textContent);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const isNarrow = () => matchMedia("(max-width: 40rem)").matches;
 const ROLES = ["parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "workspaces", "buffers"];
-const colourOf = (label) => colour(`--c${ROLES.includes(label) ? ROLES.indexOf(label) : 7}`);
+const QUIET = ["rounding", "other lines", "freed, pending"];
+const lines = []; // labels that are no roles, in the order in which the pictures name them
+function colourOf(label) {
+  if (ROLES.includes(label)) return colour(`--c${ROLES.indexOf(label)}`);
+  if (label === "cached") return colour("--line");
+  if (QUIET.includes(label)) return colour("--quiet");
+  if (!lines.includes(label)) lines.push(label);
+  return colour(`--c${lines.indexOf(label) % ROLES.length}`);
+}
 
 function sizeText(bytes) {
   for (const [unit, shift] of [["TiB", 40], ["GiB", 30], ["MiB", 20], ["KiB", 10]]) {
@@ -15,7 +23,7 @@ function sizeText(bytes) {
 function layout(more) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
   const base = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
-    margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h", y: 1.12, x: 0 }, hoverlabel: { align: "left" } };
+    margin: { l: 60, r: 10, t: 10, b: 40 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, hoverlabel: { align: "left" } };
   const result = { ...base, ...more };
   if (isNarrow()) result.legend = { orientation: "h", x: 0, y: -0.2, yanchor: "top", font: { size: 10 } };
   for (const name of ["xaxis", "yaxis"]) result[name] = { ...axis, ...(more[name] || {}) };
@@ -45,9 +53,9 @@ const draw = {
       nodes.get("").value += size;
       path.forEach((name, depth) => {
         const id = JSON.stringify(path.slice(0, depth + 1));
-        const node = nodes.get(id) || { label: name, parent: depth ? JSON.stringify(path.slice(0, depth)) : "", value: 0, text: "", top: path[0] };
+        const node = nodes.get(id) || { label: name, parent: depth ? JSON.stringify(path.slice(0, depth)) : "", value: 0, text: "", top: ROLES.includes(path[0]) ? path[0] : "" };
         node.value += size;
-        if (depth === path.length - 1) node.text = remark;
+        if (depth === path.length - 1) [node.text, node.top] = [remark, node.top || name];
         nodes.set(id, node);
       });
     }
@@ -56,7 +64,7 @@ const draw = {
       parents: all.map(([, node]) => (node.parent === null ? "" : node.parent || "all")), values: all.map(([, node]) => node.value),
       customdata: all.map(([, node]) => [sizeText(node.value), node.text]), texttemplate: "%{label}  %{customdata[0]}",
       hovertemplate: "%{label}<br>%{customdata[0]}, %{percentRoot:.1%} of allocated<br>%{customdata[1]}<extra></extra>",
-      marker: { colors: all.map(([, node]) => (node.top ? colourOf(node.top) : colour("--card"))), line: { width: 1, color: colour("--card") } },
+      marker: { colors: all.map(([, node]) => (node.top ? colourOf(node.top) : colour("--line"))), line: { width: 1, color: colour("--card") } },
       tiling: { orientation: isNarrow() ? "v" : "h" }, pathbar: { thickness: 22 }, maxdepth: 6 }], layout({ margin: { l: 0, r: 0, t: 26, b: 0 } })];
   },
   map(picture) {

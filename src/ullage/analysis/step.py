@@ -1,0 +1,128 @@
+"""Where the steps of a recorded run end, as far as it tells, and the same run with its steps in another order."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ullage.history import History
+from ullage.program import Column, Op, Program
+from ullage.rebuild import Rebuilt
+
+_NAMED: Final = re.compile(r"^Optimizer\.step#|^ProfilerStep#|^step", re.IGNORECASE)
+_OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+def step_ops(history: History, rebuilt: Rebuilt, length: int) -> list[int]:
+    """Return the operation after which each step ends, of a program's first `length`.
+
+    By the optimizer's steps, which PyTorch's profiler names in the recording (`external_annotations`), or by the
+    stacks of what an optimizer allocates; none where neither was recorded.
+    """
+    ends = _by_annotation(history, rebuilt) or _by_stack(history, rebuilt)
+    return [op for op in ends if 0 <= op < length]
+
+
+def _by_annotation(history: History, rebuilt: Rebuilt) -> list[int]:
+    ends = [note.time_us for note in history.annotations if note.stage == "END" and _NAMED.search(note.name)]
+    times = history.time_us
+    if not ends or not len(times) or times[-1] < 0:
+        return []
+    rows = np.searchsorted(times, np.array(sorted(ends)), side="right") - 1
+    ops = np.searchsorted(rebuilt.row_of_op, rows, side="right") - 1
+    return sorted({int(op) for op in ops.tolist()})
+
+
+def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
+    """The last of each run of allocations that an optimizer's `step` made."""
+    table = history.stacks.table
+    steps = np.array([frame.name == "step" and bool(_OPTIMIZER.search(frame.file)) for frame in table], bool)
+    if not steps.any():
+        return []
+    of_frame = np.concatenate([[0], np.cumsum(steps[history.stacks.frames])])
+    within = of_frame[history.stacks.starts[1:]] > of_frame[history.stacks.starts[:-1]]
+    is_allocation = rebuilt.program.op == Op.ALLOCATE
+    ops = np.flatnonzero(is_allocation)
+    stacks = rebuilt.stack_of_key[rebuilt.program.key[ops]]
+    inside = (stacks >= 0) & within[np.maximum(stacks, 0)]
+    if not inside.any():
+        return []
+    last = inside & ~np.append(inside[1:], False)
+    last[-1] = False  # a step that has only begun
+    return [int(op) for op in ops[last].tolist()]
+
+
+def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
+    """Return a program with its steps in another order: the first in its place, then the largest, down to the smallest.
+
+    What a step allocates moves with it, in its own order. What it leaves to the next ones is freed as far into as many
+    steps later as before. What follows the last end counts as a step, the one that failed, and lets go of everything
+    at its end. None where there are fewer than three steps.
+
+    Args:
+        program: without a change of settings or pools in its steps, which would not keep their meaning.
+        ends: the operation after which each step ends.
+    """
+    bounds = [0, *(end + 1 for end in ends)]
+    if bounds[-1] < len(program):
+        program = _ended(program, bounds[-1])
+        bounds.append(len(program))
+    steps = len(bounds) - 1
+    if steps < 3 or (program.op > Op.EMPTY_CACHE)[bounds[1] :].any():
+        return None
+    step_of = np.searchsorted(np.array(bounds[1:]), np.arange(len(program)), side="right")
+    own = _own_step(program, step_of)
+    order = [0, *sorted(range(1, steps), key=lambda step: -_size_of(program, own == step))]
+    place = np.empty(steps, np.int64)
+    place[order] = np.arange(steps)
+    into = (np.arange(len(program)) - np.array(bounds)[step_of]) / np.maximum(1, np.diff(bounds))[step_of]
+    # An operation on a block of an earlier step keeps its distance in steps, and how far into that step it is.
+    target = place[own] + step_of - own
+    into[target > steps - 1] = 1
+    sequence = np.lexsort((np.arange(len(program)), into, np.minimum(target, steps - 1)))
+    return replace(
+        program,
+        op=program.op[sequence],
+        key=program.key[sequence],
+        size=program.size[sequence],
+        stream=program.stream[sequence],
+    )
+
+
+def _ended(program: Program, start: int) -> Program:
+    """The program with everything freed that it allocated from `start` on."""
+    tail = slice(start, None)
+    freed = program.key[tail][program.op[tail] == Op.FREE]
+    alive = np.setdiff1d(program.key[tail][program.op[tail] == Op.ALLOCATE], freed)
+    zeros = np.zeros(len(alive), np.int64)
+    return replace(
+        program,
+        op=np.append(program.op, np.full(len(alive), Op.FREE, np.int64)),
+        key=np.append(program.key, alive),
+        size=np.append(program.size, zeros),
+        stream=np.append(program.stream, zeros),
+    )
+
+
+def _own_step(program: Program, step_of: Column) -> Column:
+    """The step to which each operation belongs: that in which its block was allocated."""
+    own = step_of.astype(np.int64)
+    allocations = np.flatnonzero(program.op == Op.ALLOCATE)
+    born = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
+    born[program.key[allocations]] = step_of[allocations]
+    keyed = np.isin(program.op, (Op.FREE, Op.RECORD_STREAM))
+    own[keyed] = born[program.key[keyed]]
+    return own
+
+
+def _size_of(program: Program, mine: Column) -> int:
+    """The most bytes that a step's own blocks hold at once, as they were asked for."""
+    ops, keys = program.op[mine], program.key[mine]
+    sizes = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
+    allocations = program.op == Op.ALLOCATE
+    sizes[program.key[allocations]] = program.size[allocations]
+    change = np.where(ops == Op.ALLOCATE, sizes[keys], np.where(ops == Op.FREE, -sizes[keys], 0))
+    return int(np.cumsum(change).max(initial=0))
