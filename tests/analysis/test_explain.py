@@ -6,20 +6,43 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ullage.analysis.explain import Cause, explain
+from ullage.analysis.cause import Cause
+from ullage.analysis.explain import explain
 from ullage.analysis.recording import Recording, insert
+from ullage.history import Action, History, Stacks
 from ullage.program import Op
 from ullage.rebuild import program_of
 from ullage.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20
+GIB = 1 << 30
 
 
 def recorded(name: str) -> Path:
     return DATA / f"{name}.pickle.gz"
+
+
+def history_made_of(rows: tuple[tuple[int, int, int], ...], **settings: object) -> History:
+    """A history of (action, address, bytes), on one stream and without stacks."""
+    action, address, size = np.array(rows, np.int64).T
+    nothing = np.zeros(len(rows), np.int64)
+    return History(
+        device=0,
+        action=action,
+        address=address,
+        size=size,
+        stream=nothing,
+        time_us=nothing - 1,
+        stack=nothing - 1,
+        stacks=Stacks(starts=np.zeros(1, np.int64), frames=np.zeros(0, np.int64), table=()),
+        segments=(),
+        annotations=(),
+        settings=settings,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +152,58 @@ def test_mistakes_are_one_sentence(arguments: tuple[object, ...], said: str) -> 
     assert (ended.returncode, ended.stdout) == (2, ""), ended
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_freed_memory_that_other_streams_hold_back_is_its_own_cause() -> None:
+    """3 GiB are freed but may still be used elsewhere when 3 GiB are asked for on a card of 4 GiB."""
+    rows = (
+        (Action.SEGMENT_ALLOC, 0x1000000, 3 * GIB),
+        (Action.ALLOC, 0x1000000, 3 * GIB),
+        (Action.FREE_REQUESTED, 0x1000000, 3 * GIB),
+        (Action.OOM, 1 * GIB, 3 * GIB),
+        (Action.FREE_COMPLETED, 0x1000000, 3 * GIB),
+    )
+    explanation = explain(history_made_of(rows))
+    assert explanation.cause is Cause.PENDING_FREES
+    assert "3.00 GiB wait for other streams" in explanation.sentence
+    assert explanation.evidence["pending_bytes"] == 3 * GIB
+
+
+def test_a_size_that_no_card_has_is_bogus() -> None:
+    rows = ((Action.SEGMENT_ALLOC, 0x1000000, 2 * MIB), (Action.ALLOC, 0x1000000, 512), (Action.OOM, GIB, 1 << 50))
+    explanation = explain(history_made_of(rows))
+    assert explanation.cause is Cause.BOGUS_SIZE
+    assert "1,125,899,906,842,624 bytes" in explanation.sentence
+
+
+def test_what_was_refused_with_expandable_segments_is_no_lack_of_memory() -> None:
+    rows = (
+        (Action.SEGMENT_MAP, 0x1000000, 20 * MIB),
+        (Action.ALLOC, 0x1000000, 20 * MIB),
+        (Action.OOM, 8 * GIB, 40 * MIB),
+    )
+    assert explain(history_made_of(rows, expandable_segments=True)).cause is Cause.ADDRESS_SPACE
+
+
+def test_a_room_in_which_the_run_fits_is_told() -> None:
+    """The recorded request failed; with 4 GiB to reserve none does."""
+    explanation = explain(load_snapshot(recorded("variable_length_oom")).devices[0], capacity_bytes=4 * GIB)
+    assert explanation.cause is Cause.CANNOT_TELL
+    assert "a request failed in the recording; in the room that was given none does" in explanation.notes
+    assert explanation.departures == 0, "compared in the room that the recording had"
+
+
+def test_a_run_that_did_not_fail_is_shown_at_its_fullest() -> None:
+    evidence = explain(load_snapshot(recorded("normal")).devices[0]).evidence
+    assert evidence["allocated_bytes"] == evidence["peak_allocated_bytes"]
+
+
+def test_layers_over_time_add_up_to_what_was_reserved() -> None:
+    history = load_snapshot(recorded("variable_length_oom")).devices[0]
+    explanation = explain(history, with_picture=True)
+    timeline = explanation.picture.timeline
+    sums = [sum(values) for values in zip(*(values for _, values in timeline.layers), strict=True)]
+    assert sums[-1] == explanation.evidence["reserved_bytes"]
+    assert max(sums) == explanation.evidence["peak_reserved_bytes"]
+    assert len(timeline.step_ends) == 53
+    assert sum(size for _, size, _ in explanation.picture.tree) == explanation.evidence["allocated_bytes"]

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,15 @@ def test_a_frontier_is_drawn(workplace: Path) -> None:
     ended = fit(workplace, *vary, "--no-levers", "--html", "page.html")
     assert ended.code == 0, ended.error
     assert_alive(workplace / "page.html", workplace, point="{curveNumber: 1, pointNumber: 0}", pictures=4)
+
+
+@needs_browser
+def test_an_explanation_is_drawn(workplace: Path) -> None:
+    file = Path(__file__).parents[1] / "snapshot" / "data" / "variable_length_oom.pickle.gz"
+    line = [sys.executable, "-m", "ullage", "explain", str(file), "--html", "page.html"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert_alive(workplace / "page.html", workplace, point="{curveNumber: 0, pointNumber: 3}", pictures=3)
 
 
 def test_a_page_that_cannot_be_written_is_told_before_the_run(predict: Predict) -> None:

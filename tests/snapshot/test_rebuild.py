@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.allocator.replay import Call, Device, Replay, replay
+from ullage.allocator.replay import Device, Replay, replay
+from ullage.analysis.fidelity import driven_by_op
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
@@ -27,17 +28,6 @@ def run(made: Rebuilt, text: str | None = None) -> Replay:
     return replay(made.program, settings, Device(total_bytes=made.room_bytes), calls=True, places=True)
 
 
-def calls_by_op(done: Replay) -> dict[int, tuple[tuple[str, int], ...]]:
-    assert done.calls is not None
-    names = {Call.MALLOC: "take", Call.MAP: "take", Call.FREE: "give", Call.UNMAP: "give"}
-    found: dict[int, list[tuple[str, int]]] = {}
-    columns = (done.calls.op, done.calls.call, done.calls.size, done.calls.count)
-    for op, call, size, count in zip(*(column.tolist() for column in columns), strict=True):
-        if call in names:
-            found.setdefault(op, []).append((names[Call(call)], size * (count or 1)))
-    return {op: tuple(calls) for op, calls in found.items()}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recorded_run_comes_out_again(name: str) -> None:
     """Segment events in order, what is reserved at the end, and where each block lies (not in expandable segments)."""
@@ -45,7 +35,7 @@ def test_the_recorded_run_comes_out_again(name: str) -> None:
     made = program_of(history)
     done = run(made)
     assert made.is_whole
-    assert calls_by_op(done) == dict(made.recorded_calls)
+    assert driven_by_op(done) == dict(made.recorded_calls)
     assert done.now.reserved_bytes == history.reserved_bytes
     live = sum(block.size for segment in history.segments for block in segment.blocks if block.state != "inactive")
     assert done.now.active_bytes == live
@@ -88,7 +78,7 @@ def test_a_recording_that_begins_in_the_middle(tmp_path: Path) -> None:
     assert not made.is_whole
     done = run(made)
     assert done.now.reserved_bytes == history.reserved_bytes
-    assert calls_by_op(done) == dict(made.recorded_calls)
+    assert driven_by_op(done) == dict(made.recorded_calls)
 
 
 def test_streams_that_still_use_a_block_hold_it_back() -> None:

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+
 from ullage.allocator.replay import State
 from ullage.analysis.growth import Growth
 from ullage.analysis.recording import Recording, segment_bytes
@@ -35,11 +37,13 @@ def evidence_of(recording: Recording) -> dict[str, int]:
     """
     done, moment = recording.done, recording.moment
     now = moment.now
+    held_back = np.isin(moment.blocks.key, list(recording.held_back)) & (moment.blocks.state == State.ALLOCATED)
+    held_back_bytes = int(moment.blocks.size[held_back].sum())
     found = {
-        "allocated_bytes": now.allocated_bytes,
+        "allocated_bytes": now.allocated_bytes - held_back_bytes,
         "reserved_bytes": now.reserved_bytes,
         "cached_bytes": now.reserved_bytes - now.active_bytes,
-        "pending_bytes": now.active_bytes - now.allocated_bytes,
+        "pending_bytes": now.active_bytes - now.allocated_bytes + held_back_bytes,
         "peak_allocated_bytes": done.peak.allocated_bytes,
         "peak_reserved_bytes": done.peak.reserved_bytes,
         "retries": done.retries,

@@ -114,7 +114,7 @@ def explain(
     recording = Recording.of(history, rebuilt)
     growth = growth_of(recording)
     evidence = evidence_of(recording)
-    fidelity = _as_recorded(history, rebuilt, semantics=semantics, alloc_conf=alloc_conf)
+    fidelity = _as_recorded(history, recording.rebuilt, semantics=semantics, alloc_conf=alloc_conf)
     cause = cause_of(recording, evidence, growth)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
     chosen: tuple[Held, ...] = ()

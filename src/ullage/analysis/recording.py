@@ -65,29 +65,37 @@ class Recording:
     """The program up to the moment that matters: the failing request, or else the most that was allocated at once."""
     refused_bytes: int = 0
     """What the driver had free beyond need when it refused: there was a limit below the card's own, or no address."""
+    held_back: frozenset[int] = frozenset()
+    """Blocks that were freed and not given back though PyTorch waits for other streams before it fails (it does not
+    during a capture): they are kept alive in the program, and are no one's."""
 
     @classmethod
     def of(cls, history: History, rebuilt: Rebuilt) -> "Recording":
         """Run the program, up to the last request that failed, or to the first that fails in the given room."""
         failed = np.flatnonzero(history.action == Action.OOM)
-        program, refused = rebuilt.program, 0
+        program = rebuilt.program
         if len(failed):
-            failing = int(np.flatnonzero(rebuilt.row_of_op == failed[-1])[-1])
+            failing, refused = int(np.flatnonzero(rebuilt.row_of_op == failed[-1])[-1]), 0
             if rebuilt.room_is_told:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
             until = cut(program, failing + 1)
-            done = replay(until, rebuilt.settings, Device(total_bytes=rebuilt.room_bytes))
-            if failing in (*done.oom_ops.tolist(), *done.rejected_ops.tolist()):
-                return cls(
-                    history=history,
-                    rebuilt=rebuilt,
-                    program=until,
-                    failing_op=failing,
-                    done=done,
-                    moment=done,
-                    refused_bytes=refused,
-                )
+            ways = [(until, frozenset[int]())]
+            if rebuilt.room_is_told and (waiting := _waiting(until)):
+                ways.append((_kept_alive(until, waiting), waiting))
+            for tried, held_back in ways:
+                done = replay(tried, rebuilt.settings, Device(total_bytes=rebuilt.room_bytes))
+                if failing in (*done.oom_ops.tolist(), *done.rejected_ops.tolist()):
+                    return cls(
+                        history=history,
+                        rebuilt=rebuilt,
+                        program=tried,
+                        failing_op=failing,
+                        done=done,
+                        moment=done,
+                        refused_bytes=refused,
+                        held_back=held_back,
+                    )
         device = Device(total_bytes=rebuilt.room_bytes)
         done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
@@ -139,6 +147,8 @@ class Recording:
         found = []
         for row in alive.tolist():
             key = int(blocks.key[row])
+            if key in self.held_back:
+                continue
             stack = self.stack_of(key)
             if stack not in lines:
                 lines[stack] = self.line_of_stack(stack)
@@ -169,6 +179,25 @@ def segment_bytes(requested: int, settings: Settings) -> int:
 def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
     needed = segment_bytes(int(rebuilt.program.size[failing]), rebuilt.settings)
     return max(0, free_bytes - needed + 1)
+
+
+def _waiting(program: Program) -> frozenset[int]:
+    """Blocks that are freed, and that another stream still holds back when the program ends."""
+    held: dict[int, int] = {}
+    rows = zip(program.op.tolist(), program.key.tolist(), program.stream.tolist(), strict=True)
+    for op, key, stream in rows:
+        if op == Op.RECORD_STREAM:
+            held[stream] = key
+        elif op == Op.COMPLETE:
+            held.pop(stream, None)
+    freed = set(program.key[program.op == Op.FREE].tolist())
+    return frozenset(freed & set(held.values()))
+
+
+def _kept_alive(program: Program, keys: frozenset[int]) -> Program:
+    op = program.op.copy()
+    op[(op == Op.FREE) & np.isin(program.key, list(keys))] = Op.NOTHING
+    return replace(program, op=op)
 
 
 def cut(program: Program, length: int) -> Program:
