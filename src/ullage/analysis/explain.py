@@ -1,9 +1,9 @@
 """Why a recorded run ran out of memory: one cause, the numbers behind it, who held what, and what would have helped."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -163,7 +163,7 @@ def _picture(recording: Recording) -> Picture:
         counts[paths[stack]] += 1
         start = int(blocks.segment_address[block.segment])
         inside.setdefault(block.segment, []).append((block.address - start, block.size_bytes, block.line))
-    shared = len(os.path.commonprefix([*sizes])) if len(sizes) > 1 else 0  # of tuples: the lines under which all lie
+    shared = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sizes, strict=False)))
     segments = zip(blocks.segment_address.tolist(), blocks.segment_size.tolist(), strict=True)
     drawn = [(address, size, tuple(inside.get(index, ()))) for index, (address, size) in enumerate(segments)]
     return Picture(
