@@ -1,9 +1,11 @@
 """A history: what was recorded of an allocator, as columns. It knows no file format, and nothing of what it means."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
+
+import numpy as np
 
 from ullage.program import Column
 
@@ -86,6 +88,23 @@ class Annotation:
     time_us: int
 
 
+def _nothing() -> Column:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What was put on trace entries: columns as long as the trace, or empty where no entry has any."""
+
+    metadata: Column = field(default_factory=_nothing)
+    """The user's own (torch.cuda.memory._set_memory_metadata), an index of `texts`; -1: none."""
+    context: Column = field(default_factory=_nothing)
+    """The compiled region, an index of `texts`; -1: none."""
+    pool: Column = field(default_factory=_nothing)
+    """The private pool's number; 0: the default pool."""
+    texts: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """What one device's allocator recorded: trace entries as columns of equal length, and the state at the end."""
@@ -104,6 +123,7 @@ class History:
     annotations: tuple[Annotation, ...]
     settings: Mapping[str, Any]
     """What PyTorch says of the allocator's settings; empty in older files."""
+    labels: Labels = field(default_factory=Labels)
 
     def __len__(self) -> int:
         return len(self.action)

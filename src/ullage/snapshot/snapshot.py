@@ -1,11 +1,11 @@
 """Read what torch.cuda.memory._dump_snapshot() wrote, as data: gzipped or not, of any version since 2022.
 
 Forms that are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
-(torch.cuda.memory_snapshot()); without `time_us`, without stacks, without traces; with fields that are not known yet. A
-file that names a class or a function, as only programs do, is refused: nothing of it is ever run.
+(torch.cuda.memory_snapshot()); without `time_us`, without stacks, without traces; with fields and actions that are not
+known yet. A file that names a class or a function, as only programs do, is refused: nothing of it is ever run. Pinned
+host memory (`host_traces`) is passed over.
 """
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from ullage._errors import UsageError
-from ullage.history import Action, Annotation, Block, Frame, History, Segment, Stacks
+from ullage.history import Action, Annotation, Frame, History, Labels, Segment, Stacks
 from ullage.program import Column
 from ullage.snapshot._pickle import PickleError, read
+from ullage.snapshot.file import SnapshotError, read_file
+from ullage.snapshot.segment import MOST_BYTES, int_of, list_of, segments_of
 
-_GZIP: Final = b"\x1f\x8b"
+__all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
+
 _ACTIONS: Final = {
     "alloc": Action.ALLOC,
     "free": Action.FREE_COMPLETED,
@@ -31,10 +33,9 @@ _ACTIONS: Final = {
     "oom": Action.OOM,
     "snapshot": Action.SNAPSHOT,
 }
-
-
-class SnapshotError(UsageError):
-    """Report a file that is no snapshot, or one that is refused."""
+_NO_CONTEXT: Final = "N/A"
+_UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
+"""Letters that are not drawn but steer a terminal: no name needs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,27 +53,18 @@ def load_snapshot(path: Path) -> Snapshot:
         SnapshotError: the file cannot be read, is no snapshot, is damaged, or asks for something to be run.
     """
     try:
-        data = path.read_bytes()
-        if data[:2] == _GZIP:
-            data = _unzipped(data)
-        return _snapshot_of(read(data), str(path))
+        return _snapshot_of(read(read_file(path)), str(path))
     except PickleError as error:
         raise SnapshotError(f"{path} is no snapshot that can be read: {error}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise SnapshotError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except MemoryError:
         raise SnapshotError(f"{path} is larger than this machine's memory; use one with more") from None
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError) as error:
+    except ValueError as error:
+        raise SnapshotError(f"{path} is no snapshot that can be read: {error}") from None
+    except (TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise SnapshotError(
             f"{path} is no snapshot that can be read: it is not put together as PyTorch does it "
             f"({type(error).__name__}: {error})"
         ) from None
-
-
-def _unzipped(data: bytes) -> bytes:
-    import gzip
-
-    return gzip.decompress(data)
 
 
 def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
@@ -81,52 +73,55 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
         root = {"segments": root}
     if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
         raise SnapshotError(f"{path} is no snapshot: it has neither segments nor device_traces")
+    segments = segments_of(root.get("segments"))
+    traces = list_of(root.get("device_traces"), "the traces")
+    rows = {device: _rows_of(trace, device) for device, trace in enumerate(traces) if len(trace)}
+    found["texts"] = [text.translate(_UNSEEN) for text in found["texts"]]
     stacks = _stacks_of(found)
-    segments: dict[int, list[Segment]] = {}
-    for entry in _list_of(root.get("segments")):
-        segments.setdefault(_int_of(entry, "device", 0), []).append(_segment_of(entry))
-    traces = _list_of(root.get("device_traces"))
-    rows = {number: trace for number, trace in enumerate(traces) if len(trace)}
     settings = root.get("allocator_settings")
     annotations = _annotations_of(root.get("external_annotations"))
-    actions = _actions_of(found["action"], found["texts"])
-    devices = sorted({*segments, *rows} or {0})
+    table = np.array([_ACTIONS.get(text, Action.OTHER) for text in found["texts"]], np.int64)
     return Snapshot(
         path=path,
         devices={
             device: _history_of(
                 found,
                 device=device,
-                rows=rows.get(device),
-                actions=actions,
+                rows=rows.get(device, slice(0, 0)),
+                actions=table,
                 stacks=stacks,
-                segments=sorted(segments.get(device, ()), key=lambda segment: segment.address),
+                segments=segments.get(device, ()),
                 annotations=annotations.get(device, ()),
                 settings=settings if isinstance(settings, dict) else {},
             )
-            for device in devices
+            for device in sorted({*segments, *rows} or {0})
         },
     )
+
+
+def _rows_of(trace: Any, device: int) -> Column | slice:
+    """The rows of a trace's entries; a slice, which copies nothing, where they follow one another."""
+    if not isinstance(trace, np.ndarray):
+        raise ValueError(f"the trace of device {device} holds what is no entry")
+    first, last = int(trace[0]), int(trace[-1])
+    follows = last - first + 1 == len(trace) and bool((np.diff(trace) == 1).all())
+    return slice(first, last + 1) if follows else trace
 
 
 def _history_of(
     found: dict[str, Any],
     *,
     device: int,
-    rows: Column | None,
+    rows: Column | slice,
     actions: Column,
     stacks: Stacks,
     segments: Sequence[Segment],
     annotations: Sequence[Annotation],
     settings: Mapping[str, Any],
 ) -> History:
-    if rows is None:
-        rows = np.zeros(0, np.int64)
-    if not isinstance(rows, np.ndarray):
-        raise ValueError(f"the trace of device {device} holds what is no entry")
-    return History(
+    history = History(
         device=device,
-        action=actions[rows],
+        action=actions[found["action"][rows]],
         address=found["address"][rows],
         size=found["size"][rows],
         stream=found["stream"][rows],
@@ -136,15 +131,30 @@ def _history_of(
         segments=tuple(segments),
         annotations=tuple(annotations),
         settings=settings,
+        labels=_labels_of(found, rows),
     )
+    told = ~np.isin(history.action, (Action.OOM, Action.OTHER))  # a request that failed may have made no sense
+    odd = np.flatnonzero(told & ((history.size < 0) | (history.size > MOST_BYTES)))
+    if len(odd):
+        action, size = Action(history.action[odd[0]]).name.lower(), history.size[odd[0]]
+        raise ValueError(f"entry {odd[0]} of device {device}, {action}, is of {size} bytes, which cannot be")
+    return history
 
 
-def _actions_of(texts_of_rows: Column, texts: list[str]) -> Column:
-    """Turn the numbers of texts into actions; one that is not known is OTHER."""
-    table = np.full(len(texts), Action.OTHER, np.int64)
-    for number, text in enumerate(texts):
-        table[number] = _ACTIONS.get(text, Action.OTHER)
-    return table[texts_of_rows]
+def _labels_of(found: dict[str, Any], rows: Column | slice) -> Labels:
+    """What was put on entries; of a column in which no entry has anything, nothing is kept."""
+    texts = found["texts"]
+    columns = {name: found[name][rows] for name in ("metadata", "context")}
+    used = np.zeros(len(texts) + 1, np.bool_)  # one more, for the -1 of those that have none
+    for column in columns.values():
+        used[column] = True
+    used &= np.array([*(text not in ("", _NO_CONTEXT) for text in texts), False])
+    number_of = np.full(len(used), -1, np.int64)
+    number_of[used] = np.arange(np.count_nonzero(used))
+    kept = {name: number_of[column] for name, column in columns.items() if used[column].any()}
+    if found["pool"][rows].any():
+        kept["pool"] = found["pool"][rows]
+    return Labels(**kept, texts=tuple(texts[number] for number in np.flatnonzero(used).tolist()))
 
 
 def _stacks_of(found: dict[str, Any]) -> Stacks:
@@ -161,66 +171,13 @@ def _stacks_of(found: dict[str, Any]) -> Stacks:
     )
 
 
-def _list_of(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ValueError("a list is missing")
-    return value
-
-
-def _int_of(entry: Any, *names_and_default: Any) -> int:
-    *names, default = names_and_default
-    for name in names:
-        value = entry.get(name)
-        if isinstance(value, int):
-            return value
-    return int(default)
-
-
-def _segment_of(entry: dict[str, Any]) -> Segment:
-    address = _int_of(entry, "address", 0)
-    blocks, at = [], address
-    for block in _list_of(entry.get("blocks")):
-        at = _int_of(block, "address", at)  # not in files before 2023
-        size = _int_of(block, "size", 0)
-        state = block.get("state")
-        stack = block.get("frames")
-        if stack is None:  # 2022: the block's history, newest first
-            history = _list_of(block.get("history"))
-            stack = history[0].get("frames") if history else None
-            requested = _int_of(history[0], "real_size", size) if history else size
-        else:
-            requested = size
-        blocks.append(
-            Block(
-                address=at,
-                size=size,
-                requested=_int_of(block, "requested_size", requested),
-                state=state if isinstance(state, str) else "inactive",
-                stack=stack if isinstance(stack, int) else -1,
-            )
-        )
-        at += size
-    pool = entry.get("segment_pool_id")
-    return Segment(
-        address=address,
-        size=_int_of(entry, "total_size", 0),
-        stream=_int_of(entry, "stream", 0),
-        is_large=entry.get("segment_type") != "small",
-        is_expandable=bool(entry.get("is_expandable", False)),
-        pool=next((part for part in pool if isinstance(part, int) and part), 0) if isinstance(pool, list) else 0,
-        blocks=tuple(blocks),
-    )
-
-
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
     """Named ranges by device, in order."""
     annotations: dict[int, list[Annotation]] = {}
     for entry in found if isinstance(found, list) else ():
         name, stage = entry.get("name"), entry.get("stage")
         if isinstance(name, str) and isinstance(stage, str):
-            annotations.setdefault(_int_of(entry, "device", 0), []).append(
-                Annotation(name=name, stage=stage, time_us=_int_of(entry, "time_us", -1))
+            annotations.setdefault(int_of(entry, "device", 0), []).append(
+                Annotation(name=name.translate(_UNSEEN), stage=stage, time_us=int_of(entry, "time_us", -1))
             )
     return annotations

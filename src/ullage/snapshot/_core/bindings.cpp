@@ -51,8 +51,8 @@ class Tree {
     if (depth > DEEPEST) throw PickleError("it is nested deeper than any snapshot");
     const Container& container = pickle_.container(value.number);
     if (container.shape != Shape::PLAIN) return nb::int_(container.row);
-    if (const std::optional<Numbers> rows = rows_of(container, value.kind)) {
-      nb::object found = array_of(Numbers(*rows));
+    if (std::optional<Numbers> rows = rows_of(container, value.kind)) {
+      nb::object found = array_of(std::move(*rows));
       made_.emplace(value.number, found);
       return found;
     }

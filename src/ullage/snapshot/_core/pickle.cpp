@@ -1,5 +1,6 @@
 #include "pickle.hpp"
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -10,12 +11,34 @@ constexpr std::size_t MOST_MEMO = std::size_t{1} << 31;
 
 std::string place(std::size_t at) { return "at byte " + std::to_string(at); }
 
+void append_utf8(std::string& text, std::uint32_t letter) {
+  const auto byte = [&](std::uint32_t value) { text.push_back(static_cast<char>(value)); };
+  if (letter < 0x80) return byte(letter);
+  if (letter < 0x800) return byte(0xc0 | letter >> 6), byte(0x80 | (letter & 0x3f));
+  if (letter < 0x10000) return byte(0xe0 | letter >> 12), byte(0x80 | (letter >> 6 & 0x3f)), byte(0x80 | (letter & 0x3f));
+  byte(0xf0 | (letter >> 18 & 7)), byte(0x80 | (letter >> 12 & 0x3f)), byte(0x80 | (letter >> 6 & 0x3f)), byte(0x80 | (letter & 0x3f));
+}
+
+// A text of protocol 0: Latin-1, with \uXXXX and \UXXXXXXXX for the rest.
+std::string unescaped(std::string_view line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const std::size_t digits = line[i] == '\\' && i + 1 < line.size() ? (line[i + 1] == 'u' ? 4 : line[i + 1] == 'U' ? 8 : 0) : 0;
+    if (digits && i + 2 + digits <= line.size()) {
+      const std::string code(line.substr(i + 2, digits));
+      append_utf8(text, static_cast<std::uint32_t>(std::strtoul(code.c_str(), nullptr, 16)));
+      i += 1 + digits;
+    } else {
+      append_utf8(text, static_cast<unsigned char>(line[i]));
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 Pickle::Pickle(std::string_view data) : data_(data) {
-  keys_ = {intern("name"),    intern("filename"),      intern("line"),            intern("action"),  intern("addr"),
-           intern("device_free"), intern("size"),      intern("stream"),          intern("time_us"), intern("frames"),
-           intern("user_metadata"), intern("compile_context"), intern("pool_id"), intern("segment_pool_id")};
+  for (const char* key : KEYS) intern(key);  // so that the number of each is its place there
   run();
 }
 
@@ -24,14 +47,14 @@ void Pickle::fail(const std::string& what) const { throw PickleError(what + " " 
 // ---- bytes
 
 std::string_view Pickle::take(std::size_t count) {
-  if (count > data_.size() - at_) fail("it ends in the middle of a value");
+  if (count > data_.size() - at_) fail("it is cut off in the middle of a value");
   at_ += count;
   return data_.substr(at_ - count, count);
 }
 
 std::string_view Pickle::line() {
   const std::size_t end = data_.find('\n', at_);
-  if (end == std::string_view::npos) fail("it ends in the middle of a line");
+  if (end == std::string_view::npos) fail("it is cut off in the middle of a line");
   const std::string_view text = data_.substr(at_, end - at_);
   at_ = end + 1;
   return text;
@@ -78,7 +101,8 @@ std::size_t Pickle::mark() const {
 }
 
 void Pickle::push_integer(std::string_view bytes) {
-  if (bytes.size() > 9) fail("it holds a whole number that no snapshot has");
+  // Nine bytes, the last of them 0, are a number of 64 bits without a sign: kept bit by bit.
+  if (bytes.size() > 9 || (bytes.size() == 9 && bytes.back())) fail("it holds a whole number that no snapshot has");
   std::uint64_t value = !bytes.empty() && (bytes.back() & 0x80) ? ~std::uint64_t{0} : 0;
   std::memcpy(&value, bytes.data(), bytes.size() < 8 ? bytes.size() : 8);
   push(Kind::INT, static_cast<std::int64_t>(value));
@@ -89,9 +113,12 @@ void Pickle::push_decimal(std::string_view text) {
   if (text == "00" || text == "01") return push(Kind::BOOL, text == "01");
   const std::string digits(text);
   char* end = nullptr;
-  const long long value = std::strtoll(digits.c_str(), &end, 10);
+  errno = 0;
+  const auto value = digits[0] == '-' ? static_cast<std::uint64_t>(std::strtoll(digits.c_str(), &end, 10))
+                                      : static_cast<std::uint64_t>(std::strtoull(digits.c_str(), &end, 10));
   if (digits.empty() || *end || end != digits.c_str() + digits.size()) fail("it holds a whole number that is none");
-  push(Kind::INT, value);
+  if (errno) fail("it holds a whole number that no snapshot has");
+  push(Kind::INT, static_cast<std::int64_t>(value));
 }
 
 void Pickle::push_real(double value) {
@@ -103,24 +130,35 @@ void Pickle::push_real(double value) {
 void Pickle::push_container(Kind kind, std::size_t from) {
   Container& made = containers_.emplace_back();
   const auto id = static_cast<std::int64_t>(containers_.size() - 1);
-  made.items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+  const Value* items = stack_.data() + from;
+  const std::size_t count = stack_.size() - from;
+  if (kind == Kind::DICT && count % 2) fail("it holds a dictionary with a key without a value");
+  if (count && (kind != Kind::DICT || !look_at_dictionary(made, items, count))) made.items.assign(items, items + count);
   stack_.resize(from);
-  if (kind == Kind::DICT) {
-    if (made.items.size() % 2) fail("it holds a dictionary with a key without a value");
-    if (!made.items.empty()) look_at_dictionary(made);
-  }
   push(kind, id);
 }
 
-Container& Pickle::target(Kind kind) {
-  const Value& value = top();
+// The container that lies just below `above` on the stack, to be added to.
+Container& Pickle::target(Kind kind, std::size_t above) {
+  if (above <= (marks_.empty() ? 0 : marks_.back())) fail("it takes a value that is not there");
+  const Value& value = stack_[above - 1];
   if (value.kind != kind) fail(kind == Kind::DICT ? "it puts a key into what is no dictionary" : "it appends to what is no list");
   Container& found = containers_[static_cast<std::size_t>(value.number)];
   if (found.shape != Shape::PLAIN) fail("it changes a value that was complete");
   return found;
 }
 
+// A dictionary that came key by key is complete when it is put somewhere.
+void Pickle::settle(const Value& value) {
+  if (value.kind != Kind::DICT) return;
+  Container& found = containers_[static_cast<std::size_t>(value.number)];
+  if (!found.is_piecewise) return;
+  found.is_piecewise = false;
+  if (look_at_dictionary(found, found.items.data(), found.items.size())) found.items = {};
+}
+
 void Pickle::remember(std::size_t at) {
+  if (at == memo_.size()) return memo_.push_back(top());
   if (at > memo_.size() + data_.size() || at >= MOST_MEMO) fail("it numbers a value beyond all reason");
   if (at >= memo_.size()) memo_.resize(at + 1, {Kind::MARK, 0});
   memo_[at] = top();
@@ -135,7 +173,7 @@ void Pickle::recall(std::size_t at) {
 
 void Pickle::run() {
   for (;;) {
-    if (at_ >= data_.size()) fail("it ends before it is complete");
+    if (at_ >= data_.size()) fail("it is cut off before it is complete");
     const auto opcode = static_cast<unsigned char>(data_[at_++]);
     if (opcode == '.') break;
     step(opcode);
@@ -175,7 +213,8 @@ void Pickle::step(unsigned char opcode) {
       std::memcpy(&value, &bits, sizeof value);
       return push_real(value);
     }
-    case 'S': case 'V': return push_text(line());
+    case 'S': return push_text(line());
+    case 'V': return push_text(unescaped(line()));
     case 'U': case 0x8c: return push_text(take(length(1)));
     case 'T': case 'X': return push_text(take(length(4)));
     case 0x8d: return push_text(take(length(8)));
@@ -195,33 +234,32 @@ void Pickle::step(unsigned char opcode) {
     }
     case 'a': {
       const Value item = pop();
-      return target(Kind::LIST).items.push_back(item);
+      settle(item);
+      return target(Kind::LIST, stack_.size()).items.push_back(item);
     }
     case 'e': {
       const std::size_t from = above_mark();
-      const std::vector<Value> items(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
-      stack_.resize(from);
-      std::vector<Value>& list = target(Kind::LIST).items;
-      list.insert(list.end(), items.begin(), items.end());
-      return;
+      std::vector<Value>& list = target(Kind::LIST, from).items;
+      list.insert(list.end(), stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+      return stack_.resize(from);
     }
     case 's': {
       const Value value = pop(), key = pop();
-      std::vector<Value>& items = target(Kind::DICT).items;
-      items.push_back(key);
-      items.push_back(value);
+      settle(value);
+      Container& dictionary = target(Kind::DICT, stack_.size());
+      dictionary.is_piecewise = true;
+      dictionary.items.push_back(key);
+      dictionary.items.push_back(value);
       return;
     }
     case 'u': {
-      const std::size_t from = above_mark();
-      const std::vector<Value> items(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
-      stack_.resize(from);
-      if (items.size() % 2) fail("it holds a dictionary with a key without a value");
-      Container& dictionary = target(Kind::DICT);
-      const bool is_whole = dictionary.items.empty();
-      dictionary.items.insert(dictionary.items.end(), items.begin(), items.end());
-      if (is_whole) look_at_dictionary(dictionary);
-      return;
+      const std::size_t from = above_mark(), count = stack_.size() - from;
+      if (count % 2) fail("it holds a dictionary with a key without a value");
+      Container& dictionary = target(Kind::DICT, from);
+      const Value* items = stack_.data() + from;
+      if (!dictionary.items.empty() || !look_at_dictionary(dictionary, items, count))
+        dictionary.items.insert(dictionary.items.end(), items, items + count);
+      return stack_.resize(from);
     }
     case 'p': {
       const std::string digits(line());
@@ -242,7 +280,12 @@ void Pickle::step(unsigned char opcode) {
 
 // Everything that would name, make or call something. A snapshot has none of it.
 void Pickle::refuse(unsigned char opcode) {
-  const auto shown = [](std::string_view text) { return std::string(text.substr(0, 80)); };
+  const auto shown = [](std::string_view text) {
+    std::string found(text.substr(0, 80));
+    for (char& letter : found)
+      if (letter < ' ' || letter > '~') letter = '?';
+    return found;
+  };
   switch (opcode) {
     case 'c': case 'i': {
       const std::string module = shown(line());

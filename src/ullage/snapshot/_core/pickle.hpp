@@ -4,6 +4,7 @@
 // dictionaries that held them are let go. Everything else is kept as a tree. It knows no Python.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <stdexcept>
@@ -27,6 +28,11 @@ struct Value {
   std::int64_t number = 0;
 };
 
+// The keys that are looked for. They are the first texts, so that a text's number tells which of them it is.
+enum Key { NAME, FILENAME, LINE, ACTION, ADDR, DEVICE_FREE, SIZE, STREAM, TIME_US, FRAMES, USER_METADATA, COMPILE_CONTEXT, POOL_ID };
+inline constexpr std::array<const char*, 13> KEYS{"name",   "filename", "line",    "action", "addr",          "device_free", "size",
+                                                  "stream", "time_us",  "frames",  "user_metadata", "compile_context", "pool_id"};
+
 // What a list or dictionary turned out to be, and its row in that table.
 enum class Shape : std::uint8_t { PLAIN, FRAME, ENTRY, STACK };
 
@@ -34,6 +40,8 @@ struct Container {
   std::vector<Value> items;  // of a dictionary: key, value, key, value ...
   std::int64_t row = -1;
   Shape shape = Shape::PLAIN;
+  bool is_piecewise = false;  // a dictionary that came key by key: only its owner knows that it is complete
+  bool is_no_stack = false;   // a list that was looked at, so that no file makes us look twice
 };
 
 // A column a field; texts and stacks are indices.
@@ -82,12 +90,14 @@ class Pickle {
   void push_container(Kind kind, std::size_t from);
   void remember(std::size_t at);
   void recall(std::size_t at);
-  Container& target(Kind kind);
+  Container& target(Kind kind, std::size_t above);
+  void settle(const Value& value);
   std::int64_t intern(std::string_view text);
 
   // shapes.cpp: what containers turn out to be
-  void look_at_dictionary(Container& dictionary);
+  bool look_at_dictionary(Container& dictionary, const Value* items, std::size_t count);
   std::int64_t stack_of(const Value& list);
+  std::int64_t pool_of(const Value& pair) const;
 
   std::string_view data_;
   std::size_t at_ = 0;
@@ -99,10 +109,6 @@ class Pickle {
   std::deque<std::string> texts_;
   std::unordered_map<std::string_view, std::int64_t> text_ids_;
   std::unordered_map<std::uint64_t, std::vector<std::int64_t>> stack_ids_;
-  struct Keys {
-    std::int64_t name, filename, line, action, addr, device_free, size, stream, time_us, frames, user_metadata,
-        compile_context, pool_id, segment_pool_id;
-  } keys_;
   Value root_;
 };
 
