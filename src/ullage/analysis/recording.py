@@ -80,22 +80,22 @@ class Recording:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
             until = cut(program, failing + 1)
-            ways = [(until, frozenset[int]())]
-            if rebuilt.room_is_told and (waiting := _waiting(until)):
-                ways.append((_kept_alive(until, waiting), waiting))
-            for tried, held_back in ways:
-                done = replay(tried, rebuilt.settings, Device(total_bytes=rebuilt.room_bytes))
-                if failing in (*done.oom_ops.tolist(), *done.rejected_ops.tolist()):
-                    return cls(
-                        history=history,
-                        rebuilt=rebuilt,
-                        program=tried,
-                        failing_op=failing,
-                        done=done,
-                        moment=done,
-                        refused_bytes=refused,
-                        held_back=held_back,
-                    )
+            device = Device(total_bytes=rebuilt.room_bytes)
+            done, held_back = replay(until, rebuilt.settings, device), frozenset[int]()
+            if not _fails(done, failing) and rebuilt.room_is_told and (held_back := _waiting(until)):
+                until = _kept_alive(until, held_back)
+                done = replay(until, rebuilt.settings, device)
+            if _fails(done, failing):
+                return cls(
+                    history=history,
+                    rebuilt=rebuilt,
+                    program=until,
+                    failing_op=failing,
+                    done=done,
+                    moment=done,
+                    refused_bytes=refused,
+                    held_back=held_back,
+                )
         device = Device(total_bytes=rebuilt.room_bytes)
         done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
@@ -179,6 +179,10 @@ def segment_bytes(requested: int, settings: Settings) -> int:
 def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
     needed = segment_bytes(int(rebuilt.program.size[failing]), rebuilt.settings)
     return max(0, free_bytes - needed + 1)
+
+
+def _fails(done: Replay, op: int) -> bool:
+    return op in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
 
 
 def _waiting(program: Program) -> frozenset[int]:

@@ -1,0 +1,42 @@
+"""Which free belongs to which allocation, told from the entries at each address."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ullage.history import Action, History
+from ullage.program import Column
+
+REQUESTS: Final = (Action.ALLOC, Action.OOM)
+TAKEN: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
+GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """Entries about blocks, each with the one before it at the same address: that decides what it does."""
+
+    row: Column
+    """Of every entry that allocates or frees, by address and then in order."""
+    action: Column
+    previous: Column
+    """The action before at the same address; -1: none."""
+    previous_row: Column
+
+    @classmethod
+    def of(cls, history: History) -> "Lives":
+        rows = np.flatnonzero(np.isin(history.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+        rows = rows[np.argsort(history.address[rows], kind="stable")]
+        address, action = history.address[rows], history.action[rows]
+        same = np.concatenate([np.zeros(min(1, len(rows)), bool), address[1:] == address[:-1]])
+        return cls(
+            row=rows,
+            action=action,
+            previous=np.where(same, np.roll(action, 1), -1),
+            previous_row=np.where(same, np.roll(rows, 1), -1),
+        )
+
+    def freed_unseen(self) -> Column:
+        """Entries that free what no entry allocated."""
+        return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)

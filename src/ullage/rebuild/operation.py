@@ -1,0 +1,148 @@
+"""The operations of a program, and which of the driver's calls each of them made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from ullage.history import Action, History
+from ullage.program import Column, Op
+from ullage.rebuild.before import Before
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, Lives
+
+_FIRST, _MAIN, _LAST = 0, 3, 4  # places of operations that one entry makes
+_OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The program's columns, the entry behind each operation, and the driver's calls by operation."""
+
+    op: Column
+    key: Column
+    size: Column
+    stream: Column
+    row: Column
+    calls: Mapping[int, tuple[tuple[str, int], ...]]
+
+
+@dataclass(slots=True)
+class _Operations:
+    """Operations in pieces, in any order: (row, place within the row, operation, key, size, stream)."""
+
+    pieces: list[Column] = field(default_factory=list)
+
+    def add(self, row: Any, place: int, op: Op, *, key: Any = 0, size: Any = 0, stream: Any = 0) -> None:
+        columns = np.broadcast_arrays(row, place, int(op), key, size, stream)
+        self.pieces.append(np.stack([np.atleast_1d(column) for column in columns], axis=1).astype(np.int64))
+
+    def sorted(self) -> Column:
+        rows = np.concatenate(self.pieces) if self.pieces else np.zeros((0, 6), np.int64)
+        return np.asarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))], np.int64)
+
+
+def write_operations(history: History, lives: Lives, before: Before, reserved: Column, room: int) -> Written:
+    """Write the program."""
+    operations = _Operations()
+    made = np.flatnonzero(np.isin(history.action, REQUESTS))
+    key_of_row = np.full(len(history), -1, np.int64)
+    key_of_row[made] = len(before.requested) + np.arange(len(made))
+    operations.add(made, _MAIN, Op.ALLOCATE, key=key_of_row[made], size=history.size[made], stream=history.stream[made])
+    _write_frees(history, lives, before, key_of_row, operations)
+    calls = _write_releases(history, reserved, room, operations)
+    rows = operations.sorted()
+    order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
+    index_of = {at: int(np.searchsorted(order, at[0] * (_LAST + 1) + at[1])) for at in calls}
+    columns = [np.ascontiguousarray(column) for column in rows.T]
+    return Written(
+        op=columns[2],
+        key=columns[3],
+        size=columns[4],
+        stream=columns[5],
+        row=columns[0],
+        calls={index_of[at]: tuple(driven) for at, driven in calls.items()},
+    )
+
+
+def _write_frees(history: History, lives: Lives, before: Before, key_of_row: Column, operations: _Operations) -> None:
+    """Write what frees a block, at once or when the streams that still use it have ended."""
+    key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
+    first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
+    known = before.key_of_address
+    key[first] = [known.get(address, -1) for address in history.address[lives.row[first]].tolist()]
+    following = np.minimum(lives.row + 1, max(0, len(history) - 1))
+    at_once = (
+        (lives.row < len(history) - 1)
+        & (history.action[following] == Action.FREE_COMPLETED)
+        & (history.address[following] == history.address[lives.row])
+    )
+    is_request, is_end = lives.action == Action.FREE_REQUESTED, lives.action == Action.FREE_COMPLETED
+    # Files before 2023 have one entry for a free.
+    now = (key >= 0) & (is_end | (is_request & at_once))
+    operations.add(lives.row[now], _MAIN, Op.FREE, key=key[now])
+    waits = (key >= 0) & is_request & ~at_once
+    ends = is_end & np.concatenate([np.zeros(min(1, len(waits)), bool), waits[:-1]]) & (lives.previous >= 0)
+    _write_waits(lives, key, waits, ends, operations)
+
+
+def _write_waits(lives: Lives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
+    """Write uses on other streams, as few streams as there are blocks that wait at once."""
+    stream_of_request: dict[int, int] = {}
+    idle: list[int] = []
+    streams = 0
+    both = np.flatnonzero(waits | ends)
+    for index in both[np.argsort(lives.row[both])].tolist():
+        row = int(lives.row[index])
+        if ends[index]:
+            stream = stream_of_request.pop(int(lives.previous_row[index]))
+            operations.add(row, _MAIN, Op.COMPLETE, stream=stream)
+            idle.append(stream)
+            continue
+        if not idle:
+            streams += 1
+            idle.append(_OTHER_STREAM + streams)
+            operations.add(row, _MAIN - 2, Op.HOLD, stream=idle[-1])
+        stream_of_request[row] = idle.pop()
+        operations.add(row, _MAIN - 1, Op.RECORD_STREAM, key=key[index], stream=stream_of_request[row])
+        operations.add(row, _MAIN, Op.FREE, key=key[index])
+
+
+def _write_releases(
+    history: History, reserved: Column, room: int, operations: _Operations
+) -> dict[tuple[int, int], list[tuple[str, int]]]:
+    """Write who gave segments back: the program, or the allocator because there was no room.
+
+    Returns:
+        What was taken from the driver and given back at an operation, by its row and its place there.
+    """
+    made = np.flatnonzero(np.isin(history.action, REQUESTS))
+    moved = np.flatnonzero(np.isin(history.action, (*TAKEN, *GIVEN_BACK)))
+    calls: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    by_request: dict[int, list[tuple[str, int]]] = {}
+    for row, request in zip(moved.tolist(), np.searchsorted(made, moved).tolist(), strict=True):
+        what = "take" if history.action[row] in TAKEN else "give"
+        by_request.setdefault(request, []).append((what, int(history.size[row])))
+    for request, driven in by_request.items():
+        if request == len(made):
+            operations.add(len(history) - 1, _LAST, Op.EMPTY_CACHE)
+            calls[len(history) - 1, _LAST] = driven
+            continue
+        row = int(made[request])
+        split = _given_by_program(driven, int(history.size[row]), int(reserved[row]), room)
+        if split:
+            operations.add(row, _FIRST, Op.EMPTY_CACHE)
+            calls[row, _FIRST] = driven[:split]
+        if driven[split:]:
+            calls[row, _MAIN] = driven[split:]
+    return calls
+
+
+def _given_by_program(driven: Sequence[tuple[str, int]], size: int, reserved: int, room: int) -> int:
+    """How many of the calls before a request are the program's own `empty_cache`: none where room was needed."""
+    given = [index for index, (what, _) in enumerate(driven) if what == "give"]
+    if not given:
+        return 0
+    taken = sum(size for what, size in driven if what == "take") or size
+    before = reserved + sum(size if what == "give" else -size for what, size in driven)
+    return 0 if before + taken > room else given[-1] + 1
