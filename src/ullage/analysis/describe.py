@@ -27,13 +27,12 @@ from ullage.report.report import Picture as ReportPicture
 _PINS_SHOWN = 8
 _HOLDERS_SHOWN = 12
 _STRIPS_SHOWN = 60
-_HEADLINES = {cause: cause.value.replace("_", " ").upper() for cause in Cause}
 
 
 def describe(explanation: Explanation) -> Report:
     """Make the report of an explanation."""
     return Report(
-        headline=_HEADLINES[explanation.cause],
+        headline=_headline(explanation),
         tone=Tone.UNSURE if explanation.cause is Cause.CANNOT_TELL else Tone.BAD,
         subject=explanation.source,
         sentence=explanation.sentence,
@@ -42,16 +41,16 @@ def describe(explanation: Explanation) -> Report:
     )
 
 
+def _headline(explanation: Explanation) -> str:
+    if explanation.cause is Cause.CANNOT_TELL and "peak_reserved_bytes" in explanation.evidence:
+        return "NOTHING FAILED"
+    return explanation.cause.value.replace("_", " ").upper()
+
+
 def _sections(explanation: Explanation) -> Iterator[Section]:
     yield _card(explanation)
     if explanation.remedies:
-        yield Table(
-            title="What would have helped: each setting and action replayed with this very run"
-            if "requested_bytes" in explanation.evidence
-            else "What else this very run would have reserved: each setting and action replayed",
-            columns=("change", "fits", "peak reserved", "driver calls"),
-            rows=tuple(_remedy(remedy) for remedy in explanation.remedies),
-        )
+        yield _helps(explanation) if "requested_bytes" in explanation.evidence else _alternatives(explanation)
     if explanation.pinning_set:
         yield _set(explanation)
     if explanation.holders:
@@ -105,18 +104,47 @@ def _card(explanation: Explanation) -> Meter:
         total_bytes=room,
         total_label="room" if "room_bytes" in evidence else "reserved",
         parts=tuple(parts),
-        rest_label="free on the card",
+        rest_label="free on the card" if "room_bytes" in evidence else "",
+    )
+
+
+def _helps(explanation: Explanation) -> Table:
+    return Table(
+        title="What would have helped: each setting and action replayed with this very run",
+        columns=("change", "fits", "peak reserved", "driver calls"),
+        rows=tuple(_remedy(remedy) for remedy in explanation.remedies),
     )
 
 
 def _remedy(remedy: Remedy) -> TableRow:
     if not remedy.proved:
         return TableRow(cells=(remedy.name, "estimate", "", ""), tone=Tone.QUIET)
-    more = remedy.more_calls or 0
-    calls = f"{remedy.driver_calls:,} ({more:+,})" if remedy.driver_calls is not None else ""
     return TableRow(
-        cells=(remedy.name, "yes" if remedy.fits else "no", text_of_bytes(remedy.peak_reserved_bytes or 0), calls),
+        cells=(remedy.name, "yes" if remedy.fits else "no", *_costs(remedy)),
         tone=Tone.GOOD if remedy.fits else Tone.BAD,
+    )
+
+
+def _costs(remedy: Remedy) -> tuple[str, str]:
+    calls = f"{remedy.driver_calls:,} ({remedy.more_calls or 0:+,})" if remedy.driver_calls is not None else ""
+    return text_of_bytes(remedy.peak_reserved_bytes or 0), calls
+
+
+def _alternatives(explanation: Explanation) -> Table:
+    """Of a run that did not fail: what it would have reserved otherwise."""
+    now = explanation.evidence["peak_reserved_bytes"]
+    ran = TableRow(cells=("as it ran", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
+    rows = [
+        TableRow(
+            cells=(remedy.name, *_costs(remedy)),
+            tone=Tone.GOOD if (remedy.peak_reserved_bytes or now) < now else Tone.QUIET,
+        )
+        for remedy in explanation.remedies
+    ]
+    return Table(
+        title="What this very run would have reserved otherwise: each setting and action replayed",
+        columns=("change", "peak reserved", "driver calls"),
+        rows=(ran, *rows),
     )
 
 

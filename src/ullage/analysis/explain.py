@@ -195,6 +195,8 @@ def _notes(recording: Recording, fidelity: Fidelity, growth: Growth | None, caus
         notes.append(
             "there is no trace, only the state at the end: call torch.cuda.memory._record_memory_history() first"
         )
+    elif not fidelity.operations:
+        notes.append("nothing was taken from the driver or given back while this was recorded")
     elif not fidelity.departures:
         notes.append(
             "replayed under its own settings the run takes from the driver and gives back exactly what was recorded, "

@@ -15,7 +15,7 @@ from ullage.rebuild import Rebuilt
 from ullage.settings import Settings
 
 _LIBRARY: Final = re.compile(
-    r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so)$"
+    r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so|o)$"
 )
 
 
