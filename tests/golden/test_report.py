@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ullage.analysis.describe_difference import describe as describe_difference
+from ullage.analysis.describe_tune import describe as describe_tune
+from ullage.analysis.difference import Change, Difference, Kind, Level, Moment
+from ullage.analysis.trial import Trial
+from ullage.analysis.tune import Need, Tuning
 from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe as describe_fit
 from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
@@ -193,6 +198,91 @@ FRONTIER = dataclasses.replace(
         Row(value=1024, largest=Largest(probes=(probe(8, fits=False),), best=None, next=probe(8, fits=False))),
     ),
 )
+
+
+def trial(text: str, reserved_mib: int, calls: int, *, reached: float = 1.0, retries: int = 0) -> Trial:
+    """What a run does under some settings."""
+    return Trial(
+        text=text,
+        fits=reached == 1,
+        ooms=int(reached < 1),
+        retries=retries,
+        peak_reserved_bytes=reserved_mib * MIB,
+        driver_calls=calls,
+        reached=reached,
+    )
+
+
+EXPANDABLE, PLAIN = "expandable_segments:True", trial("", 2844, 1234, reached=0.4, retries=13)
+TUNED = trial(EXPANDABLE, 2558, 74)
+LARGER = trial(f"{EXPANDABLE},large_segment_size_mb:128", 2598, 36)
+TUNE = Tuning(
+    source="oom.pickle",
+    device=0,
+    torch_version="2.11",
+    room_bytes=2850 * MIB,
+    start_bytes=0,
+    is_cut_short=True,
+    present=PLAIN,
+    best=TUNED,
+    line=f"export PYTORCH_ALLOC_CONF={EXPANDABLE}",
+    trials=(TUNED, LARGER, trial("roundup_power2_divisions:8", 2846, 154, retries=6), PLAIN),
+    in_any_room=(),
+    frontier=(LARGER, TUNED),
+    needs=(
+        Need(text="", room_bytes=2898 * MIB, is_exact=True),
+        Need(text=EXPANDABLE, room_bytes=2408 * MIB, is_exact=True),
+    ),
+    is_complete=False,
+    notes=("what is said holds up to and including the request that failed",),
+)
+TUNE_NOTHING = dataclasses.replace(
+    TUNE,
+    room_bytes=2300 * MIB,
+    best=None,
+    line=None,
+    trials=(PLAIN,),
+    in_any_room=(TUNED, dataclasses.replace(PLAIN, fits=True, reached=1.0, retries=0)),
+    frontier=(TUNED,),
+    is_complete=True,
+)
+
+
+def change(name: str, before_mib: int, after_mib: int, kind: Kind = Kind.SAME, moved_from: str | None = None) -> Change:
+    """A line, with a block a MiB."""
+    return Change(
+        name=name,
+        function="" if name.startswith("(") else "forward",
+        kind=kind,
+        moved_from=moved_from,
+        before_bytes=before_mib * MIB,
+        after_bytes=after_mib * MIB,
+        before_blocks=before_mib,
+        after_blocks=after_mib,
+    )
+
+
+DIFF = Difference(
+    before="monday.pickle",
+    after="tuesday.pickle",
+    moment=Moment.END,
+    lines=(
+        change("project/model.py:41", 0, 1500, Kind.NEW),
+        change("project/model.py:52", 100, 140, Kind.MOVED, "project/model.py:49"),
+        change("project/train.py:10", 700, 700),
+        change("(no line of yours)", 20, 12),
+        change("project/data.py:7", 90, 0, Kind.VANISHED),
+    ),
+    annotations=(change("(no annotation)", 210, 1652), change("Optimizer.step#AdamW.step", 700, 700)),
+    levels=(
+        Level(name="allocated", before=910 * MIB, after=2352 * MIB, is_bytes=True),
+        Level(name="freed, pending", before=0, after=0, is_bytes=True),
+        Level(name="cached", before=90 * MIB, after=48 * MIB, is_bytes=True),
+        Level(name="reserved", before=1000 * MIB, after=2400 * MIB, is_bytes=True),
+        Level(name="segments", before=50, after=112, is_bytes=False),
+    ),
+    notes=("2 cards are added up (--device takes one)",),
+)
 REPORTS = {
     "predict_fits": describe(FITS),
     "predict_oom": describe(OOM),
@@ -200,6 +290,9 @@ REPORTS = {
     "predict_ranks": describe(RANKS),
     "fit": describe_fit(FIT),
     "fit_frontier": describe_fit(FRONTIER),
+    "tune": describe_tune(TUNE),
+    "tune_nothing": describe_tune(TUNE_NOTHING),
+    "diff": describe_difference(DIFF),
 }
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import ullage
 from ullage._errors import UllageError
-from ullage.cli import explain, fit, gpus, predict
+from ullage.cli import diff, explain, fit, gpus, predict, tune
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -40,6 +40,8 @@ app.command(
     epilog=fit.EPILOG,
 )(fit.run_fit)
 app.command(name="explain", epilog=explain.EPILOG)(explain.explain)
+app.command(name="tune", epilog=tune.EPILOG)(tune.tune)
+app.command(name="diff", epilog=diff.EPILOG)(diff.diff)
 app.command(name="gpus")(gpus.gpus)
 
 

@@ -1,0 +1,275 @@
+"""Which allocator settings suit a recorded run: a search by replaying that run, and the least room that it needs.
+
+It proves what it says of this run alone.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from ullage._errors import UsageError
+from ullage._units import text_of_bytes
+from ullage.analysis.candidate import (
+    SINCE,
+    Space,
+    candidate_of,
+    split_options,
+    text_of,
+    variable_of,
+    version_of,
+)
+from ullage.analysis.recording import Recording
+from ullage.analysis.search import Search, frontier_of
+from ullage.analysis.trial import Run, Trial
+from ullage.history import Action, History
+from ullage.program import Op
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.settings import SettingsError, parse_settings, semantics_of
+
+SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """The least that the allocator must be able to reserve for the run to go through, in bytes."""
+
+    text: str
+    room_bytes: int
+    is_exact: bool
+    """Whether less is known to fail; else the time was over first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What was found; `best` is None where nothing is better than what is set now."""
+
+    source: str
+    device: int
+    torch_version: str
+    room_bytes: int | None
+    """What can be reserved; None where it is not known."""
+    start_bytes: int
+    """Reserved before recording began."""
+    is_cut_short: bool
+    """Whether the recording ends with a request that failed: nothing is known of what would have come after."""
+    present: Trial
+    best: Trial | None
+    line: str | None
+    """For a shell, to be run before the process starts."""
+    trials: tuple[Trial, ...]
+    """All, the best first."""
+    in_any_room: tuple[Trial, ...]
+    """Where no settings fit: what they come to if there were room for all."""
+    frontier: tuple[Trial, ...]
+    """Those that no other beats both in bytes and in calls of the driver, by calls."""
+    needs: tuple[Need, ...]
+    """Of the present settings first, then of the best; shorter where that is not known."""
+    is_complete: bool
+    """Whether the search ended by itself, before its time was over."""
+    notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0: other settings are better; 1: none is."""
+        return 0 if self.best else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        found = asdict(self)
+        found["candidates"] = found.pop("trials")
+        return {"schema": SCHEMA, **found}
+
+
+def tune(
+    history: History,
+    *,
+    source: str = "",
+    torch_version: str = "2.11",
+    alloc_conf: str | None = None,
+    capacity_bytes: int | None = None,
+    budget_seconds: float = 20.0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Tuning:
+    """Search the settings of the allocator for those under which a run reserves least, and fits.
+
+    Args:
+        history: of one device.
+        source: what to call it.
+        torch_version: decides which allocator is modelled, and which options there are.
+        alloc_conf: the settings in force, where the snapshot does not tell them.
+        capacity_bytes: what the allocator may reserve at most; else what a request that failed tells.
+        budget_seconds: how long to search, and again at most so long for the least room; the same file is answered
+            alike unless this ends the search.
+        progress: called with a short text as the search goes on.
+
+    Raises:
+        SettingsError: `alloc_conf` or `torch_version` cannot be read.
+        UsageError: the recorded run had another allocator than PyTorch's own.
+    """
+    progress("rebuilding the run")
+    semantics = semantics_of(torch_version)
+    rebuilt, room = _rebuilt(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    if rebuilt.settings.backend != "native":
+        raise UsageError(
+            f"backend:{rebuilt.settings.backend} hands every request to the driver, and these settings change nothing "
+            "there; expected a run of PyTorch's own allocator (backend:native)"
+        )
+    now = _present_text(history, rebuilt, alloc_conf)
+    run = Run.of(history, rebuilt)
+    space = Space(version=version_of(torch_version), kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
+    search = Search(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
+    present = search.begin(now, rebuilt.settings, budget_seconds)
+    search.go(candidate_of(now))
+    best = search.better()
+    wide = _in_any_room(search, budget_seconds) if best is None and not present.fits else None
+    complete = search.is_complete and (wide is None or wide.is_complete)
+    return Tuning(
+        source=source,
+        device=history.device,
+        torch_version=torch_version,
+        room_bytes=room if room < UNBOUNDED_BYTES else None,
+        start_bytes=run.start_bytes,
+        is_cut_short=_is_cut_short(history),
+        present=present,
+        best=best,
+        line=_line(best, variable_of(space.version)),
+        trials=tuple(search.ranked()),
+        in_any_room=tuple(wide.ranked()) if wide else (),
+        frontier=tuple(frontier_of((wide or search).trials.values())),
+        needs=_needs(wide or search, budget_seconds),
+        is_complete=complete,
+        notes=_notes(history, rebuilt, run, best, room=room, version=space.version),
+    )
+
+
+def _rebuilt(
+    history: History, *, semantics: str, alloc_conf: str | None, capacity_bytes: int | None
+) -> tuple[Rebuilt, int]:
+    """The run's program and the room for it.
+
+    A capacity that holds what was recorded also tells whether segments were given back for want of room. A smaller one
+    is another card: the recording did not happen there.
+    """
+    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf)
+    if capacity_bytes is None:
+        failed = bool((history.action == Action.OOM).any())
+        # A request that was refused with memory free met a limit: that is the room.
+        rebuilt = Recording.of(history, rebuilt).rebuilt if failed else rebuilt
+        return rebuilt, rebuilt.room_bytes
+    gave_back = bool((rebuilt.program.op == Op.EMPTY_CACHE).any())
+    if gave_back and rebuilt.room_bytes == UNBOUNDED_BYTES:
+        reserved = Run.of(history, rebuilt).attempt("", rebuilt.settings, UNBOUNDED_BYTES).peak_reserved_bytes
+        if reserved <= capacity_bytes:
+            rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    return rebuilt, capacity_bytes
+
+
+def _present_text(history: History, rebuilt: Rebuilt, alloc_conf: str | None) -> str:
+    """The settings of the run as text: given, recorded, or written anew from what was recorded of them."""
+    if alloc_conf is not None:
+        return ",".join(f"{name}:{value}" for name, value in split_options(alloc_conf))
+    recorded = history.settings.get("PYTORCH_CUDA_ALLOC_CONF") or history.settings.get("PYTORCH_ALLOC_CONF")
+    if isinstance(recorded, str):
+        try:
+            parse_settings(recorded, semantics=rebuilt.settings.semantics)
+            return ",".join(f"{name}:{value}" for name, value in split_options(recorded))
+        except SettingsError:
+            pass  # as in rebuild.settings_of
+    return text_of(rebuilt.settings)
+
+
+def _in_any_room(search: Search, budget_seconds: float) -> Search:
+    """Search again as if there were room for all: which settings need least?"""
+    assert search.present is not None
+    search.progress("nothing fits: looking for what needs least")
+    text = search.present.text
+    wide = Search(
+        run=search.run,
+        space=replace(search.space, has_limit=False),
+        room_bytes=UNBOUNDED_BYTES,
+        semantics=search.semantics,
+        progress=search.progress,
+    )
+    wide.begin(text, search.settings_of(search.present), budget_seconds / 2)
+    wide.go(candidate_of(text))
+    return wide
+
+
+def _needs(search: Search, budget_seconds: float) -> tuple[Need, ...]:
+    """The least room under the present settings, and under the best; half of the time for each."""
+    assert search.present is not None
+    best = search.better() or search.present
+    found = []
+    for trial in dict.fromkeys((search.present, best)):
+        search.progress(f"looking for the least room with {trial.text or 'nothing set'}")
+        deadline = time.monotonic() + budget_seconds / 2
+        room = search.run.smallest_room(search.settings_of(trial), deadline=deadline)
+        if room is not None:
+            found.append(Need(text=trial.text, room_bytes=room[0], is_exact=room[1]))
+    return tuple(found)
+
+
+def _line(best: Trial | None, variable: str) -> str | None:
+    if best is None:
+        return None
+    if not best.text:
+        return "unset PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF"
+    quoted = f'"{best.text}"' if set(best.text) & set("[]>") else best.text
+    return f"export {variable}={quoted}"
+
+
+def _is_cut_short(history: History) -> bool:
+    """Whether nothing was allocated after a request that failed."""
+    at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
+    return at[0] > at[1]
+
+
+def _notes(
+    history: History, rebuilt: Rebuilt, run: Run, best: Trial | None, *, room: int, version: tuple[int, int]
+) -> tuple[str, ...]:
+    is_given = room != rebuilt.room_bytes  # what was told of the room is of another card, or is known now
+    notes = [note for note in rebuilt.notes if not (is_given and ("capacity" in note or "could reserve" in note))]
+    failures = int((history.action == Action.OOM).sum())
+    if _is_cut_short(history):
+        notes.append("the recording ends with a request that failed: what is said holds up to and including it")
+    if failures > _is_cut_short(history):
+        notes.append(
+            f"{failures} requests failed while recording and the program went on; what it did then is repeated, and a "
+            "request that succeeds here is given back at once"
+        )
+    if not rebuilt.is_whole:
+        notes.append(
+            f"recording began in the middle: {text_of_bytes(run.start_bytes)} were reserved then, and stay where they "
+            "are under all settings; record from the start of the process to see what they would have changed"
+        )
+    gave_back = int((rebuilt.program.op == Op.EMPTY_CACHE).sum())
+    if gave_back and room == UNBOUNDED_BYTES:
+        notes.append(
+            f"memory was given back {gave_back} times without a request that failed: taken for empty_cache(). If the "
+            "card was full then, say how much can be reserved (--capacity)"
+        )
+    if best is not None:
+        notes += ["proved for this very run: with other shapes other settings may be better", *_notes_of(best, version)]
+    return tuple(notes)
+
+
+def _notes_of(best: Trial, version: tuple[int, int]) -> list[str]:
+    """What to know before the settings are used."""
+    notes = []
+    if variable_of(version) == "PYTORCH_ALLOC_CONF":
+        notes.append(
+            "torch before 2.9 reads PYTORCH_CUDA_ALLOC_CONF instead; where that is set it wins in newer ones too, so "
+            "unset it"
+        )
+    for name, (major, minor) in SINCE.items():
+        if f"{name}:" in best.text:
+            notes.append(f"torch before {major}.{minor} does not know {name} and would abort")
+    if "per_process_memory_fraction:" in best.text:
+        notes.append(
+            "per_process_memory_fraction is a share of all of the card's memory; here it was taken of what can be "
+            "reserved, so write less on a card that holds other things too"
+        )
+    if "expandable_segments:True" in best.text:
+        notes.append("expandable segments need Linux")
+    return notes

@@ -1,0 +1,72 @@
+"""`ullage tune`: which allocator settings suit this run?"""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ullage._errors import UsageError
+from ullage._output import check_output
+from ullage.cli.history import (
+    AllocConfOption,
+    CapacityOption,
+    DeviceOption,
+    SnapshotFile,
+    TorchVersionOption,
+    history_of,
+)
+from ullage.cli.progress import with_progress
+from ullage.cli.show import show
+from ullage.cli.values import size_of
+
+EPILOG: Final = (
+    "[bold]Examples[/]\n\n"
+    "ullage tune oom.pickle (what would have let it through?)\n\n"
+    "ullage tune snapshot.pickle --capacity 10GiB (does it fit there, with which settings?)\n\n"
+    "ullage tune snapshot.pickle --torch-version 2.8 --html page.html\n\n"
+    "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start of the process, and "
+    "torch.cuda.memory._dump_snapshot('snapshot.pickle') at the end, or where the error is caught.\n\n"
+    "[bold]Exit code[/] 0 other settings are better, 1 none is, 2 wrong usage or a file that cannot be read."
+)
+
+
+def tune(
+    file: SnapshotFile,
+    device: DeviceOption = None,
+    capacity: CapacityOption = None,
+    alloc_conf: AllocConfOption = None,
+    torch_version: TorchVersionOption = "2.11",
+    budget: Annotated[float, typer.Option(help="Seconds to search.")] = 20.0,
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+) -> None:
+    """Search the settings of PyTorch's allocator by replaying a recorded run, and print the line to paste.
+
+    Options are tried alone, then together, as long as that helps. The least memory that the run needs is found too: in
+    a little less a request fails. Nothing of the file is run, and neither torch nor a GPU is needed.
+    """
+    # Here, because numpy is not for those who ask another command.
+    from ullage.analysis.describe_tune import describe
+    from ullage.analysis.tune import tune as run_tune
+
+    if not 0 < budget < 1e6:
+        raise UsageError(f"--budget {budget:g} is no time to search; expected seconds above 0, such as 20")
+    capacity_bytes = size_of(capacity, "--capacity")
+    if capacity_bytes == 0:
+        raise UsageError(f"--capacity {capacity} holds nothing; expected a size such as 10GiB")
+    if html is not None:
+        check_output("--html", html, inputs=(file,))
+    history = history_of(file, device)
+    tuning = with_progress(
+        lambda tell: run_tune(
+            history,
+            source=str(file),
+            torch_version=torch_version,
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_bytes,
+            budget_seconds=budget,
+            progress=tell,
+        )
+    )
+    show(describe(tuning), tuning.to_json() if as_json else None, page=html)
+    raise typer.Exit(tuning.exit_code)

@@ -1,0 +1,234 @@
+"""Settings that are found by replaying a recorded run: each claim is replayed here once more."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ullage.allocator.replay import Device, replay
+from ullage.analysis.candidate import Candidate, Space, candidate_of, split_options
+from ullage.analysis.trial import ROOM_STEP_BYTES, Run
+from ullage.analysis.tune import Tuning, tune
+from ullage.cli.app import main
+from ullage.history import Action, History, Labels
+from ullage.program import Op
+from ullage.rebuild import program_of
+from ullage.settings import parse_settings
+from ullage.snapshot.snapshot import load_snapshot
+
+DATA = Path(__file__).parents[1] / "snapshot" / "data"
+MIB = 1 << 20
+
+
+def recorded(name: str) -> History:
+    return load_snapshot(DATA / f"{name}.pickle.gz").devices[0]
+
+
+@pytest.fixture(scope="module")
+def fragmented() -> Tuning:
+    return tune(recorded("variable_length_oom"))
+
+
+def test_what_is_said_of_the_best_is_what_a_replay_of_the_pasted_line_does(fragmented: Tuning) -> None:
+    assert fragmented.line == "export PYTORCH_ALLOC_CONF=expandable_segments:True"
+    made = program_of(recorded("variable_length_oom"))
+    done = replay(made.program, parse_settings(fragmented.line.partition("=")[2]), Device(total_bytes=made.room_bytes))
+    best = fragmented.best
+    assert best is not None
+    assert not done.ran_out
+    assert (best.peak_reserved_bytes, best.driver_calls) == (done.peak.reserved_bytes, done.driver_calls)
+    assert best.fits
+    assert (fragmented.present.fits, fragmented.present.ooms, fragmented.present.retries) == (False, 1, 13)
+    assert fragmented.is_cut_short
+    assert any("up to and including" in note for note in fragmented.notes)
+
+
+def test_the_least_room_is_exact_to_a_step(fragmented: Tuning) -> None:
+    """With it the run goes through; with one step less a request fails."""
+    history = recorded("variable_length_oom")
+    run = Run.of(history, program_of(history))
+    assert [need.text for need in fragmented.needs] == ["", "expandable_segments:True"]
+    assert fragmented.needs[0].room_bytes > (fragmented.room_bytes or 0), "it ran out there"
+    for need in fragmented.needs:
+        assert need.is_exact
+        settings = parse_settings(need.text)
+        assert run.attempt(need.text, settings, need.room_bytes).fits
+        assert not run.attempt(need.text, settings, need.room_bytes - ROOM_STEP_BYTES).fits
+
+
+def test_the_frontier_is_what_no_other_beats(fragmented: Tuning) -> None:
+    frontier = fragmented.frontier
+    assert len(frontier) > 1
+    for trial in frontier:
+        assert not any(
+            other.fits
+            and other.peak_reserved_bytes <= trial.peak_reserved_bytes
+            and other.driver_calls <= trial.driver_calls
+            and (other.peak_reserved_bytes, other.driver_calls) != (trial.peak_reserved_bytes, trial.driver_calls)
+            for other in fragmented.trials
+        )
+
+
+def test_every_option_earns_its_place(fragmented: Tuning) -> None:
+    """What reserves a little less with more options set is shown, and not recommended."""
+    least = min((trial for trial in fragmented.trials if trial.fits), key=lambda trial: trial.peak_reserved_bytes)
+    assert fragmented.best is not None
+    assert least.peak_reserved_bytes < fragmented.best.peak_reserved_bytes
+    assert least.options > fragmented.best.options == 1
+
+
+def test_the_same_file_is_answered_alike() -> None:
+    assert tune(recorded("two_streams")) == tune(recorded("two_streams"))
+
+
+def test_nothing_better_is_said_plainly() -> None:
+    """Where the run cannot reserve much less than it does, no line is recommended."""
+    found = tune(recorded("eval_with_grad"))
+    assert (found.best, found.line, found.exit_code) == (None, None, 1)
+    least = min(trial.peak_reserved_bytes for trial in found.trials if trial.fits)
+    assert least > 0.99 * found.present.peak_reserved_bytes
+    assert len(found.needs) == 1
+
+
+def test_where_nothing_fits_it_says_what_is_needed() -> None:
+    found = tune(recorded("normal"), capacity_bytes=700 * MIB)
+    assert found.best is None
+    assert found.room_bytes == 700 * MIB
+    assert not any(trial.fits for trial in found.trials)
+    assert all(trial.fits for trial in found.in_any_room)
+    present, best = found.needs
+    assert 700 * MIB < best.room_bytes < present.room_bytes
+    roomy = tune(recorded("normal"), capacity_bytes=best.room_bytes)
+    assert roomy.best is not None, "with as much as that it fits"
+
+
+def test_what_ran_out_and_went_on_is_not_kept_alive() -> None:
+    """A request that failed is freed at once where it succeeds: else the run would hold what it never had."""
+    history = recorded("oom_recover")
+    made = program_of(history)
+    run = Run.of(history, made)
+    roomy = Device(total_bytes=1 << 40)
+    ours = replay(run.program, made.settings, roomy)
+    naive = replay(made.program, made.settings, roomy)
+    blocks = [block for segment in history.segments for block in segment.blocks if block.state != "inactive"]
+    assert ours.now.requested_bytes == sum(block.requested for block in blocks) < naive.now.requested_bytes
+    assert any("went on" in note for note in tune(history).notes)
+
+
+def test_recording_that_began_in_the_middle_is_named() -> None:
+    """What was reserved before stays under all settings; where that is all there is, nothing can be told."""
+    history = recorded("normal")
+    columns = ("action", "address", "size", "stream", "time_us", "stack")
+    late = replace(history, **{name: getattr(history, name)[-2000:] for name in columns}, labels=Labels())
+    found = tune(late)
+    assert found.start_bytes == found.present.peak_reserved_bytes
+    assert found.best is None
+    assert all(trial.peak_reserved_bytes >= found.start_bytes for trial in found.trials)
+    assert any("began in the middle" in note for note in found.notes)
+
+
+def test_present_settings_that_are_not_searched_stay() -> None:
+    """The line replaces the whole variable, so what else stands in it is written again."""
+    found = tune(recorded("two_streams"), alloc_conf="pinned_use_background_threads:True,max_split_size_mb:100")
+    assert found.present.text == "pinned_use_background_threads:True,max_split_size_mb:100"
+    assert found.best is not None
+    assert "pinned_use_background_threads:True" in found.best.text
+    assert "max_split_size_mb:100" not in found.best.text
+
+
+def test_a_budget_ends_the_search_and_is_named() -> None:
+    found = tune(recorded("normal"), budget_seconds=1e-9)
+    assert not found.is_complete
+    assert len(found.trials) == 1
+    assert [need.is_exact for need in found.needs] == [False]
+    assert found.needs[0].room_bytes == found.present.peak_reserved_bytes, "in as much it certainly fits"
+
+
+@pytest.mark.parametrize(
+    ("version", "variable", "unknown"),
+    [
+        ("2.8.0", "PYTORCH_CUDA_ALLOC_CONF", ("large_segment_size_mb", "per_process_memory_fraction")),
+        ("2.10", "PYTORCH_ALLOC_CONF", ("large_segment_size_mb",)),
+        ("2.15", "PYTORCH_ALLOC_CONF", ()),
+    ],
+)
+def test_an_older_torch_gets_what_it_knows(version: str, variable: str, unknown: tuple[str, ...]) -> None:
+    """Another name before 2.9, and no option at which it would abort."""
+    found = tune(recorded("oom"), torch_version=version)
+    assert found.line is not None
+    assert found.line.startswith(f"export {variable}=")
+    tried = {name for trial in found.trials for name, _ in split_options(trial.text)}
+    assert not tried & set(unknown)
+    if not unknown:
+        assert {"large_segment_size_mb", "per_process_memory_fraction"} <= tried
+
+
+def test_segments_given_back_for_want_of_room_are_not_repeated_elsewhere() -> None:
+    """Given how much there was, what the allocator gave back itself is no empty_cache of the program."""
+    history = recorded("variable_length_oom")
+    until = int((history.action == Action.OOM).nonzero()[0][0])
+    columns = ("action", "address", "size", "stream", "time_us", "stack")
+    early = replace(
+        history,
+        **{name: getattr(history, name)[:until] for name in columns},
+        labels=Labels(),
+        segments=(),
+    )
+    assert (program_of(early).program.op == Op.EMPTY_CACHE).any()
+    found = tune(early, capacity_bytes=2850 * MIB)
+    assert (found.present.fits, found.present.retries) == (True, 12), "the 13th was at the request that failed"
+
+
+def test_texts_of_settings_come_back_whole() -> None:
+    """Options are cut apart outside of brackets only, and what is put together can be read."""
+    text = "roundup_power2_divisions:[64:1,>:8],expandable_segments:True, pinned_num_register_threads:2"
+    found = candidate_of(text)
+    assert found.text == "expandable_segments:True,roundup_power2_divisions:[64:1,>:8],pinned_num_register_threads:2"
+    assert found.settings("2.11") == parse_settings(text)
+    space = Space(version=(2, 15), kept=(), has_limit=True)
+    alone = list(space.alone())
+    assert all(candidate.settings("2.15") is not None for candidate in alone)
+    assert len({candidate.text for candidate in alone}) == len(alone)
+    assert alone[0] == Candidate()
+    assert alone[1].text == "expandable_segments:True"
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ullage", "tune", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    """The line to paste stands alone and whole on a line of its own."""
+    page = tmp_path / "page.html"
+    ended = command(DATA / "oom.pickle.gz", "--html", page)
+    assert ended.returncode == 0, ended.stderr
+    assert "  export PYTORCH_ALLOC_CONF=expandable_segments:True" in ended.stdout.splitlines()
+    assert "FITS WITH OTHER SETTINGS" in page.read_text()
+    ended = command(DATA / "eval_with_grad.pickle.gz", "--json")
+    assert ended.returncode == 1, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert (answer["schema"], answer["best"], answer["line"]) == (1, None, None)
+    assert answer["candidates"][0].keys() == answer["present"].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
+        ((DATA / "oom.pickle.gz", "--budget", "0"), "--budget 0 is no time to search"),
+        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B holds nothing"),
+        ((DATA / "oom.pickle.gz", "--alloc-conf", "backend:cudaMallocAsync"), "hands every request to the driver"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: tuple[object, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert said in err
