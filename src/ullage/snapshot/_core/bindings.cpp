@@ -59,25 +59,27 @@ class Tree {
     if (value.kind == Kind::DICT) {
       nb::dict found;
       made_.emplace(value.number, found);
-      for (std::size_t i = 0; i < container.items.size(); i += 2) {
-        const Kind key = container.items[i].kind;
+      const std::vector<Value>& items = pickle_.items(container);
+      for (std::size_t i = 0; i < items.size(); i += 2) {
+        const Kind key = items[i].kind;
         if (key == Kind::LIST || key == Kind::DICT || key == Kind::TUPLE) throw PickleError("it has a key that no snapshot has");
-        found[of(container.items[i], depth + 1)] = of(container.items[i + 1], depth + 1);
+        found[of(items[i], depth + 1)] = of(items[i + 1], depth + 1);
       }
       return found;
     }
     nb::list found;  // a tuple too: which of both it was does not matter to anyone
     made_.emplace(value.number, found);
-    for (const Value& item : container.items) found.append(of(item, depth + 1));
+    for (const Value& item : pickle_.items(container)) found.append(of(item, depth + 1));
     return found;
   }
 
  private:
   std::optional<Numbers> rows_of(const Container& container, Kind kind) const {
-    if (kind != Kind::LIST || container.items.empty()) return std::nullopt;
+    const std::vector<Value>& items = pickle_.items(container);
+    if (kind != Kind::LIST || items.empty()) return std::nullopt;
     Numbers rows;
-    rows.reserve(container.items.size());
-    for (const Value& item : container.items) {
+    rows.reserve(items.size());
+    for (const Value& item : items) {
       if (item.kind != Kind::DICT || pickle_.container(item.number).shape != Shape::ENTRY) return std::nullopt;
       rows.push_back(pickle_.container(item.number).row);
     }

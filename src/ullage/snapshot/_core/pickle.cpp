@@ -130,12 +130,37 @@ void Pickle::push_real(double value) {
 void Pickle::push_container(Kind kind, std::size_t from) {
   Container& made = containers_.emplace_back();
   const auto id = static_cast<std::int64_t>(containers_.size() - 1);
-  const Value* items = stack_.data() + from;
+  const Value* added = stack_.data() + from;
   const std::size_t count = stack_.size() - from;
   if (kind == Kind::DICT && count % 2) fail("it holds a dictionary with a key without a value");
-  if (count && (kind != Kind::DICT || !look_at_dictionary(made, items, count))) made.items.assign(items, items + count);
+  if (count && (kind != Kind::DICT || !look_at_dictionary(made, added, count))) add(made, added, count);
   stack_.resize(from);
   push(kind, id);
+}
+
+void Pickle::add(Container& to, const Value* items, std::size_t count) {
+  if (!count) return;
+  if (to.row < 0 && idle_.empty()) {
+    to.row = static_cast<std::int64_t>(items_.size());
+    items_.emplace_back();
+  } else if (to.row < 0) {
+    to.row = idle_.back();
+    idle_.pop_back();
+  }
+  std::vector<Value>& all = items_[static_cast<std::size_t>(to.row)];
+  all.insert(all.end(), items, items + count);
+}
+
+// A plain container is a row of a table from now on.
+void Pickle::become(Container& container, Shape shape, std::size_t row) {
+  if (container.row >= 0) {
+    std::vector<Value>& left = items_[static_cast<std::size_t>(container.row)];
+    if (left.capacity() > 1024) left = {};
+    left.clear();
+    idle_.push_back(container.row);
+  }
+  container.shape = shape;
+  container.row = static_cast<std::int64_t>(row);
 }
 
 // The container that lies just below `above` on the stack, to be added to.
@@ -154,7 +179,7 @@ void Pickle::settle(const Value& value) {
   Container& found = containers_[static_cast<std::size_t>(value.number)];
   if (!found.is_piecewise) return;
   found.is_piecewise = false;
-  if (look_at_dictionary(found, found.items.data(), found.items.size())) found.items = {};
+  look_at_dictionary(found, items(found).data(), items(found).size());
 }
 
 void Pickle::remember(std::size_t at) {
@@ -235,30 +260,26 @@ void Pickle::step(unsigned char opcode) {
     case 'a': {
       const Value item = pop();
       settle(item);
-      return target(Kind::LIST, stack_.size()).items.push_back(item);
+      return add(target(Kind::LIST, stack_.size()), &item, 1);
     }
     case 'e': {
       const std::size_t from = above_mark();
-      std::vector<Value>& list = target(Kind::LIST, from).items;
-      list.insert(list.end(), stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+      add(target(Kind::LIST, from), stack_.data() + from, stack_.size() - from);
       return stack_.resize(from);
     }
     case 's': {
-      const Value value = pop(), key = pop();
+      const Value value = pop(), item[] = {pop(), value};
       settle(value);
       Container& dictionary = target(Kind::DICT, stack_.size());
       dictionary.is_piecewise = true;
-      dictionary.items.push_back(key);
-      dictionary.items.push_back(value);
-      return;
+      return add(dictionary, item, 2);
     }
     case 'u': {
       const std::size_t from = above_mark(), count = stack_.size() - from;
       if (count % 2) fail("it holds a dictionary with a key without a value");
       Container& dictionary = target(Kind::DICT, from);
-      const Value* items = stack_.data() + from;
-      if (!dictionary.items.empty() || !look_at_dictionary(dictionary, items, count))
-        dictionary.items.insert(dictionary.items.end(), items, items + count);
+      const Value* added = stack_.data() + from;
+      if (dictionary.row >= 0 || !look_at_dictionary(dictionary, added, count)) add(dictionary, added, count);
       return stack_.resize(from);
     }
     case 'p': {

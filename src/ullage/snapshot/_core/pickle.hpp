@@ -37,8 +37,7 @@ inline constexpr std::array<const char*, 13> KEYS{"name",   "filename", "line", 
 enum class Shape : std::uint8_t { PLAIN, FRAME, ENTRY, STACK };
 
 struct Container {
-  std::vector<Value> items;  // of a dictionary: key, value, key, value ...
-  std::int64_t row = -1;
+  std::int64_t row = -1;  // a plain one's items, which others have not: their place in `items_`; -1: none yet
   Shape shape = Shape::PLAIN;
   bool is_piecewise = false;  // a dictionary that came key by key: only its owner knows that it is complete
   bool is_no_stack = false;   // a list that was looked at, so that no file makes us look twice
@@ -60,6 +59,10 @@ class Pickle {
 
   const Value& root() const { return root_; }
   const Container& container(std::int64_t id) const { return containers_[static_cast<std::size_t>(id)]; }
+  // Of a plain container; a dictionary's are key, value, key, value ...
+  const std::vector<Value>& items(const Container& of) const {
+    return of.shape != Shape::PLAIN || of.row < 0 ? nothing_ : items_[static_cast<std::size_t>(of.row)];
+  }
   double real(std::int64_t id) const { return reals_[static_cast<std::size_t>(id)]; }
   const std::deque<std::string>& texts() const { return texts_; }
   Entries entries;
@@ -92,10 +95,12 @@ class Pickle {
   void recall(std::size_t at);
   Container& target(Kind kind, std::size_t above);
   void settle(const Value& value);
+  void add(Container& to, const Value* items, std::size_t count);
+  void become(Container& container, Shape shape, std::size_t row);
   std::int64_t intern(std::string_view text);
 
   // shapes.cpp: what containers turn out to be
-  bool look_at_dictionary(Container& dictionary, const Value* items, std::size_t count);
+  bool look_at_dictionary(Container& dictionary, const Value* given, std::size_t count);
   std::int64_t stack_of(const Value& list);
   std::int64_t pool_of(const Value& pair) const;
 
@@ -105,6 +110,9 @@ class Pickle {
   std::vector<std::size_t> marks_;
   std::vector<Value> memo_;
   std::deque<Container> containers_;
+  std::deque<std::vector<Value>> items_;
+  std::vector<std::int64_t> idle_;  // items of containers that became rows, to be used again
+  const std::vector<Value> nothing_;
   std::vector<double> reals_;
   std::deque<std::string> texts_;
   std::unordered_map<std::string_view, std::int64_t> text_ids_;

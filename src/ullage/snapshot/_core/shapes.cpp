@@ -7,18 +7,17 @@
 namespace ullage {
 
 // Whether a dictionary is a frame or a trace entry, and thus a row from now on: nothing of its items is kept then.
-bool Pickle::look_at_dictionary(Container& dictionary, const Value* items, std::size_t count) {
+bool Pickle::look_at_dictionary(Container& dictionary, const Value* given, std::size_t count) {
   std::array<Value, KEYS.size()> found;  // by the key's number
   for (std::size_t i = 0; i < count; i += 2)
-    if (items[i].kind == Kind::TEXT && items[i].number < static_cast<std::int64_t>(KEYS.size()))
-      found[static_cast<std::size_t>(items[i].number)] = items[i + 1];
+    if (given[i].kind == Kind::TEXT && given[i].number < static_cast<std::int64_t>(KEYS.size()))
+      found[static_cast<std::size_t>(given[i].number)] = given[i + 1];
   const Value &name = found[NAME], &file = found[FILENAME], &line = found[LINE], &action = found[ACTION];
   if (name.kind == Kind::TEXT && file.kind == Kind::TEXT && line.kind == Kind::INT) {
     frames.name.push_back(name.number);
     frames.file.push_back(file.number);
     frames.line.push_back(line.number);
-    dictionary.shape = Shape::FRAME;
-    dictionary.row = static_cast<std::int64_t>(frames.name.size() - 1);
+    become(dictionary, Shape::FRAME, frames.name.size() - 1);
     return true;
   }
   const std::int64_t stack = found[FRAMES].kind == Kind::LIST ? stack_of(found[FRAMES]) : -1;
@@ -35,15 +34,14 @@ bool Pickle::look_at_dictionary(Container& dictionary, const Value* items, std::
   entries.context.push_back(text(found[COMPILE_CONTEXT]));
   entries.stack.push_back(stack);
   entries.pool.push_back(pool_of(found[POOL_ID]));
-  dictionary.shape = Shape::ENTRY;
-  dictionary.row = static_cast<std::int64_t>(entries.action.size() - 1);
+  become(dictionary, Shape::ENTRY, entries.action.size() - 1);
   return true;
 }
 
 // A pool is known by a pair of which one number is 0; both are, of the default pool.
 std::int64_t Pickle::pool_of(const Value& pair) const {
   if (pair.kind != Kind::TUPLE && pair.kind != Kind::LIST) return 0;
-  const std::vector<Value>& parts = container(pair.number).items;
+  const std::vector<Value>& parts = items(container(pair.number));
   if (parts.size() != 2 || parts[0].kind != Kind::INT || parts[1].kind != Kind::INT) return 0;
   return parts[0].number ? parts[0].number : parts[1].number;
 }
@@ -52,10 +50,10 @@ std::int64_t Pickle::pool_of(const Value& pair) const {
 std::int64_t Pickle::stack_of(const Value& value) {
   Container& list = containers_[static_cast<std::size_t>(value.number)];
   if (list.shape == Shape::STACK) return list.row;
-  if (list.shape != Shape::PLAIN || list.items.empty() || list.is_no_stack) return -1;
+  if (list.shape != Shape::PLAIN || list.row < 0 || list.is_no_stack) return -1;
   std::vector<std::int64_t> rows;
   std::uint64_t hash = 1469598103934665603ULL;
-  for (const Value& item : list.items) {
+  for (const Value& item : items(list)) {
     if (item.kind != Kind::DICT || container(item.number).shape != Shape::FRAME) {
       list.is_no_stack = true;
       return -1;
@@ -76,9 +74,7 @@ std::int64_t Pickle::stack_of(const Value& value) {
     stack_starts.push_back(static_cast<std::int64_t>(stack_frames.size()));
     stack_ids_[hash].push_back(found);
   }
-  list.shape = Shape::STACK;
-  list.row = found;
-  list.items = {};
+  become(list, Shape::STACK, static_cast<std::size_t>(found));
   return found;
 }
 
