@@ -1,0 +1,82 @@
+"""What was there when recording began, made again: requests and frees that lead to the same segments and blocks.
+
+A segment is asked for whole and given back to the cache, then its blocks are asked for in order of their addresses,
+with something in every hole; at the end the holes are freed. Where a hole is so small that nothing can be put into
+it, the block before it is larger by that. Unmapped pages inside an expandable segment are not made again.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ullage._units import MIB
+from ullage.program import Op, StartSegment
+from ullage.settings import Settings
+
+_LARGEST_SMALL: Final = MIB  # up to here a request is served from the small pool
+_OWN_SEGMENT_FROM: Final = 10 * MIB  # from here on a request gets a segment of its own size
+_SMALLEST: Final = 512
+
+Row = tuple[int, int, int, int]
+"""(operation, key, bytes, stream)"""
+_Piece = tuple[int, int, int]
+"""(bytes, bytes asked for, key or -1: a hole)"""
+
+
+def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key: int) -> list[Row]:
+    """Return operations that lead from an empty allocator to the segments that were there.
+
+    Args:
+        start: the segments, with blocks of the program's keys.
+        settings: the run's.
+        first_key: from which on keys are free for what is put into holes.
+    """
+    rows: list[Row] = []
+    holes: list[Row] = []
+    key = first_key
+    for segment in start:
+        pieces = list(_pieces(segment))
+        size_bytes = sum(size for size, *_ in segment.blocks)
+        if _is_asked_for_whole(segment, pieces, size_bytes, settings):
+            rows.append((Op.ALLOCATE, key, size_bytes, segment.stream))
+            rows.append((Op.FREE, key, 0, segment.stream))
+            key += 1
+        for size, asked, owner in pieces:
+            fits = -(-max(asked, 1) // _SMALLEST) * _SMALLEST == size
+            number = owner
+            if owner < 0:
+                number, key = key, key + 1
+                holes.append((Op.FREE, number, 0, segment.stream))
+            rows.append((Op.ALLOCATE, number, asked if fits else size, segment.stream))
+    return rows + holes
+
+
+def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
+    """Whether the first block alone would get another segment."""
+    if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM:
+        return False
+    first = pieces[0][0]
+    return first >= _OWN_SEGMENT_FROM or size_bytes != settings.large_segment_bytes
+
+
+def _pieces(segment: StartSegment) -> Iterator[_Piece]:
+    """The blocks of a segment and what fills its holes, in order."""
+    smallest = _SMALLEST if segment.is_small else _LARGEST_SMALL + _SMALLEST
+    largest = _LARGEST_SMALL if segment.is_small else sum(size for size, *_ in segment.blocks)
+    held: _Piece | None = None
+    for size, asked, key in segment.blocks:
+        if key >= 0:
+            if held is not None:
+                yield held
+            held = (size, asked, key)
+        elif size < smallest and held is not None:
+            held = (held[0] + size, held[1], held[2])
+        else:
+            if held is not None:
+                yield held
+            held = None
+            while size > 0:
+                part = min(size, largest)
+                yield part, part, -1
+                size -= part
+    if held is not None:
+        yield held

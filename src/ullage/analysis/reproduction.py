@@ -1,0 +1,213 @@
+"""The same failure in as few requests as can be: a recorded run, shrunk under replay.
+
+What a script cannot do as the run did is done in another way, and the whole run has to fail in the same way before
+anything is left out: a block that other streams still used is freed when it came back, an earlier request that failed
+empties the cache, and what was there when recording began is made first.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ullage._errors import UsageError
+from ullage._units import text_of_bytes
+from ullage.allocator.replay import PLACEMENTS
+from ullage.analysis.beginning import beginning_of
+from ullage.analysis.cause import Cause, evidence_of
+from ullage.analysis.oracle import Oracle, as_a_script_sets_them
+from ullage.analysis.recording import Recording
+from ullage.analysis.shrink import Sketch, shrink
+from ullage.history import Action, History
+from ullage.program import Column, Op
+from ullage.rebuild import program_of
+from ullage.settings import Settings
+
+SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduction:
+    """A sketch that fails as a recorded run did, and the numbers at that moment; sizes in bytes."""
+
+    sketch: Sketch
+    settings: Settings
+    """As the script sets them; the limit is the script's own."""
+    cause: Cause
+    requested_bytes: int
+    needed_bytes: int
+    """What the request would have needed from the driver."""
+    room_bytes: int
+    free_bytes: int
+    cached_bytes: int
+    allocated_bytes: int
+    recorded_free_bytes: int
+    recorded_cached_bytes: int
+    allocations: int
+    """With the one that fails."""
+    recorded_allocations: int
+    """Up to and including the request that failed, and what was there when recording began."""
+    expandable_helps: bool
+    """Whether both the run and the script succeed with expandable segments."""
+    trials: int
+    finished: bool
+    """Whether the time sufficed: then no allocation can be left out."""
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        names = (
+            *("requested_bytes", "needed_bytes", "room_bytes", "free_bytes", "cached_bytes", "allocated_bytes"),
+            *("recorded_free_bytes", "recorded_cached_bytes"),
+            *("allocations", "recorded_allocations", "expandable_helps", "trials", "finished"),
+        )
+        return {
+            "schema": SCHEMA,
+            "cause": self.cause.value,
+            **{name: getattr(self, name) for name in names},
+            "notes": list(self.notes),
+        }
+
+
+def reproduce(
+    history: History,
+    *,
+    semantics: str = "2.11",
+    alloc_conf: str | None = None,
+    capacity_bytes: int | None = None,
+    seconds: float = 30.0,
+    keep_sizes: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Reproduction:
+    """Shrink a recorded run to what is needed for its last request to fail as it did.
+
+    Args:
+        history: of one device.
+        semantics: the allocator's version: "2.11" (and before) or "2.15".
+        alloc_conf: the settings in force, where the snapshot does not tell them.
+        capacity_bytes: what the allocator could reserve at most, where no request failed.
+        seconds: for shrinking; the best so far is returned after that.
+        keep_sizes: only leave allocations out; do not merge them nor round their sizes.
+        progress: called with a short text at every step.
+
+    Raises:
+        SettingsError: `alloc_conf` cannot be read.
+        UsageError: no request failed, or it does not fail in a script.
+    """
+    progress("rebuilding the run")
+    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    recording = Recording.of(history, rebuilt)
+    if recording.failing_op is None:
+        raise UsageError(_nothing_failed(recording, capacity_bytes))
+    sketch = sketch_of(recording)
+    oracle = Oracle.of(recording, sketch)
+    shrunk = shrink(sketch, oracle.fails, seconds=seconds, keep_sizes=keep_sizes, progress=progress)
+    seen, recorded = oracle.evidence(oracle.run(shrunk.sketch)), evidence_of(oracle.recording)
+    return Reproduction(
+        sketch=shrunk.sketch,
+        settings=as_a_script_sets_them(recording.rebuilt.settings),
+        cause=oracle.cause,
+        requested_bytes=seen["requested_bytes"],
+        needed_bytes=seen["needed_segment_bytes"],
+        room_bytes=oracle.room_bytes,
+        free_bytes=seen["free_bytes"],
+        cached_bytes=seen["cached_bytes"],
+        allocated_bytes=seen["allocated_bytes"],
+        recorded_free_bytes=recorded["free_bytes"],
+        recorded_cached_bytes=recorded["cached_bytes"],
+        allocations=shrunk.sketch.n_allocations,
+        recorded_allocations=_recorded_allocations(recording),
+        expandable_helps=oracle.expandable_helps,
+        trials=shrunk.trials,
+        finished=shrunk.finished,
+        notes=_notes(recording, oracle, None if shrunk.finished else seconds),
+    )
+
+
+def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> tuple[str, ...]:
+    notes = []
+    if not recording.rebuilt.is_whole:
+        segments = recording.program.start
+        blocks = sum(key >= 0 for segment in segments for *_, key in segment.blocks)
+        notes.append(
+            f"recording began in the middle: {blocks:,} blocks in {len(segments):,} segments were there; what is "
+            "needed of them is made first"
+        )
+    if recording.refused_bytes:
+        notes.append(
+            f"the driver refused with {text_of_bytes(recording.refused_bytes)} to spare; a limit stands for it"
+        )
+    if oracle.room_bytes != recording.rebuilt.room_bytes:
+        notes.append(
+            f"the limit is {text_of_bytes(oracle.room_bytes)}, while the run had "
+            f"{text_of_bytes(recording.rebuilt.room_bytes)}: PyTorch's own limit is not a card's end"
+        )
+    if len(oracle.placements) < len(PLACEMENTS):
+        notes.append(f"it depends on where the driver puts segments: {', '.join(oracle.placements)}")
+    if late_seconds is not None:
+        notes.append(f"the {late_seconds:g} seconds ran out; with more of them it may get smaller (--budget)")
+    return tuple(notes)
+
+
+def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
+    peak = text_of_bytes(recording.done.peak.reserved_bytes)
+    if capacity_bytes is None:
+        return (
+            f"no request fails in this recording (at most {peak} are reserved), so there is nothing to reproduce; "
+            "record until the error, or give --capacity below that to see what would fail on a smaller card"
+        )
+    there = sum(size for segment in recording.program.start for size, *_ in segment.blocks)
+    before = f", of which {text_of_bytes(there)} were there when recording began" if there else ""
+    return (
+        f"no request fails within --capacity {text_of_bytes(capacity_bytes)} (at most {peak} are reserved{before}); "
+        "expected a capacity in which one does"
+    )
+
+
+def _recorded_allocations(recording: Recording) -> int:
+    before = sum(key >= 0 for segment in recording.program.start for *_, key in segment.blocks)
+    return before + int(np.count_nonzero(recording.program.op == Op.ALLOCATE))
+
+
+# ---- the run as a script could do it
+
+
+def sketch_of(recording: Recording) -> Sketch:
+    """Return a run that fails as allocations, frees and empty_cache, from an empty allocator on.
+
+    A block that is still in use on another stream when the request fails stays allocated.
+    """
+    program, settings = recording.program, recording.rebuilt.settings
+    op, key = program.op.copy(), program.key.copy()
+    late = np.zeros(int(key.max()) + 1, bool)
+    late[key[op == Op.RECORD_STREAM]] = True
+    rows = (op <= Op.EMPTY_CACHE) & (op != Op.RECORD_STREAM) & ~((op == Op.FREE) & late[key])
+    _free_when_back(program.op, program.stream, op, key, rows)
+    failed = recording.history.action[recording.rebuilt.row_of_op[: len(op)]] == Action.OOM
+    op[failed & (op == Op.ALLOCATE) & (np.arange(len(op)) < len(op) - 1)] = Op.EMPTY_CACHE
+    beginning = beginning_of(program.start, settings, first_key=len(recording.rebuilt.row_of_key))
+    columns = np.array(beginning, np.int64).reshape(-1, 4)
+    first_key = max(len(recording.rebuilt.row_of_key), int(columns[:, 1].max(initial=0)) + 1)
+    emptied = np.flatnonzero(op == Op.EMPTY_CACHE)
+    key[emptied] = first_key + np.arange(len(emptied))
+    recorded = Sketch(op=op, key=key, size=np.where(op == Op.ALLOCATE, program.size, 0), stream=program.stream).of_rows(
+        rows
+    )
+    return Sketch(
+        op=np.concatenate((columns[:, 0], recorded.op)),
+        key=np.concatenate((columns[:, 1], recorded.key)),
+        size=np.concatenate((columns[:, 2], recorded.size)),
+        stream=np.concatenate((columns[:, 3], recorded.stream)),
+    )
+
+
+def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
+    """Put a free where a block came back that other streams still used."""
+    waiting: dict[int, int] = {}
+    for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
+        stream = int(streams[row])
+        if ops[row] == Op.RECORD_STREAM:
+            waiting[stream] = int(key[row])
+        elif stream in waiting:
+            op[row], key[row], rows[row] = Op.FREE, waiting.pop(stream), True

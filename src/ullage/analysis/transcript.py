@@ -1,0 +1,215 @@
+"""A reproduction written out: as a Python script that needs torch and nothing else, and as a report.
+
+Only numbers go into it, and words of ours: nothing that stands in a snapshot, such as a file's name, can get there.
+"""
+
+import textwrap
+from typing import Final
+
+import ullage
+from ullage._errors import UsageError
+from ullage._units import GIB, KIB, MIB, text_of_bytes
+from ullage.analysis.cause import Cause
+from ullage.analysis.reproduction import Reproduction
+from ullage.program import Op
+from ullage.report.report import Remarks, Report, Table, TableRow, Tone
+from ullage.settings import UNLIMITED, Settings
+
+_STREAMS: Final = 32  # that torch.cuda.Stream() gives before it gives the first again
+_SMALLEST_SLOT_MIB: Final = 1
+
+_WIDTH: Final = 118
+_EXPECTED: Final = (
+    '"reproduced: CUDA out of memory. Tried to allocate ..." and exit code 0; "not reproduced: ..." and exit code 1 '
+    "where the allocator finds a place; exit code 2 where it cannot be tried."
+)
+
+_SCRIPT: Final = """\
+{comment}
+import os
+import sys
+
+# What the run had set; an argument sets something else.
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1] if len(sys.argv) > 1 else "{settings}"
+
+import torch  # noqa: E402  the settings come first
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+ROOM = {room_size}  # bytes that the allocator can reserve
+NEEDED = {needed_size}  # bytes that the last request needs in one piece
+
+
+def stop(code, text):
+    print(text)
+    sys.exit(code)
+
+
+if not torch.cuda.is_available():
+    stop(2, "this script needs a CUDA card, and torch finds none")
+on_card = torch.cuda.mem_get_info()[0]
+if on_card < ROOM:
+    stop(2, f"this script needs {{ROOM:,}} bytes, and {{on_card:,}} are free on the card; use a larger or an idle one")
+torch.cuda.set_per_process_memory_fraction((ROOM + 0.5) / torch.cuda.get_device_properties(0).total_memory)
+{streams}
+is_last = False
+try:
+{body}
+    is_last = True
+    {last}
+except torch.cuda.OutOfMemoryError as error:
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    numbers = f"{{allocated:,}} bytes allocated, {{reserved - allocated:,}} cached, {{ROOM - reserved:,}} free"
+    if not is_last:
+        stop(1, f"not reproduced: an earlier request failed ({{numbers}}): {{error}}")
+{check}    stop(0, f"{{numbers}}\\nreproduced: {{error}}")
+stop(1, "not reproduced: every request succeeded")
+"""
+_CHECK: Final = """\
+    if ROOM - allocated < NEEDED:
+        stop(1, f"not reproduced: memory is full, not fragmented ({numbers}): {error}")
+"""
+
+
+def script_of(reproduction: Reproduction) -> str:
+    """Write a reproduction as a script.
+
+    Raises:
+        UsageError: it needs more streams than torch has.
+    """
+    body, last, streams = _body(reproduction)
+    return _SCRIPT.format(
+        comment=_comment(reproduction),
+        settings=text_of_settings(reproduction.settings),
+        room_size=_size(reproduction.room_bytes),
+        needed_size=_size(reproduction.needed_bytes),
+        streams="".join(f"s{number} = torch.cuda.Stream()\n" for number in range(1, streams + 1)),
+        body="\n".join(f"    {line}" for line in body) or "    pass",
+        last=last,
+        check=_CHECK if reproduction.cause is Cause.FRAGMENTED else "",
+    )
+
+
+def _comment(reproduction: Reproduction) -> str:
+    shrunk = "none can be left out" if reproduction.finished else "the time ran out before the smallest was found"
+    items = [
+        ("Shows", f"{statement_of(reproduction)} Only sizes and their order are left of the recording."),
+        ("Size", f"{counts_of(reproduction)}; {shrunk}."),
+        ("Needs", f"torch, and a CUDA card with {text_of_bytes(reproduction.room_bytes)} free: its limit for itself."),
+        ("Run", "python THIS_FILE"),
+        ("Expected", _EXPECTED),
+    ]
+    if reproduction.expandable_helps:
+        items.append(("Helps", "python THIS_FILE expandable_segments:True (not reproduced then, nor did the run fail)"))
+    items += [("Note", note) for note in reproduction.notes]
+    lines = [f"Made by ullage {ullage.__version__} (ullage repro) from a recording of PyTorch's allocator.", ""]
+    for label, text in items:
+        lines += textwrap.wrap(text, _WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10)
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
+def statement_of(reproduction: Reproduction) -> str:
+    """Say in one sentence what the script shows."""
+    free, cached = text_of_bytes(reproduction.free_bytes), text_of_bytes(reproduction.cached_bytes)
+    request, needed = text_of_bytes(reproduction.requested_bytes), text_of_bytes(reproduction.needed_bytes)
+    if reproduction.cause is Cause.FRAGMENTED:
+        return f"Memory is fragmented: {needed} are needed in one piece; {free} are free and {cached} cached."
+    name = reproduction.cause.value.replace("_", " ")
+    return f"The cause is {name}: {request} are asked for with {free} free and {cached} cached."
+
+
+def counts_of(reproduction: Reproduction) -> str:
+    """Say how much is left of the recording."""
+    return f"{reproduction.allocations:,} allocations, of {reproduction.recorded_allocations:,} in the recording"
+
+
+def describe(reproduction: Reproduction, *, source: str) -> Report:
+    """Arrange a reproduction into a report: the recording and the script side by side."""
+    pairs = (
+        ("asked for", reproduction.requested_bytes, reproduction.requested_bytes),
+        ("free on the card", reproduction.recorded_free_bytes, reproduction.free_bytes),
+        ("cached", reproduction.recorded_cached_bytes, reproduction.cached_bytes),
+    )
+    rows = [TableRow(cells=(name, text_of_bytes(run), text_of_bytes(script))) for name, run, script in pairs]
+    counts = (f"{reproduction.recorded_allocations:,}", f"{reproduction.allocations:,}")
+    rows.append(TableRow(cells=("allocations", *counts), tone=Tone.GOOD))
+    if reproduction.expandable_helps:
+        rows.append(TableRow(cells=("expandable_segments:True", "succeeds", "succeeds")))
+    notes = (f"{reproduction.trials:,} variants were replayed", *reproduction.notes)
+    return Report(
+        headline=reproduction.cause.value.replace("_", " ").upper(),
+        tone=Tone.BAD,
+        subject=source,
+        sentence=f"{counts_of(reproduction)}, fail in the same way. {statement_of(reproduction)}",
+        sections=(
+            Table(
+                title="When the last request fails", columns=("", "in the recording", "in the script"), rows=tuple(rows)
+            ),
+            Remarks(title="To know", items=notes),
+        ),
+    )
+
+
+def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
+    """The lines of every operation but the last, the last, and how many streams they need."""
+    sketch = reproduction.sketch
+    names: dict[int, str] = {}
+    streams: dict[int, int] = {}
+    lines = []
+    rows = zip(*(column.tolist() for column in (sketch.op, sketch.key, sketch.size, sketch.stream)), strict=True)
+    for op, key, size, stream in rows:
+        if op == Op.ALLOCATE:
+            names[key] = f"x{len(names) + 1}"
+            line = f'{names[key]} = torch.empty({_size(size)}, dtype=torch.uint8, device="cuda")'
+            if stream:
+                number = streams.setdefault(stream, len(streams) + 1)
+                line = f"with torch.cuda.stream(s{number}): {line}"
+            lines.append(line)
+        elif op == Op.FREE and key in names:
+            lines.append(f"del {names[key]}")
+        elif op == Op.EMPTY_CACHE:
+            lines.append("torch.cuda.empty_cache()")
+    if len(streams) > _STREAMS:
+        raise UsageError(
+            f"the failure needs {len(streams)} streams, and torch gives {_STREAMS} different ones at most; a script "
+            "cannot show it"
+        )
+    return lines[:-1], lines[-1], len(streams)
+
+
+def _size(n_bytes: int) -> str:
+    """Write bytes as Python: "36 * MIB" where it is a whole number of them."""
+    for unit_bytes, unit in ((GIB, "GIB"), (MIB, "MIB"), (KIB, "KIB")):
+        if n_bytes and n_bytes % unit_bytes == 0:
+            return f"{n_bytes // unit_bytes} * {unit}"
+    return f"{n_bytes:_}"
+
+
+def text_of_settings(settings: Settings) -> str:
+    """Write settings for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults, but no fraction."""
+    default = Settings(semantics=settings.semantics)
+    parts = []
+    if settings.expandable_segments:
+        parts.append("expandable_segments:True")
+    if settings.max_split_bytes != UNLIMITED:
+        parts.append(f"max_split_size_mb:{settings.max_split_bytes // MIB}")
+    if settings.large_segment_bytes != default.large_segment_bytes:
+        parts.append(f"large_segment_size_mb:{settings.large_segment_bytes // MIB}")
+    if settings.max_non_split_rounding_bytes != max(settings.large_segment_bytes, default.max_non_split_rounding_bytes):
+        parts.append(f"max_non_split_rounding_mb:{settings.max_non_split_rounding_bytes // MIB}")
+    if settings.garbage_collection_threshold:
+        parts.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold!r}")
+    divisions = settings.roundup_divisions
+    if any(divisions):
+        slots = ",".join(f"{_SMALLEST_SLOT_MIB << slot}:{value}" for slot, value in enumerate(divisions))
+        same = divisions[0] if len(set(divisions)) == 1 else f"[{slots}]"
+        parts.append(f"roundup_power2_divisions:{same}")
+    if settings.throw_on_cudamalloc_oom:
+        parts.append("throw_on_cudamalloc_oom:True")
+    if settings.reserve is not None:
+        kind, value = settings.reserve
+        parts.append(f"expandable_segments_reserve:{value!r}" if kind == "fraction" else _reserve_of(value))
+    return ",".join(parts)
+
+
+def _reserve_of(n_bytes: float) -> str:
+    return f"expandable_segments_reserve:{n_bytes / GIB!r}G"

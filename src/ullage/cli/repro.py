@@ -1,0 +1,77 @@
+"""`ullage repro`: the same failure as a script of a few lines."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ullage._errors import UsageError
+from ullage._output import check_output, write_whole
+from ullage.cli.history import (
+    AllocConfOption,
+    CapacityOption,
+    DeviceOption,
+    SnapshotFile,
+    TorchVersionOption,
+    history_of,
+)
+from ullage.cli.progress import with_progress
+from ullage.cli.show import show
+from ullage.cli.values import size_of
+from ullage.settings import semantics_of
+
+EPILOG: Final = (
+    "[bold]Examples[/]\n\n"
+    "ullage repro oom.pickle -o repro.py\n\n"
+    "python repro.py (on any card with the room; exit code 0: reproduced)\n\n"
+    "python repro.py expandable_segments:True (does it fail with that, too?)\n\n"
+    "ullage repro oom.pickle -o repro.py --keep-sizes (closer to the run: only leaves out)\n\n"
+    "ullage repro snapshot.pickle -o repro.py --capacity 10GiB (what would fail there?)\n\n"
+    "[bold]Exit code[/] 0 written, 2 wrong usage, a file that cannot be read, or nothing in it that fails."
+)
+
+
+def repro(
+    file: SnapshotFile,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The script to write.")],
+    device: DeviceOption = None,
+    capacity: CapacityOption = None,
+    alloc_conf: AllocConfOption = None,
+    torch_version: TorchVersionOption = "2.11",
+    budget: Annotated[float, typer.Option(help="Seconds for making it small.")] = 30.0,
+    keep_sizes: Annotated[
+        bool, typer.Option("--keep-sizes", help="Only leave allocations out; neither merge them nor round sizes.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+) -> None:
+    """Write a script of a few lines that runs out of memory as a recorded run did.
+
+    It has torch.empty and del in it and nothing of your code, your names or your paths: for a bug report, or to try
+    settings on. Every allocation that is left out was tried on a model of PyTorch's allocator that is equal to it byte
+    for byte; the same failure at the same request is what has to stay.
+    """
+    # Here, because numpy is not for those who ask another command.
+    from ullage.analysis.reproduction import reproduce
+    from ullage.analysis.transcript import describe, script_of
+
+    check_output("--output", output, inputs=(file,))
+    if not 0 < budget < float("inf"):
+        raise UsageError(f"--budget {budget:g} is no time; expected seconds above 0")
+    history = history_of(file, device)
+    reproduction = with_progress(
+        lambda tell: reproduce(
+            history,
+            semantics=semantics_of(torch_version),
+            alloc_conf=alloc_conf,
+            capacity_bytes=size_of(capacity, "--capacity"),
+            seconds=budget,
+            keep_sizes=keep_sizes,
+            progress=tell,
+        )
+    )
+    script = script_of(reproduction)
+    answer = reproduction.to_json() | {"output": str(output)} if as_json else None
+    show(describe(reproduction, source=str(file)), answer, page=None)
+    write_whole(output, script.encode())
+    sys.stderr.write(f"ullage: wrote {output}\n")
