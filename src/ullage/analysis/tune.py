@@ -146,23 +146,11 @@ def tune(
 def _rebuilt(
     history: History, *, semantics: str, alloc_conf: str | None, capacity_bytes: int | None
 ) -> tuple[Rebuilt, int]:
-    """The run's program and the room for it.
-
-    A capacity that holds what was recorded also tells whether segments were given back for want of room. A smaller one
-    is another card: the recording did not happen there.
-    """
-    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf)
-    if capacity_bytes is None:
-        failed = bool((history.action == Action.OOM).any())
-        # A request that was refused with memory free met a limit: that is the room.
-        rebuilt = Recording.of(history, rebuilt).rebuilt if failed else rebuilt
-        return rebuilt, rebuilt.room_bytes
-    gave_back = bool((rebuilt.program.op == Op.EMPTY_CACHE).any())
-    if gave_back and rebuilt.room_bytes == UNBOUNDED_BYTES:
-        reserved = Run.of(history, rebuilt).attempt("", rebuilt.settings, UNBOUNDED_BYTES).peak_reserved_bytes
-        if reserved <= capacity_bytes:
-            rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
-    return rebuilt, capacity_bytes
+    """The run's program and the room for it."""
+    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    if rebuilt.room_is_told:  # a request that was refused with memory free met a limit: that is the room
+        rebuilt = Recording.of(history, rebuilt).rebuilt
+    return rebuilt, rebuilt.room_bytes
 
 
 def _present_text(history: History, rebuilt: Rebuilt, alloc_conf: str | None) -> str:

@@ -105,13 +105,15 @@ def program_of(
     reserved = _reserved_over_time(
         history, sum(sum(size for size, *_ in segment.blocks) for segment in before.segments)
     )
-    room = capacity_bytes or _room_of(history, reserved)
-    if room is None:
-        room = UNBOUNDED_BYTES
+    told = _room_of(history, reserved)
+    room = capacity_bytes or told or UNBOUNDED_BYTES
+    if room == UNBOUNDED_BYTES:
         notes.append("the capacity is not known: no request failed, and none was given (--capacity)")
     elif capacity_bytes is None:
         notes.append(f"the allocator could reserve {text_of_bytes(room)}: told by a request that failed")
-    written = write_operations(history, lives, before, reserved, room)
+    # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
+    held = capacity_bytes if capacity_bytes and capacity_bytes >= reserved.max(initial=0) else UNBOUNDED_BYTES
+    written = write_operations(history, lives, before, reserved, told or held)
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     none = np.full(len(before.requested), -1, np.int64)
     return Rebuilt(

@@ -78,7 +78,7 @@ def _table(table: Table) -> RenderableType:
     grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     has_bars = any(row.share is not None for row in table.rows)
     for number, column in enumerate(table.columns):
-        numeric = all(row.cells[number][:1] in "0123456789+>" for row in table.rows)
+        numeric = all(row.cells[number][:1] in "0123456789+->" for row in table.rows)
         longest = max((len(row.cells[number]) for row in table.rows), default=0)
         grid.add_column(column, justify="right" if numeric else "left", no_wrap=longest <= _UNWRAPPED, overflow="fold")
     if has_bars:
