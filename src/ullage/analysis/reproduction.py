@@ -127,6 +127,9 @@ def reproduce(
 
 def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> tuple[str, ...]:
     notes = []
+    failures = int(np.count_nonzero(recording.history.action == Action.OOM))
+    if failures > 1:
+        notes.append(f"{failures} requests failed in the run; this is about the last one")
     if not recording.rebuilt.is_whole:
         segments = recording.program.start
         blocks = sum(key >= 0 for segment in segments for *_, key in segment.blocks)
@@ -135,9 +138,8 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
             "needed of them is made first"
         )
     if recording.refused_bytes:
-        notes.append(
-            f"the driver refused with {text_of_bytes(recording.refused_bytes)} to spare; a limit stands for it"
-        )
+        spare = text_of_bytes(recording.refused_bytes)
+        notes.append(f"the driver refused with {spare} to spare; the script's own limit stands for that")
     if oracle.room_bytes != recording.rebuilt.room_bytes:
         notes.append(
             f"the limit is {text_of_bytes(oracle.room_bytes)}, while the run had "
@@ -151,6 +153,11 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
 
 
 def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
+    if not len(recording.history):
+        return (
+            "there is no trace in this file, only what was there when it was written, so there is nothing to "
+            "reproduce; call torch.cuda.memory._record_memory_history() first"
+        )
     peak = text_of_bytes(recording.done.peak.reserved_bytes)
     if capacity_bytes is None:
         return (

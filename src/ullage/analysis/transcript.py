@@ -53,8 +53,7 @@ torch.cuda.set_per_process_memory_fraction((ROOM + 0.5) / torch.cuda.get_device_
 {streams}
 is_last = False
 try:
-{body}
-    is_last = True
+{body}    is_last = True
     {last}
 except torch.cuda.OutOfMemoryError as error:
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -83,7 +82,7 @@ def script_of(reproduction: Reproduction) -> str:
         room_size=_size(reproduction.room_bytes),
         needed_size=_size(reproduction.needed_bytes),
         streams="".join(f"s{number} = torch.cuda.Stream()\n" for number in range(1, streams + 1)),
-        body="\n".join(f"    {line}" for line in body) or "    pass",
+        body="".join(f"    {line}\n" for line in body),
         last=last,
         check=_CHECK if reproduction.cause is Cause.FRAGMENTED else "",
     )
@@ -119,7 +118,8 @@ def statement_of(reproduction: Reproduction) -> str:
 
 def counts_of(reproduction: Reproduction) -> str:
     """Say how much is left of the recording."""
-    return f"{reproduction.allocations:,} allocations, of {reproduction.recorded_allocations:,} in the recording"
+    plural = "s" if reproduction.allocations > 1 else ""
+    return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 
 
 def describe(reproduction: Reproduction, *, source: str) -> Report:
@@ -134,12 +134,13 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
     rows.append(TableRow(cells=("allocations", *counts), tone=Tone.GOOD))
     if reproduction.expandable_helps:
         rows.append(TableRow(cells=("expandable_segments:True", "succeeds", "succeeds")))
+    fail = "fail" if reproduction.allocations > 1 else "fails"
     notes = (f"{reproduction.trials:,} variants were replayed", *reproduction.notes)
     return Report(
         headline=reproduction.cause.value.replace("_", " ").upper(),
         tone=Tone.BAD,
         subject=source,
-        sentence=f"{counts_of(reproduction)}, fail in the same way. {statement_of(reproduction)}",
+        sentence=f"{counts_of(reproduction)}, {fail} in the same way. {statement_of(reproduction)}",
         sections=(
             Table(
                 title="When the last request fails", columns=("", "in the recording", "in the script"), rows=tuple(rows)
