@@ -5,33 +5,45 @@ from typing import Annotated, Final
 
 import typer
 
+from ullage._errors import UsageError
 from ullage._output import check_output
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
     DeviceOption,
-    SnapshotFile,
     TorchVersionOption,
     history_of,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
+from ullage.cli.text import STANDARD_INPUT, is_text, pieces_of
 from ullage.cli.values import size_of
 from ullage.settings import semantics_of
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
     "ullage explain oom.pickle\n\n"
+    "ullage explain train.log.gz (a log of any length, or an error's text)\n\n"
+    "python train.py 2>&1 | ullage explain -\n\n"
     "ullage explain snapshot.pickle.gz --html page.html\n\n"
     "ullage explain snapshot.pickle --capacity 10GiB (would this run fit there?)\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
     "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught.\n\n"
-    "[bold]Exit code[/] 0 explained, 2 wrong usage or a file that cannot be read."
+    "[bold]Exit code[/] 0 explained, 2 wrong usage, a file that cannot be read, or a text that has no such error."
 )
 
 
+RunFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|-",
+        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip too. -: standard input.",
+    ),
+]
+
+
 def explain(
-    file: SnapshotFile,
+    file: RunFile,
     device: DeviceOption = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
@@ -39,10 +51,10 @@ def explain(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
-    """Say why a recorded run ran out of memory, who held it, and which change is proved to let it through.
+    """Say why a run ran out of memory, who held it, and which change is proved to let it through.
 
-    Nothing of the file is run, and neither torch nor a GPU is needed: the run is replayed on a model of PyTorch's
-    allocator that is equal to it byte for byte.
+    Nothing of the file is run, and neither torch nor a GPU is needed. A snapshot is replayed on a model of PyTorch's
+    allocator that is equal to it byte for byte; a log or an error's text is read as far as its figures go.
     """
     # Here, because numpy is not for those who ask another command.
     from ullage.analysis.describe import describe
@@ -50,6 +62,9 @@ def explain(
 
     if html is not None:
         check_output("--html", html, inputs=(file,))
+    if is_text(file):
+        _explain_text(file, {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}, html, as_json)
+        return
     history = history_of(file, device)
     explanation = with_progress(
         lambda tell: run_explain(
@@ -63,3 +78,17 @@ def explain(
         )
     )
     show(describe(explanation), explanation.to_json() if as_json else None, page=html)
+
+
+def _explain_text(file: Path, options: dict[str, object], html: Path | None, as_json: bool) -> None:
+    """Explain a log or an error's text."""
+    from ullage.analysis.describe_text import describe_text
+    from ullage.analysis.explain_text import explain_messages
+    from ullage.log import scan
+
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"{given[0]} is for a snapshot, which can be replayed; {file} is text: leave it out")
+    source = "standard input" if file == STANDARD_INPUT else str(file)
+    told = with_progress(lambda tell: explain_messages(scan(pieces_of(file, tell)), source=source))
+    show(describe_text(told), told.explanation.to_json() if as_json else None, page=html)

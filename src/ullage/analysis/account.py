@@ -1,0 +1,87 @@
+"""What a text says of a card's memory, as numbers that add up to the card. It does not know why a request failed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ullage._units import GIB, MIB
+from ullage.message import Message, Process
+
+_ROUNDING_BYTES: Final = 64 * MIB
+"""PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly different moments."""
+CONTEXT_BYTES: Final = 2 * GIB
+"""A context with the libraries' workspaces and NCCL's buffers takes no more than about this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The parts of a card in bytes: allocated + cached + outside + others + unnamed + free = total."""
+
+    total_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    cached_bytes: int
+    outside_bytes: int
+    """This process's, and not PyTorch's: the context and libraries."""
+    others_bytes: int
+    """Other processes'."""
+    unnamed_bytes: int
+    """Used, and the text does not say by whom: the context, other libraries, other processes."""
+    own_number: int | None = None
+    """The number by which the driver names this very process, where it runs in a container."""
+    spilt_bytes: int = 0
+    """What PyTorch holds beyond what is used of the card: in the machine's memory (Windows, WSL)."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """PyTorch's."""
+        return self.allocated_bytes + self.cached_bytes
+
+
+def account_of(message: Message) -> Account | None:
+    """Return the account of a message; None where it tells not what the card has, what is free and what PyTorch has."""
+    total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
+    if total is None or free is None or allocated is None:
+        return None
+    cached = message.unallocated_bytes or 0
+    rest = total - free - allocated - cached
+    own = _own(message, allocated + cached, total - free)
+    spilt = -rest if rest < -_ROUNDING_BYTES else 0
+    listed = sum(process.used_bytes for process in message.other_processes if process is not own)
+    process = message.process_bytes if own is None else own.used_bytes
+    rest = max(0, rest)
+    if process is not None and process + _ROUNDING_BYTES >= allocated + cached:
+        outside = min(rest, max(0, process - allocated - cached))
+        others = rest - outside
+        # A few bytes of rounding are nobody's process.
+        if not listed and others <= _ROUNDING_BYTES:
+            outside, others = rest, 0
+        unnamed = 0
+    else:
+        outside, others = 0, min(rest, listed)
+        unnamed = rest - others
+    return Account(
+        total_bytes=total,
+        free_bytes=free,
+        allocated_bytes=allocated,
+        cached_bytes=cached,
+        outside_bytes=outside,
+        others_bytes=others,
+        unnamed_bytes=unnamed,
+        own_number=own.number if own is not None else None,
+        spilt_bytes=spilt,
+    )
+
+
+def _own(message: Message, reserved_bytes: int, used_bytes: int) -> Process | None:
+    """Find this process among the others: in a container the driver knows it by a number that PyTorch does not.
+
+    It is the one without which too little is used to hold what PyTorch has, or the one that has just a context more.
+    """
+    if message.process_bytes is not None or not reserved_bytes:
+        return None
+    large = [process for process in message.other_processes if process.used_bytes + _ROUNDING_BYTES >= reserved_bytes]
+    needed = [process for process in large if used_bytes - process.used_bytes + _ROUNDING_BYTES < reserved_bytes]
+    if len(needed) == 1:
+        return needed[0]
+    fitting = [process for process in large if process.used_bytes - reserved_bytes <= CONTEXT_BYTES]
+    return min(fitting, key=lambda process: process.used_bytes, default=None)

@@ -1,0 +1,44 @@
+"""What is to be said of a text: the one cause, a sentence, and what would help."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ullage._units import text_of_bytes
+from ullage.analysis.cause import Cause
+from ullage.analysis.remedy import Remedy
+
+_SETTINGS: Final = ("expandable_segments:", "expandable_segments_reserve:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The cause, the first sentence, estimates of what would help, and what else to know."""
+
+    cause: Cause
+    sentence: str
+    remedies: tuple[Remedy, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def estimate(name: str, arithmetic: str) -> Remedy:
+    """Make a remedy that nothing proves: a setting or something to do, and the arithmetic behind it."""
+    is_setting = name.startswith(_SETTINGS)
+    return Remedy(
+        setting=name if is_setting else None,
+        action=None if is_setting else name,
+        proved=False,
+        fits=None,
+        peak_reserved_bytes=None,
+        driver_calls=None,
+        more_calls=None,
+        remark=arithmetic,
+    )
+
+
+def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
+    """By how much less the run would have to hold, where so much was missing."""
+    share = -(-100 * missing_bytes // (allocated_bytes + missing_bytes))
+    return estimate(
+        f"hold {share} % less at the peak: a smaller batch, or checkpointing",
+        f"{text_of_bytes(missing_bytes)} are missing beside {text_of_bytes(allocated_bytes)} allocated",
+    )

@@ -1,0 +1,138 @@
+"""A log of any length, searched for messages: which line, which rank, and which line of the user's the traceback names.
+
+It reads text in pieces and keeps the last of them only. It knows no file: the caller opens and decodes.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ullage.message import WINDOW, Hit, Message, hits_of
+from ullage.place import is_library, short_place
+
+_BEHIND: Final = 1 << 16
+"""Characters before a message in which its traceback is looked for."""
+_AHEAD: Final = 2 * WINDOW
+_PIECE: Final = 1 << 20
+_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
+_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
+_LONGEST: Final = 2000  # characters of a row: a longer one is none of a traceback
+
+_FRAME: Final = re.compile(r'\bFile "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>\S{1,200}))?')
+_NOTEBOOK: Final = re.compile(
+    r"\b(?:File (?P<file>\S{1,400}?):(?P<line>\d{1,7}), in |(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})\b)"
+)
+_ARROW: Final = re.compile(r"-{1,12}> ?\d{1,7} ?(.*)")  # IPython's way to show which row it is
+_BORDERS: Final = (
+    "Traceback (most recent call last)",
+    "During handling of the above exception",
+    "was the direct cause of the following exception",
+)
+_MARK: Final = re.compile(
+    r"\s{0,8}(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
+    r"|\((?P<worker>\w[^()\n]{0,60}\bpid=\d{1,9})[^()\n]{0,60}\)"  # Ray, vLLM
+    r"|(?P<task>\d{1,5}): )"  # srun -l
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A message and where it stood."""
+
+    message: Message
+    row: int
+    """Of the text, from 1."""
+    rank: str | None = None
+    """As the log marks its lines: "rank3", "RayTrainWorker pid=812"; None where it does not."""
+    place: str | None = None
+    """The innermost line of the user's own, with the last two parts of its path."""
+    statement: str | None = None
+    """What that line says."""
+
+
+def find_messages(text: str) -> list[Found]:
+    """Find every message in a text, in order."""
+    return list(scan(text[at : at + _PIECE] for at in range(0, len(text), _PIECE)))
+
+
+def scan(pieces: Iterable[str]) -> Iterator[Found]:
+    """Find every message in a text that comes in pieces; they may end anywhere."""
+    kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
+    last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
+    for piece, is_last in _with_last(pieces):
+        kept += piece
+        until = len(kept) if is_last else len(kept) - _AHEAD
+        if until <= done:
+            continue
+        at, row = 0, rows
+        for hit in hits_of(kept, done):
+            if hit.start >= until:
+                break
+            row += kept.count("\n", at, hit.start)
+            at, done = hit.start, hit.end
+            yield _found(kept, hit, row + 1, last)
+        done = max(done, until)
+        cut = max(0, min(done, len(kept)) - _BEHIND)
+        rows += kept.count("\n", 0, cut)
+        kept, done = kept[cut:], done - cut
+        last = {rank: end - cut for rank, end in last.items() if end > cut}
+
+
+def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    for piece in pieces:
+        yield piece, False
+    yield "", True
+
+
+def _found(text: str, hit: Hit, row: int, last: dict[str | None, int]) -> Found:
+    begin = text.rfind("\n", max(0, hit.start - _LONGEST), hit.start) + 1
+    mark = _MARK.match(text, begin, hit.start) if begin or hit.start <= _LONGEST else None
+    rank = _rank(mark)
+    floor = max(last.get(rank, 0), hit.start - _BEHIND, 0)
+    place, statement = _place(text, floor, begin, rank) if begin else (None, None)
+    last[rank] = hit.end
+    return Found(message=hit.message, row=row, rank=rank, place=place, statement=statement)
+
+
+def _rank(mark: re.Match[str] | None) -> str | None:
+    return (mark["rank"] or mark["worker"] or f"task {mark['task']}") if mark is not None else None
+
+
+def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
+    """Walk up the traceback above the row at `begin`: the first frame of the user's own is the innermost."""
+    below, is_pointed_at, apart, end = "", False, 0, begin - 1
+    for _ in range(_ROWS):
+        at = text.rfind("\n", max(floor, end - _LONGEST), end) + 1
+        if apart > _APART or (at <= floor and (end - floor > _LONGEST or floor > 0)):
+            break
+        row = text[at:end]
+        mark = _MARK.match(row)
+        if _rank(mark) == rank:
+            if any(words in row for words in _BORDERS):
+                break
+            frame = _frame(row)
+            if frame is not None and not is_library(frame[0]):
+                return (short_place(*frame) if frame[1] else frame[0]), below.strip() or None
+            arrow = _ARROW.match(row)
+            words = arrow[1] if arrow else row[mark.end() :] if mark is not None else row
+            if frame is not None:
+                below, apart, is_pointed_at = "", 0, False
+            elif arrow or (words.strip(" ^~|") and not is_pointed_at):
+                below, is_pointed_at = words, arrow is not None
+            apart += 1
+        if at == 0:
+            break
+        end = at - 1
+    return None, None
+
+
+def _frame(row: str) -> tuple[str, int] | None:
+    if "File " not in row and "Cell In" not in row:
+        return None
+    match = _FRAME.search(row)
+    if match is None:
+        match = _NOTEBOOK.search(row)
+        if match is not None and match["cell"]:
+            return f"{match['cell']}, line {match['row']}", 0
+    return (match["file"], int(match["line"])) if match is not None else None

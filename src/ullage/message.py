@@ -1,0 +1,233 @@
+"""A text that says that memory ran out, read into numbers.
+
+It reads and does not judge: why memory ran out is `ullage.analysis.explain_text`'s to say, and where in a log the text
+stood is `ullage.log`'s.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ullage._units import TIB, parse_bytes
+from ullage.wording import BY_FIND, DEVICE, PROCESS, SIZES, Kind, Words
+
+WINDOW: Final = 4096
+"""No message is longer than this many characters."""
+_EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
+_WORD: Final = re.compile(r"[ _]")
+_NONSENSE_BYTES: Final = 1 << 60
+"""No limit, and a driver that does not tell (WSL, Windows), read as 2^64 bytes."""
+_BOGUS_BYTES: Final = 16 * TIB
+_GAP: Final = 240
+"""Between two figures of one message; more of a line is somebody else's."""
+_QUOTED: Final = 600
+_LINE: Final = 160
+_SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
+_EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
+_EDGE: Final = re.compile(r"\s*\n(?:\[\w{1,12}\]:?|[\s>|])*|\s+")
+"""The end of a line with the mark of a rank or of a quotation that begins the next, or any other space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Another process on the card, by the driver's number for it."""
+
+    number: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What one text says; None is what it does not say. PyTorch rounds its sizes to a hundredth of their unit."""
+
+    kind: Kind
+    wording: str
+    """Which text it is: "of_which_free", "reserved_in_total", "cached", "async", "alloc_failed", ..."""
+    text: str
+    """The text itself on one line, at most 600 characters."""
+    is_certain: bool
+    """Whether the text says that memory was missing; else it only often means that."""
+    backend: str | None = None
+    """Who says it: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
+    requested_bytes: int | None = None
+    device: int | None = None
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    process_bytes: int | None = None
+    """This process's, with what is not PyTorch's."""
+    other_processes: tuple[Process, ...] = ()
+    allowed_bytes: int | None = None
+    """What the allocator may hold at most; None where there is no limit."""
+    allocated_bytes: int | None = None
+    private_pools_bytes: int | None = None
+    """Of CUDA graphs and memory pools; part of `allocated_bytes`, as PyTorch counts."""
+    unallocated_bytes: int | None = None
+    """Reserved by PyTorch and not allocated."""
+    reserved_bytes: int | None = None
+    """What PyTorch's allocator held."""
+    other_allocations_bytes: int | None = None
+    """On Apple's chips: what is not PyTorch's."""
+    reserve_bytes: int | None = None
+    """The length of an expandable segment, where the request was longer."""
+    is_expandable: bool = False
+    """Whether the text says that expandable segments were on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message and the characters that it takes."""
+
+    start: int
+    end: int
+    message: Message
+
+
+def read_message(text: str) -> Message | None:
+    """Read the first message of a text such as `str(exception)`; None if the text says nothing of memory.
+
+    Only its first 64 KiB are looked at, which no error of PyTorch's reaches.
+    """
+    return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
+
+
+def hits_of(text: str, begin: int = 0) -> Iterator[Hit]:
+    """Find every message that begins at `begin` or later, in order; no character belongs to two."""
+    found = sorted(
+        (place for place in _found(text, begin) if place.start >= begin), key=lambda place: (place.start, -place.end)
+    )
+    heads = [place.start for place in found if place.words.has_sizes]
+    taken, head = 0, 0
+    for at, place in enumerate(found):
+        following = found[at + 1].start if at + 1 < len(found) else len(text) + 1
+        # Where the name of the exception stands before words that are known, these are the message.
+        if place.start < taken or (place.words.wording == "unknown" and following <= place.end):
+            continue
+        while head < len(heads) and heads[head] < place.end:
+            head += 1
+        stop = min(place.start + WINDOW, heads[head] if head < len(heads) else len(text))
+        hit = _hit(text, place, max(stop, place.end))
+        taken = hit.end
+        yield hit
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where words were found."""
+
+    start: int
+    end: int
+    words: Words
+    match: re.Match[str]
+    backend: str | None
+
+
+def _found(text: str, begin: int) -> Iterator[_Place]:
+    for find, table in BY_FIND.items():
+        at = text.find(find, begin)
+        while at >= 0:
+            for words in table:
+                place = _place(text, at, words)
+                if place is not None:
+                    yield place
+                    break
+            at = text.find(find, at + len(find))
+
+
+def _place(text: str, at: int, words: Words) -> _Place | None:
+    if not text.endswith(words.before, 0, at):
+        return None
+    before = next(before for before in words.before if text.endswith(before, 0, at))
+    start = at - len(before)
+    if words.at_start and start and text[start - 1] not in "\r\n" and not text.endswith(_EXCEPTIONS, 0, start):
+        return None
+    match = words.after.match(text, at)
+    if match is None:
+        return None
+    said_by = "" if words.kind is Kind.KILLED else _WORD.split(before)[0].upper()
+    return _Place(start, match.end(), words, match, words.backend or said_by or None)
+
+
+def _hit(text: str, place: _Place, stop: int) -> Hit:
+    """Read the message at a place; what follows it may be its own until `stop`."""
+    words, named = place.words, place.match.groupdict()
+    values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
+    if "size" in values:
+        values["requested_bytes"] = values.pop("size")
+    kind, wording, end = words.kind, words.wording, place.end
+    line = text.find("\n", end, place.start + _LINE)
+    said = _EDGE.sub(" ", text[place.start : line if line >= 0 else place.start + _LINE])
+    if words.has_sizes:
+        window = _EDGE.sub(" ", text[place.start : stop])
+        length = _read_sizes(window, values)
+        rest = _SENTENCE.match(window, length)
+        said = window[: rest.end() if rest else length] if length else said
+        # Where several spaces became one, the end is too early by some; what is known by then is enough.
+        end = max(end, min(stop, place.start + length))
+        if wording == "allocator":
+            kind, wording = _which(window, values)
+    return Hit(
+        place.start,
+        end,
+        Message(
+            kind=kind,
+            wording=wording,
+            text=said[:_QUOTED].strip(),
+            is_certain=words.is_certain,
+            backend=place.backend,
+            **values,
+        ),
+    )
+
+
+def _read_sizes(window: str, values: dict[str, Any]) -> int:
+    """Read the sizes that follow the words into fields of a message; return where they end."""
+    found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
+    found += [(match, "") for match in PROCESS.finditer(window)]
+    others = []
+    end = 0
+    for match, name in sorted(found, key=lambda entry: entry[0].start()):
+        if match.start() > end + _GAP:
+            break
+        end = max(end, match.end())
+        size = _bytes_of(match[match.lastindex or 0])
+        if not name:
+            others.append(Process(int(match[1]), size))
+        elif name not in ("process_bytes", "allowed_bytes") or size < _NONSENSE_BYTES:
+            values[name] = size
+    if "allocated_bytes" in values:
+        allocated = values["allocated_bytes"]
+        if "unallocated_bytes" in values:
+            values["reserved_bytes"] = allocated + values["unallocated_bytes"]
+        elif "reserved_bytes" in values:
+            values["unallocated_bytes"] = max(0, values["reserved_bytes"] - allocated)
+    if device := DEVICE.search(window, 0, max(end, _LINE)):
+        values["device"] = int(device[1])
+    values["other_processes"] = tuple(others)
+    values["is_expandable"] = _EXPANDABLE_IS_ON in window or "reserve_bytes" in values
+    return end
+
+
+def _which(window: str, values: dict[str, Any]) -> tuple[Kind, str]:
+    """Tell the texts of PyTorch's allocator apart."""
+    if "more than 1EB memory" in window[:120]:
+        return Kind.BOGUS_SIZE, "more_than_1eb"
+    if "preemptively rejected" in window[:120]:
+        return Kind.LIMIT, "preempted"
+    kind = Kind.BOGUS_SIZE if values.get("requested_bytes", 0) > _BOGUS_BYTES else Kind.ALLOCATOR
+    if "reserve_bytes" in values:
+        return Kind.ADDRESS_SPACE, "beyond_the_reserve"
+    if "custom allocator backing this MemPool" in window:
+        return kind, "custom_pool"
+    if "reserved in total" in window:
+        return kind, "reserved_in_total"
+    if "reserved by PyTorch" not in window and "unallocated_bytes" in values:
+        return kind, "cached"
+    return kind, "of_which_free" if "total_bytes" in values else "bare"
+
+
+def _bytes_of(text: str) -> int:
+    """Read "8.00 GiB" or "0 bytes"."""
+    number, unit = text[: -len(text.lstrip("0123456789."))], text.lstrip("0123456789. ")
+    whole, _, fraction = number.partition(".")
+    return parse_bytes(f"{whole[:20]}.{fraction.replace('.', '')[:20]} {'B' if unit == 'bytes' else unit}")

@@ -1,0 +1,253 @@
+"""The words with which PyTorch, its libraries and the system say that memory ran out.
+
+Every wording of torch 2.0 to 2.15 and the two before them, and the errors behind which the same thing hides. A table,
+and nothing else: `ullage.message` reads texts with it.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Kind(StrEnum):
+    """What a text says."""
+
+    ALLOCATOR = "allocator"
+    """PyTorch's allocator of a card could not get what was asked for."""
+    LIMIT = "limit"
+    """Refused by a limit before the driver was asked."""
+    ADDRESS_SPACE = "address_space"
+    """Addresses ran out, or a range of them was too short; not memory."""
+    BOGUS_SIZE = "bogus_size"
+    """More was asked for than any card has."""
+    DRIVER = "driver"
+    """CUDA itself, outside of PyTorch's allocator; no number is told."""
+    LIBRARY = "library"
+    """An error of a library behind which memory is often missing."""
+    HOST = "host"
+    """The machine's memory, not the card's."""
+    KILLED = "killed"
+    """The process was killed; by the kernel where the words are certain."""
+    ON_CHIP = "on_chip"
+    """Shared memory of a kernel's block; a card's memory has nothing to do with it."""
+    WARNING = "warning"
+    """The allocator gives its cache back and asks again; no request has failed yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What to look for with a plain search, which is quick, and what has to stand before and after it."""
+
+    find: str
+    before: tuple[str, ...]
+    """One of these stands right before; its first word is who says it."""
+    after: re.Pattern[str]
+    """Matched at `find`, with it; groups: `size`, what was asked for in bytes; `device`."""
+    at_start: bool
+    """The words begin a line, or follow the name of an exception."""
+    kind: Kind
+    wording: str
+    is_certain: bool
+    """Whether they say that memory was missing, or only often mean it."""
+    backend: str | None
+    has_sizes: bool
+    """Whether sizes follow, in words of `SIZES`."""
+
+
+def _words(
+    kind: Kind,
+    wording: str,
+    find: str,
+    after: str = "",
+    *,
+    before: tuple[str, ...] = ("",),
+    backend: str | None = None,
+    at_start: bool = False,
+    likely: bool = False,
+    has_sizes: bool = False,
+) -> Words:
+    return Words(
+        find=find,
+        before=before,
+        after=re.compile(re.escape(find) + after, re.ASCII),
+        at_start=at_start,
+        kind=kind,
+        wording=wording,
+        is_certain=not likely,
+        backend=backend,
+        has_sizes=has_sizes,
+    )
+
+
+_CARDS: Final = ("CUDA ", "HIP ", "XPU ", "NPU ", "MUSA ")
+_LIBRARIES: Final = ("CUBLAS", "CUDNN", "CUSOLVER", "CUSPARSE", "CURAND", "HIPBLAS", "HIPSPARSE")
+_STATUS: Final = tuple(f"{name}_STATUS" for name in _LIBRARIES)
+_EXITS: Final = (
+    "exit",
+    "Exit",
+    "exited with",
+    "Exited with",
+    "exit_",
+    "exit ",
+    "Exit ",
+    "exited with ",
+    "exited with exit ",
+)
+_END: Final = r"(?=\s*(?:\n|\Z))"
+_SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
+
+TABLE: Final = (
+    # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
+    _words(
+        Kind.ALLOCATOR,
+        "allocator",
+        "out of memory",
+        r"\.\s{1,40}(?=Tried to|Allocation was)",
+        before=_CARDS,
+        has_sizes=True,
+    ),
+    _words(
+        Kind.ALLOCATOR,
+        "allocator",
+        "out of memory",
+        r"(?=\s*(?:[.(:!]|\n|\Z))",
+        before=_CARDS,
+        at_start=True,
+        has_sizes=True,
+    ),
+    _words(
+        Kind.ALLOCATOR,
+        "async",
+        "Allocation on device",
+        r" {1,2}(?P<device>\d{1,4})? ?would exceed allowed memory\b(?:\. \(out of memory\))?",
+        backend="CUDA",
+        has_sizes=True,
+    ),
+    _words(Kind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    _words(Kind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
+    _words(
+        Kind.ADDRESS_SPACE,
+        "address_space",
+        "[ExpandableSegmentVA]",
+        r" Failed to reserve (?P<size>\d{1,20})?",
+        backend="CUDA",
+        has_sizes=True,
+    ),
+    _words(Kind.WARNING, "preempting", "Preemptively rejecting allocation:", backend="CUDA", has_sizes=True),
+    _words(
+        Kind.WARNING,
+        "asking_again",
+        " failed with OOM on device ",
+        r"(?P<device>\d{1,4})(?: while trying to (?:map|allocate) (?P<size>\d{1,20}) bytes)?",
+        before=("memory mapping", "memory allocation"),
+        backend="CUDA",
+    ),
+    _words(
+        Kind.DRIVER,
+        "cuda_error",
+        "out of memory",
+        _SEARCH,
+        before=(
+            "CUDA error: ",
+            "CUDA driver error: ",
+            "CUDA runtime error: ",
+            "cuda runtime error (2) : ",
+            "HIP error: ",
+        ),
+    ),
+    _words(Kind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
+    _words(Kind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
+    _words(Kind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
+    _words(
+        Kind.HOST, "library_host", "_HOST_ALLOCATION_FAILED", before=("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS")
+    ),
+    _words(Kind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
+    _words(
+        Kind.LIBRARY,
+        "alloc_failed",
+        "_ALLOCATION_FAILED",
+        r"\b",
+        before=("CURAND_STATUS", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE"),
+    ),
+    _words(Kind.LIBRARY, "not_initialized", "_STATUS_NOT_INITIALIZED", r"\b", before=_LIBRARIES, likely=True),
+    _words(Kind.LIBRARY, "internal_error", "_STATUS_INTERNAL_ERROR", r"\b", before=("CUDNN", "CUSOLVER"), likely=True),
+    _words(
+        Kind.LIBRARY,
+        "insufficient_resources",
+        "_STATUS_INSUFFICIENT_RESOURCES",
+        r"\b",
+        before=("CUSPARSE",),
+        likely=True,
+    ),
+    _words(Kind.LIBRARY, "no_algorithm", "Unable to find a valid cuDNN algorithm", backend="CUDNN", likely=True),
+    _words(
+        Kind.LIBRARY,
+        "no_algorithm",
+        " was unable to find an engine",
+        before=("GET", "FIND"),
+        backend="CUDNN",
+        likely=True,
+    ),
+    _words(Kind.LIBRARY, "nccl", "Cuda failure ", r"(?:\d{1,3} )?'out of memory", backend="NCCL"),
+    _words(Kind.LIBRARY, "nccl", "Failed to CUDA calloc", r"(?: async)?(?: (?P<size>\d{1,18}) bytes)?", backend="NCCL"),
+    _words(
+        Kind.HOST,
+        "cpu_allocator",
+        "DefaultCPUAllocator: ",
+        r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
+    ),
+    _words(Kind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]iB for an array"),
+    _words(Kind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
+    _words(Kind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
+    _words(Kind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
+    _words(Kind.HOST, "bad_alloc", "std::bad_alloc"),
+    _words(Kind.HOST, "shared_memory", "workers are out of shared memory"),
+    _words(Kind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
+    _words(Kind.KILLED, "kernel", " invoked oom-killer"),
+    _words(Kind.KILLED, "slurm", "oom_kill event"),
+    _words(Kind.KILLED, "kubernetes", "OOMKilled"),
+    _words(Kind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
+    _words(Kind.KILLED, "killed", "is killed by signal: Killed", likely=True),
+    _words(Kind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
+    _words(Kind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),
+    _words(Kind.KILLED, "exit_code", "status 137", r"\b", before=_EXITS, likely=True),
+    _words(Kind.KILLED, "exit_code", "exitcode", r"\W{1,12}(?:-9|137)\b", likely=True),
+    _words(Kind.KILLED, "exit_code", "SIGKILL", r"\b", before=("Signals.", "ignal 9 (", "ignal: "), likely=True),
+    _words(
+        Kind.ON_CHIP,
+        "triton",
+        "out of resource: shared memory",
+        r",? Required: (?P<size>\d{1,12})",
+        backend="TRITON",
+    ),
+)
+BY_FIND: Final = {
+    find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
+}
+
+_SIZE: Final = r"(\d[\d.]{0,24} ?(?:bytes|[KMGT]i?B)\b)"
+SIZES: Final = {
+    name: re.compile("|".join(pattern.replace("SIZE", _SIZE) for pattern in patterns), re.ASCII)
+    for name, patterns in {
+        "requested_bytes": (r"Tried to allocate SIZE", r"[Rr]equested(?: size)? ?:? SIZE"),
+        "total_bytes": (r"total capaci?ty of SIZE", r"SIZE total capacity", r"Device limit ?: SIZE", r"% of SIZE"),
+        "free_bytes": (r"of which SIZE is free", r"SIZE free\b", r"Free \(according to CUDA\) ?: SIZE"),
+        "process_bytes": (r"this process has SIZE memory in use",),
+        "allowed_bytes": (r"SIZE allowed", r"max allowed: SIZE", r"fraction\) ?: SIZE", r"memory limit \(SIZE"),
+        "allocated_bytes": (
+            r"SIZE is allocated by PyTorch",
+            r"SIZE already allocated",
+            r"[Cc]urrently allocated ?: SIZE",
+            r"MPS allocated: SIZE",
+        ),
+        "private_pools_bytes": (r"with SIZE allocated in private pools",),
+        "unallocated_bytes": (r"SIZE is reserved by PyTorch but unallocated", r"SIZE cached"),
+        "reserved_bytes": (r"SIZE reserved in total", r"total_allocated_memory \(SIZE"),
+        "other_allocations_bytes": (r"other allocations: SIZE",),
+        "reserve_bytes": (r"expandable-segment reserve of SIZE",),
+    }.items()
+}
+"""Sizes in the texts whose words have them. Torch 2.1 spelt the capacity "capacty"; old texts write GB for GiB."""
+DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)
+PROCESS: Final = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use", re.ASCII)
