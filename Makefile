@@ -61,8 +61,10 @@ public: setup  ## Predict public scripts of others on three cards, and write doc
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
 	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
-bench: setup  ## Measure the speed of a prediction against its bounds; exit 1 past one.
+bench: setup  ## Measure a prediction's speed, and the allocator core's beside PyTorch's own; exit 1 past a bound.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
+	$(OLDEST_ENV)/bin/python benchmarks/allocator/run.py
+	$(OLDEST_ENV)/bin/python benchmarks/snapshot.py
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
 	$(PYTHON) benchmarks/real_card.py measure

@@ -4,6 +4,7 @@ from typing import Any
 
 from ullage.program import Column
 
+def survey(op: Column, key: Column, size: Column, settings: int, routes: int, /) -> int: ...
 def replay(
     op: Column,
     key: Column,

@@ -4,14 +4,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-import numpy as np
-
 from ullage._errors import UsageError
 from ullage.allocator._allocator import replay as _run
-from ullage.program import Column, Op, Program
+from ullage.allocator._allocator import survey as _survey
+from ullage.program import Column, Program
 from ullage.settings import SEMANTICS, Settings
 
 PLACEMENTS: Final = ("ascending", "first fit", "descending")
+_FAULTS: Final = {
+    1: "a program has an operation that is not in the table of ullage.program.Op",
+    2: "a program has a block whose key is negative or above 2^31; expected keys that count from 0",
+    3: "a program names settings or a route that it does not have",
+}
 
 
 class Call(IntEnum):
@@ -179,13 +183,13 @@ def replay(
     Raises:
         UsageError: the program, the settings or the device make no sense.
     """
-    _check(program, device)
+    ids = _check(program, device)
     found = _run(
         program.op,
         program.key,
         program.size,
         program.stream,
-        _ids_of(program),
+        ids,
         [list(route) for route in program.routes],
         [_fields(each, device) for each in (settings, *program.settings)],
         device.total_bytes,
@@ -203,30 +207,19 @@ def replay(
     return _replay_of(found, levels=levels, places=places, calls=calls)
 
 
-def _check(program: Program, device: Device) -> None:
+def _check(program: Program, device: Device) -> int:
+    """Refuse what makes no sense; return what every key of a block is below."""
     if device.placement not in PLACEMENTS:
         raise UsageError(f"{device.placement!r} is no placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
         raise UsageError(f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others cannot be")
     if not len(program.op) == len(program.key) == len(program.size) == len(program.stream):
         raise UsageError("the columns of a program have different lengths; expected one entry an operation in each")
-    if len(program) and not (program.op.min() >= 0 and program.op.max() <= max(Op)):
-        raise UsageError("a program has an operation that is not in the table of ullage.program.Op")
-    keyed = program.key[np.isin(program.op, (Op.ALLOCATE, Op.FREE, Op.RECORD_STREAM))]
-    if len(keyed) and (keyed.min() < 0 or keyed.max() >= 1 << 31):
-        raise UsageError("a program has a block whose key is negative or above 2^31; expected keys that count from 0")
-    changes = program.key[program.op == Op.SET_SETTINGS]
-    routes = program.size[program.op == Op.BEGIN_POOL]
-    if (len(changes) and not 0 <= changes.min() <= changes.max() < len(program.settings)) or (
-        len(routes) and routes.max() >= len(program.routes)
-    ):
-        raise UsageError("a program names settings or a route that it does not have")
-
-
-def _ids_of(program: Program) -> int:
-    keyed = program.key[program.op <= Op.RECORD_STREAM]
+    keys = _survey(program.op, program.key, program.size, len(program.settings), len(program.routes))
+    if keys < 0:
+        raise UsageError(_FAULTS[~keys])
     started = max((key for segment in program.start for *_, key in segment.blocks), default=-1)
-    return max(int(keyed.max()) if len(keyed) else -1, started) + 1
+    return max(keys, started + 1)
 
 
 def _start_of(program: Program) -> list[list[int]]:

@@ -104,12 +104,6 @@ BlockId Allocator::take_segment(const Request& request, bool is_retry) {
   return new_block(made);
 }
 
-bool Allocator::should_split(const Block& block, Bytes size) const {
-  const Bytes rest = block.size - size;
-  if (pools_[static_cast<std::size_t>(block.pool)].small || settings_.expandable_segments) return rest >= SMALLEST_BLOCK;
-  return size < settings_.max_split_bytes && rest > LARGEST_SMALL;
-}
-
 // alloc_found_block. The front of a block that is split becomes a block of its own; the rest keeps its identity.
 BlockId Allocator::hand_out(const Request& request, BlockId id, std::int64_t requested) {
   const bool was_split = at(id).is_split();

@@ -21,48 +21,7 @@ void Allocator::set_fraction(double fraction) {
   allowed_ = is_limited_ ? static_cast<Bytes>(fraction * static_cast<double>(driver_.total())) : UNLIMITED;
 }
 
-bool Allocator::is_over_limit(Bytes size) const {
-  return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_;
-}
-
-// Until 2.15 every route to a private pool counts as a capture.
-bool Allocator::is_capturing() const { return semantics_ == Semantics::V2_15 ? captures_ > 0 : !routes_.empty(); }
-
 // ---- blocks
-
-FreeSet& Allocator::free_of(const Block& block) {
-  return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)];
-}
-
-FreeEntry Allocator::entry_of(BlockId id) const {
-  const Block& block = this->block(id);
-  const auto tie = semantics_ == Semantics::V2_15 ? static_cast<std::uint64_t>(block.segment) : 0;
-  return {block.size, tie, block.address, id};
-}
-
-BlockId Allocator::new_block(Block block) {
-  if (!unused_.empty()) {
-    const BlockId id = unused_.back();
-    unused_.pop_back();
-    at(id) = block;
-    return id;
-  }
-  blocks_.push_back(block);
-  return static_cast<BlockId>(blocks_.size() - 1);
-}
-
-void Allocator::delete_block(BlockId id) {
-  if (at(id).has_uses) uses_.erase(id);
-  if (at(id).has_capture_uses) capture_uses_.erase(id);
-  at(id) = Block{};
-  unused_.push_back(id);
-}
-
-void Allocator::put_free(BlockId id) {
-  Block& block = at(id);
-  block.lookups_then = pool_at(block.pool).lookups;
-  free_of(block).insert(entry_of(id));
-}
 
 std::vector<BlockId> Allocator::all_blocks() const {
   std::vector<BlockId> found;

@@ -96,22 +96,56 @@ class Allocator {
 
   Block& at(BlockId id) { return blocks_[static_cast<std::size_t>(id)]; }
   Pool& pool_at(std::int32_t pool) { return pools_[static_cast<std::size_t>(pool)]; }
-  FreeSet& free_of(const Block& block);
-  FreeEntry entry_of(BlockId id) const;
-  BlockId new_block(Block block);
-  void delete_block(BlockId id);
-  void put_free(BlockId id);
+  FreeSet& free_of(const Block& block) {
+    return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)];
+  }
+  FreeEntry entry_of(BlockId id) const {
+    const Block& block = this->block(id);
+    const auto tie = semantics_ == Semantics::V2_15 ? static_cast<std::uint64_t>(block.segment) : 0;
+    return {block.size, tie, block.address, id};
+  }
+  BlockId new_block(const Block& block) {
+    if (unused_.empty()) {
+      blocks_.push_back(block);
+      return static_cast<BlockId>(blocks_.size() - 1);
+    }
+    const BlockId id = unused_.back();
+    unused_.pop_back();
+    at(id) = block;
+    return id;
+  }
+  void delete_block(BlockId id) {
+    if (at(id).has_uses) uses_.erase(id);
+    if (at(id).has_capture_uses) capture_uses_.erase(id);
+    at(id) = Block{};
+    unused_.push_back(id);
+  }
+  void put_free(BlockId id) {
+    Block& block = at(id);
+    block.lookups_then = pool_at(block.pool).lookups;
+    free_of(block).insert(entry_of(id));
+  }
   void take_free(BlockId id) { free_of(at(id)).erase(entry_of(id)); }
-  bool is_capturing() const;
+  bool is_allocatable(BlockId id) const {
+    return id != NONE && !block(id).allocated && block(id).events == 0 && !block(id).has_uses;
+  }
+  // Until 2.15 every route to a private pool counts as a capture.
+  bool is_capturing() const { return semantics_ == Semantics::V2_15 ? captures_ > 0 : !routes_.empty(); }
   bool collects_garbage() const { return is_limited_ && settings_.garbage_collection_threshold > 0; }
-  bool is_over_limit(Bytes size) const;
+  bool is_over_limit(Bytes size) const {
+    return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_;
+  }
 
   // allocate.cpp: from a request to a block
   std::int32_t pool_for(Bytes size, std::int32_t stream) const;
   BlockId find_free(const Request& request);
   BlockId take_segment(const Request& request, bool is_retry);
   BlockId hand_out(const Request& request, BlockId id, std::int64_t requested);
-  bool should_split(const Block& block, Bytes size) const;
+  bool should_split(const Block& block, Bytes size) const {
+    const Bytes rest = block.size - size;
+    if (pools_[static_cast<std::size_t>(block.pool)].small || settings_.expandable_segments) return rest >= SMALLEST_BLOCK;
+    return size < settings_.max_split_bytes && rest > LARGEST_SMALL;
+  }
 
   // release.cpp: from a block back to the driver
   void return_block(BlockId id);
@@ -128,7 +162,6 @@ class Allocator {
   bool map_block(BlockId id, Bytes size);
   void unmap_block(BlockId id);
   void release_reservation(BlockId id);
-  bool is_allocatable(BlockId id) const;
 
   // streams.cpp: blocks that other streams still use
   void insert_events(BlockId id);
@@ -150,7 +183,7 @@ class Allocator {
   std::vector<Block> blocks_;
   std::vector<BlockId> unused_;
   std::vector<Segment> segments_;
-  std::deque<Pool> pools_;
+  std::vector<Pool> pools_;
   std::map<std::int64_t, PrivatePool> private_pools_;
   PoolTable freeable_;
   std::vector<Route> routes_;  // the last one that matches wins

@@ -92,6 +92,15 @@ nb::dict dict_of(Replay&& replay) {
   return found;
 }
 
+// What every key is below, or ~fault.
+std::int64_t look_through(const Column& op, const Column& key, const Column& size, std::int64_t settings, std::int64_t routes) {
+  const Program program{op.data(), key.data(), size.data(), nullptr, static_cast<std::int64_t>(op.size()), 0, {}, {}, {}, {}};
+  std::int64_t ids = 0;
+  nb::gil_scoped_release unlocked;
+  const Fault fault = survey(program, settings, routes, ids);
+  return fault == Fault::NONE ? ids : ~static_cast<std::int64_t>(fault);
+}
+
 nb::dict run(const Column& op, const Column& key, const Column& size, const Column& stream, std::int64_t ids,
              const std::vector<Numbers>& routes, const nb::list& settings, Bytes total, Bytes others, int placement,
              int semantics, double fraction, bool levels, bool places, bool calls, std::int64_t stop_after_ooms,
@@ -113,5 +122,6 @@ nb::dict run(const Column& op, const Column& key, const Column& size, const Colu
 
 NB_MODULE(_allocator, module) {
   nb::set_leak_warnings(false);  // a thread that ends with the process may hold an array
+  module.def("survey", &look_through);
   module.def("replay", &run);
 }

@@ -5,10 +5,6 @@
 
 namespace ullage {
 
-bool Allocator::is_allocatable(BlockId id) const {
-  return id != NONE && !block(id).allocated && block(id).events == 0 && !block(id).has_uses;
-}
-
 // find_expandable_block: the lowest address with room for the request, free pages before it counted; else a new
 // reservation. NONE where the request is larger than a reservation.
 BlockId Allocator::find_address_space(const Request& request) {

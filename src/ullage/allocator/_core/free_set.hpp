@@ -1,9 +1,10 @@
 // The free blocks of one pool and stream, in the allocator's order: by size, then by the version's tie-break, then by
-// address. Sorted runs of at most 128 entries: nearly all blocks fit into one run, and moving a run's tail in memory is
-// faster than the nodes of a tree.
+// address. They lie in bins by size, sixteen to a power of two, and in each bin in sorted runs: nearly always the few
+// entries that a search has to look at are side by side, where a tree's nodes would be anywhere.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -27,76 +28,121 @@ struct FreeEntry {
 class FreeSet {
  public:
   struct Cursor {
-    std::size_t run, at;
-    bool operator==(const Cursor& other) const { return run == other.run && at == other.at; }
+    std::uint32_t bin, run, at;
+    bool operator==(const Cursor& other) const { return bin == other.bin && run == other.run && at == other.at; }
     bool operator!=(const Cursor& other) const { return !(*this == other); }
   };
 
-  Cursor begin() const { return {0, 0}; }
-  Cursor end() const { return {runs_.size(), 0}; }
-  bool empty() const { return runs_.empty(); }
-  const FreeEntry& operator[](Cursor cursor) const { return runs_[cursor.run][cursor.at]; }
+  Cursor begin() const { return {next_bin(0), 0, 0}; }
+  Cursor end() const { return {BINS, 0, 0}; }
+  bool empty() const { return begin() == end(); }
+  const FreeEntry& operator[](Cursor cursor) const { return bins_[cursor.bin][cursor.run][cursor.at]; }
 
   Cursor next(Cursor cursor) const {
-    if (++cursor.at < runs_[cursor.run].size()) return cursor;
-    return {cursor.run + 1, 0};
+    cursor.at++;
+    return settled(cursor);
   }
   Cursor previous(Cursor cursor) const {
-    if (cursor.at > 0) return {cursor.run, cursor.at - 1};
-    return {cursor.run - 1, runs_[cursor.run - 1].size() - 1};
+    if (cursor.at > 0) return {cursor.bin, cursor.run, cursor.at - 1};
+    if (cursor.run == 0) {
+      do cursor.bin--;
+      while (!is_used(cursor.bin));
+      cursor.run = static_cast<std::uint32_t>(bins_[cursor.bin].size());
+    }
+    cursor.run--;
+    return {cursor.bin, cursor.run, static_cast<std::uint32_t>(bins_[cursor.bin][cursor.run].size() - 1)};
   }
 
   // The first block of at least this size.
-  Cursor lower_bound(Bytes size) const { return find({size, 0, 0, 0}); }
-
-  void insert(const FreeEntry& entry) {
-    if (runs_.empty()) {
-      runs_.emplace_back().reserve(LONGEST);
-      runs_[0].push_back(entry);
-      return;
-    }
-    Cursor at = find(entry);
-    if (at.run == runs_.size()) at = {runs_.size() - 1, runs_.back().size()};
-    if (runs_[at.run].size() == LONGEST) {
-      split(at.run);
-      if (at.at > LONGEST / 2) at = {at.run + 1, at.at - LONGEST / 2};
-    }
-    std::vector<FreeEntry>& run = runs_[at.run];
-    run.insert(run.begin() + static_cast<std::ptrdiff_t>(at.at), entry);
+  Cursor lower_bound(Bytes size) const {
+    const std::uint32_t bin = bin_of(size);
+    return is_used(bin) ? settled(find(bin, {size, 0, 0, 0})) : Cursor{next_bin(bin), 0, 0};
   }
 
-  void erase(const FreeEntry& entry) { erase(find(entry)); }
+  void insert(const FreeEntry& entry) {
+    if (bins_.empty()) bins_.resize(BINS);
+    const std::uint32_t bin = bin_of(entry.size);
+    Bin& runs = bins_[bin];
+    if (!is_used(bin)) {
+      if (runs.empty()) runs.emplace_back();
+      runs[0].push_back(entry);
+      used_[bin / 64] |= std::uint64_t{1} << bin % 64;
+      return;
+    }
+    Cursor at = find(bin, entry);
+    if (runs[at.run].size() == LONGEST) {
+      split(runs, at.run);
+      if (at.at > LONGEST / 2) at = {bin, at.run + 1, at.at - LONGEST / 2};
+    }
+    Run& run = runs[at.run];
+    run.insert(run.begin() + at.at, entry);
+  }
+
+  void erase(const FreeEntry& entry) { erase(find(bin_of(entry.size), entry)); }
 
   void erase(Cursor at) {
-    std::vector<FreeEntry>& run = runs_[at.run];
-    run.erase(run.begin() + static_cast<std::ptrdiff_t>(at.at));
-    if (run.empty()) runs_.erase(runs_.begin() + static_cast<std::ptrdiff_t>(at.run));
+    Bin& runs = bins_[at.bin];
+    Run& run = runs[at.run];
+    run.erase(run.begin() + at.at);
+    if (!run.empty()) return;
+    if (runs.size() > 1) runs.erase(runs.begin() + at.run);
+    else used_[at.bin / 64] &= ~(std::uint64_t{1} << at.bin % 64);  // its memory stays for the next
   }
 
  private:
-  static constexpr std::size_t LONGEST = 128;
+  using Run = std::vector<FreeEntry>;
+  using Bin = std::vector<Run>;  // without empty runs, but for the only one of a bin that is not used
+  static constexpr std::uint32_t LONGEST = 64, BINS = 832;
 
-  Cursor find(const FreeEntry& entry) const {
-    std::size_t run = 0;
-    if (runs_.size() > 1) {
-      const auto ends_before = [](const std::vector<FreeEntry>& other, const FreeEntry& key) { return other.back() < key; };
-      run = static_cast<std::size_t>(std::lower_bound(runs_.begin(), runs_.end(), entry, ends_before) - runs_.begin());
+  // Larger sizes never have lower bins: the four bits below the highest one, in units of the smallest block.
+  static std::uint32_t bin_of(Bytes size) {
+    const Bytes units = size / SMALLEST_BLOCK;
+    if (units < 16) return static_cast<std::uint32_t>(units);
+    const auto width = static_cast<std::uint32_t>(64 - __builtin_clzll(units));
+    return (width - 4) * 16 + (static_cast<std::uint32_t>(units >> (width - 5)) & 15);
+  }
+
+  bool is_used(std::uint32_t bin) const { return used_[bin / 64] >> bin % 64 & 1; }
+
+  // The first bin from this one on that holds anything.
+  std::uint32_t next_bin(std::uint32_t bin) const {
+    if (bin >= BINS) return BINS;
+    std::uint64_t word = used_[bin / 64] & ~std::uint64_t{0} << bin % 64;
+    for (std::uint32_t at = bin / 64;;) {
+      if (word) return at * 64 + static_cast<std::uint32_t>(__builtin_ctzll(word));
+      if (++at == used_.size()) return BINS;
+      word = used_[at];
     }
-    if (run == runs_.size()) return end();
-    const std::vector<FreeEntry>& entries = runs_[run];
-    const auto at = static_cast<std::size_t>(std::lower_bound(entries.begin(), entries.end(), entry) - entries.begin());
-    return at < entries.size() ? Cursor{run, at} : Cursor{run + 1, 0};
   }
 
-  void split(std::size_t run) {
-    std::vector<FreeEntry> upper;
-    upper.reserve(LONGEST);
-    upper.assign(runs_[run].begin() + LONGEST / 2, runs_[run].end());
-    runs_[run].resize(LONGEST / 2);
-    runs_.insert(runs_.begin() + static_cast<std::ptrdiff_t>(run) + 1, std::move(upper));
+  // Where an entry is, or would be: behind the last of a run only in the last run.
+  Cursor find(std::uint32_t bin, const FreeEntry& entry) const {
+    const Bin& runs = bins_[bin];
+    std::uint32_t run = 0;
+    if (runs.size() > 1) {
+      const auto ends_before = [](const Run& other, const FreeEntry& key) { return other.back() < key; };
+      run = static_cast<std::uint32_t>(std::lower_bound(runs.begin(), runs.end() - 1, entry, ends_before) - runs.begin());
+    }
+    const Run& entries = runs[run];
+    return {bin, run, static_cast<std::uint32_t>(std::lower_bound(entries.begin(), entries.end(), entry) - entries.begin())};
   }
 
-  std::vector<std::vector<FreeEntry>> runs_;
+  // A cursor that may stand behind its run, on an entry or at the end.
+  Cursor settled(Cursor cursor) const {
+    const Bin& runs = bins_[cursor.bin];
+    if (cursor.at < runs[cursor.run].size()) return cursor;
+    if (cursor.run + 1 < runs.size()) return {cursor.bin, cursor.run + 1, 0};
+    return {next_bin(cursor.bin + 1), 0, 0};
+  }
+
+  static void split(Bin& runs, std::uint32_t run) {
+    Run upper(runs[run].begin() + LONGEST / 2, runs[run].end());
+    runs[run].resize(LONGEST / 2);
+    runs.insert(runs.begin() + run + 1, std::move(upper));
+  }
+
+  std::vector<Bin> bins_;
+  std::array<std::uint64_t, BINS / 64> used_{};
 };
 
 }  // namespace ullage

@@ -51,6 +51,8 @@ Bytes Allocator::merge(BlockId into, BlockId neighbour) {
 // release_block: cudaFree of a segment that is free as a whole.
 void Allocator::release_segment(BlockId id) {
   const Block block = at(id);
+  // Only where max_split_size_mb was lowered at run time: cudaFree refuses, or takes what is still in use.
+  if (block.is_split()) throw InternalAssert("cudaFree of a block that is only part of its segment");
   const std::int64_t owner = pool_at(block.pool).owner;
   if (owner) private_pools_.at(owner).mallocs--;
   take_free(id);

@@ -237,6 +237,33 @@ class Runner {
 
 }  // namespace
 
+Fault survey(const Program& program, std::int64_t settings, std::int64_t routes, std::int64_t& ids) {
+  constexpr std::int64_t MOST_KEYS = std::int64_t{1} << 31;
+  std::int64_t last = -1;
+  for (std::int64_t i = 0; i < program.length; i++) {
+    const std::int64_t op = program.op[i], key = program.key[i];
+    if (op < 0 || op > static_cast<std::int64_t>(Op::NOTHING)) return Fault::OPERATION;
+    switch (static_cast<Op>(op)) {
+      case Op::ALLOCATE:
+      case Op::FREE:
+      case Op::RECORD_STREAM:
+        if (key < 0 || key >= MOST_KEYS) return Fault::KEY;
+        last = std::max(last, key);
+        break;
+      case Op::SET_SETTINGS:
+        if (key < 0 || key >= settings) return Fault::REFERENCE;
+        break;
+      case Op::BEGIN_POOL:
+        if (program.size[i] >= routes) return Fault::REFERENCE;
+        break;
+      default:
+        break;
+    }
+  }
+  ids = last + 1;
+  return Fault::NONE;
+}
+
 Replay replay(const Program& program, const Machine& machine, const Wanted& wanted) {
   return Runner(program, machine, wanted).run();
 }

@@ -80,6 +80,13 @@ struct Replay {
 
 enum class State : std::int64_t { FREE = 0, WAITING = 1, ALLOCATED = 2, UNMAPPED = 3 };
 
+// What is wrong with a program, if anything.
+enum class Fault : std::int64_t { NONE, OPERATION, KEY, REFERENCE };
+
+// Look through a program's columns before it runs: its length, op, key and size are read, and how many settings and
+// routes it may name. `ids` becomes what every key of a block is below.
+Fault survey(const Program& program, std::int64_t settings, std::int64_t routes, std::int64_t& ids);
+
 Replay replay(const Program& program, const Machine& machine, const Wanted& wanted);
 
 }  // namespace ullage
