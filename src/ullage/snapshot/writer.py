@@ -5,7 +5,7 @@ What a `History` does not hold is not written: the stacks of segments, and the n
 
 import gzip
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +22,12 @@ def write_snapshot(histories: Iterable[History], path: Path) -> None:
     Raises:
         OSError: it cannot be written; the error names the file.
     """
-    content = pickle.dumps(_plain(list(histories)), _PROTOCOL)
+    content = pickle.dumps(plain_of(list(histories)), _PROTOCOL)
     write_whole(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
-def _plain(histories: list[History]) -> dict[str, Any]:
-    """PyTorch's form: a trace for every device up to the last, the segments of all of them in one list."""
+def plain_of(histories: Sequence[History]) -> dict[str, Any]:
+    """Return histories in PyTorch's form: a trace for every device up to the last, the segments of all in one list."""
     traces: list[list[dict[str, Any]]] = [[] for _ in range(1 + max((one.device for one in histories), default=0))]
     segments: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
