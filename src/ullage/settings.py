@@ -102,9 +102,9 @@ def parse_settings(text: str, *, semantics: str = "2.11", before: Settings | Non
     while not tokens.at_end:
         option = tokens.next("an option")
         read = _OPTIONS.get(option)
-        if read is None or (option in _SINCE_2_15 and semantics != "2.15"):
-            known = sorted(name for name in _OPTIONS if name not in _SINCE_2_15 or semantics == "2.15")
-            since = " before torch 2.15" if option in _SINCE_2_15 else ""
+        if read is None or (option in _SINCE and semantics != "2.15"):
+            known = sorted(name for name in _OPTIONS if name not in _SINCE or semantics == "2.15")
+            since = f" before torch {_SINCE[option]}" if option in _SINCE else ""
             raise SettingsError(
                 f"{option!r} is no option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
             )
@@ -334,9 +334,11 @@ _OPTIONS: Final[dict[str, _Reader]] = {
     "pinned_max_round_threshold_mb": _count,
     "pinned_max_cached_size_mb": _count,
 }
-_SINCE_2_15: Final = frozenset(
-    (
-        *("throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"),
-        *("pinned_free_catch_all", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"),
-    )
-)
+_SINCE: Final = {  # of options that torch 2.11 does not know
+    "throw_on_cudamalloc_oom": "2.12",
+    "pinned_max_round_threshold_mb": "2.13",
+    "pinned_max_cached_size_mb": "2.13",
+    "pinned_free_catch_all": "2.15",
+    "expandable_segments_reserve": "2.15",
+    "expandable_segments_reserve_by_class": "2.15",
+}

@@ -73,7 +73,7 @@ def test_address_space_is_a_fraction_or_a_size(text: str, reserve: int) -> None:
     ("text", "said"),
     [
         ("nonsense:1", "'nonsense' is no option of PyTorch's allocator; expected one of backend, "),
-        ("throw_on_cudamalloc_oom:True", "is no option of PyTorch's allocator before torch 2.15"),
+        ("throw_on_cudamalloc_oom:True", "is no option of PyTorch's allocator before torch 2.12"),
         ("max_split_size_mb", "the settings end where ':' of max_split_size_mb should follow"),
         ("max_split_size_mb:", "the settings end where the value of max_split_size_mb should follow"),
         ("max_split_size_mb=64", "'max_split_size_mb=64' is no option"),
