@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ullage._units import GIB, KIB, MIB
 from ullage.program import Column, Op, Program
 
 _UNITS: Final = (GIB, 256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, 2 * MIB, MIB, 128 * KIB, 16 * KIB, 4 * KIB, 512)
 _MOST_IN_PAIRS: Final = 250  # allocations: all pairs of more would take longer than they are worth
+_SPARSE: Final = 16
 _TELL_SECONDS: Final = 1.0
 
 
@@ -46,15 +48,13 @@ class Sketch:
         """Allocations, with the one that fails."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
-    def of_rows(self, rows: Column) -> "Sketch":
+    def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
         """Return the sketch of some rows only: their indices, or a truth value for each."""
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
         """Return the sketch without some keys."""
-        gone = np.zeros(int(self.key.max()) + 1, bool)
-        gone[keys] = True
-        return self.of_rows(~gone[self.key])
+        return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
         """Return the sketch with another size of one allocation."""
@@ -66,9 +66,14 @@ class Sketch:
 
     def program(self) -> Program:
         """Return it as a program, whose keys count from 0."""
-        there = np.zeros(int(self.key.max()) + 1, bool)
-        there[self.key] = True
-        return Program(op=self.op, key=(np.cumsum(there) - 1)[self.key], size=self.size, stream=self.stream)
+        highest = int(self.key.max())
+        if highest > _SPARSE * len(self):  # little is left of a long run: a table of all keys would take longer
+            numbers = np.unique(self.key, return_inverse=True)[1]
+        else:
+            there = np.zeros(highest + 1, bool)
+            there[self.key] = True
+            numbers = (np.cumsum(there) - 1)[self.key]
+        return Program(op=self.op, key=numbers, size=self.size, stream=self.stream)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
