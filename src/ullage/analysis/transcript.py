@@ -6,7 +6,6 @@ Only numbers go into it, and words of ours: nothing that stands in a snapshot, s
 import textwrap
 from typing import Final
 
-import ullage
 from ullage._errors import UsageError
 from ullage._units import GIB, KIB, MIB, text_of_bytes
 from ullage.analysis.cause import Cause
@@ -100,7 +99,7 @@ def _comment(reproduction: Reproduction) -> str:
     if reproduction.expandable_helps:
         items.append(("Helps", "python THIS_FILE expandable_segments:True (not reproduced then, nor did the run fail)"))
     items += [("Note", note) for note in reproduction.notes]
-    lines = [f"Made by ullage {ullage.__version__} (ullage repro) from a recording of PyTorch's allocator.", ""]
+    lines = ["Made by `ullage repro` from a recording of PyTorch's allocator.", ""]
     for label, text in items:
         lines += textwrap.wrap(text, _WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10)
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
