@@ -14,6 +14,7 @@ from ullage._errors import UsageError
 from ullage.analysis.account import account_of
 from ullage.analysis.cause import Cause
 from ullage.analysis.explain_text import RECORDING, TextExplanation, explain_text
+from ullage.cli.app import main
 from ullage.message import read_message
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -220,17 +221,35 @@ def command(*arguments: object, given: bytes | None = None) -> subprocess.Comple
     return subprocess.run(line, capture_output=True, input=given, timeout=60)
 
 
-@pytest.mark.parametrize("form", ["file", "gzip", "standard input", "gzip on standard input", "UTF-16"])
-def test_a_log_comes_in_every_form(form: str, tmp_path: Path) -> None:
+def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run the command line in this process: exit code, standard output, standard error."""
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *map(str, arguments)])
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0, *capsys.readouterr())
+
+
+def form_of(form: str) -> bytes:
+    text = RANKS * 2 + "all is lost: \u2603\n"
+    return gzip.compress(text.encode()) if form == "gzip" else text.encode("utf-16" if form == "UTF-16" else "utf-8")
+
+
+@pytest.mark.parametrize("form", ["plain", "gzip", "UTF-16"])
+def test_a_log_comes_in_every_form(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "train.log"
-    data = (RANKS * 2 + "all is lost: \u2603\n").encode("utf-16" if form == "UTF-16" else "utf-8")
-    data = gzip.compress(data) if "gzip" in form else data
-    file.write_bytes(data)
-    ended = command("-", "--json", given=data) if "standard" in form else command(file, "--json")
-    assert ended.returncode == 0, ended.stderr
-    answer: dict[str, Any] = json.loads(ended.stdout)
+    file.write_bytes(form_of(form))
+    code, out, error = told(capsys, file, "--json")
+    assert code == 0, error
+    answer: dict[str, Any] = json.loads(out)
     assert answer["evidence"]["messages"] == 4
     assert answer["failing_line"] == "project/train.py:12"
+
+
+def test_a_log_comes_through_a_pipe_gzip_too() -> None:
+    ended = command("-", given=form_of("gzip"))
+    assert ended.returncode == 0, ended.stderr
+    assert b"4 messages of memory running out" in ended.stdout
+    assert b"standard input" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -243,13 +262,15 @@ def test_a_log_comes_in_every_form(form: str, tmp_path: Path) -> None:
         (b"\x80\x04N.", (), "is no snapshot"),
     ],
 )
-def test_mistakes_are_one_sentence(data: bytes, options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(
+    data: bytes, options: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "given"
     file.write_bytes(data)
-    ended = command(file, *options)
-    assert (ended.returncode, ended.stdout) == (2, b""), ended
-    assert said in ended.stderr.decode()
-    assert b"Traceback" not in ended.stderr
+    code, out, error = told(capsys, file, *options)
+    assert (code, out) == (2, "")
+    assert said in error
+    assert "Traceback" not in error
 
 
 def test_a_snapshot_on_standard_input_is_asked_for_by_its_path() -> None:
