@@ -8,6 +8,7 @@ import pytest
 
 from ullage.allocator.replay import Device, Replay, replay
 from ullage.analysis.fidelity import driven_by_op
+from ullage.analysis.recording import cut
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
@@ -79,6 +80,34 @@ def test_a_recording_that_begins_in_the_middle(tmp_path: Path) -> None:
     done = run(made)
     assert done.now.reserved_bytes == history.reserved_bytes
     assert driven_by_op(done) == dict(made.recorded_calls)
+
+
+@pytest.mark.parametrize("name", ["normal", "variable_length_oom"])
+def test_what_was_there_before_has_its_true_sizes(name: str) -> None:
+    """The blocks at the start of a recording cut in the middle are those of the whole run at that moment.
+
+    But for a block that a free one follows: how much of the gap, up to 1 MiB, was never split off is not told.
+    """
+    history = history_of(name)
+    whole = program_of(history)
+    begin = len(history) // 2
+    while history.action[begin] == Action.FREE_COMPLETED:  # it belongs to the entry before
+        begin += 1
+    columns = ("action", "address", "size", "stream", "time_us", "stack")
+    late = program_of(replace(history, **{name: getattr(history, name)[begin:] for name in columns}))
+    ops = int(np.searchsorted(whole.row_of_op, begin))
+    done = replay(cut(whole.program, ops), whole.settings, Device(total_bytes=whole.room_bytes))
+    true = {
+        segment: done.blocks.size[done.blocks.segment == index].tolist()
+        for index, segment in enumerate(done.blocks.segment_address.tolist())
+    }
+    rebuilt = {segment.address: [size for size, *_ in segment.blocks] for segment in late.program.start}
+    assert len(rebuilt) > 50
+    assert {segment: len(sizes) for segment, sizes in rebuilt.items()} == {seg: len(true[seg]) for seg in rebuilt}
+    differing = [segment for segment, sizes in rebuilt.items() if sizes != true[segment]]
+    assert len(differing) <= 1
+    for segment in differing:
+        assert max(abs(a - b) for a, b in zip(rebuilt[segment], true[segment], strict=True)) <= MIB
 
 
 def test_streams_that_still_use_a_block_hold_it_back() -> None:

@@ -1,6 +1,5 @@
 """A recorded run, ready to be asked: its program, the moment that matters, and the lines behind its blocks."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,21 +9,17 @@ import numpy as np
 from ullage.allocator.replay import Blocks, Device, Replay, State, replay
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
+from ullage.place import is_library, short_place
 from ullage.program import Op, Program
 from ullage.rebuild import Rebuilt
 from ullage.settings import Settings
-
-_LIBRARY: Final = re.compile(
-    r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so|o)$"
-)
-
 
 _DEPTH: Final = 8
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
     """Yield the frames that are the user's own, of no library and no C++, the innermost first."""
-    return (frame for frame in frames if not _LIBRARY.search(frame.file))
+    return (frame for frame in frames if not is_library(frame.file))
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
@@ -34,8 +29,7 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 
 def short_line(frame: Frame) -> str:
     """Return a frame's place with the last two parts of its path."""
-    parts = frame.file.replace("\\", "/").split("/")
-    return f"{'/'.join(parts[-2:])}:{frame.line}"
+    return short_place(frame.file, frame.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from ullage._units import MIB
 from ullage.history import Action, History, Segment
 from ullage.program import StartSegment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, Lives
+
+_UNSPLIT_BYTES: Final = MIB
+"""A rest of a block of the large pool up to this size is not split off (DeviceCachingAllocator::should_split): what
+looks like a small hole behind a block that is known only by its free belongs to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +35,15 @@ class Before:
         requested: list[int] = []
         for segment in sorted(_segments_before(history).values(), key=lambda segment: segment.address):
             at, stop = segment.address, segment.address + segment.size
+            inside = addresses[bisect_left(addresses, at) : bisect_left(addresses, stop)]
             blocks: list[tuple[int, int, int]] = []
-            for address in addresses[bisect_left(addresses, at) : bisect_left(addresses, stop)]:
-                size, asked, stack = alive[address]
+            for address, following in zip(inside, [*inside[1:], stop], strict=False):
+                size, asked, stack, is_exact = alive[address]
                 end = min(address + size, stop)
                 if end <= max(address, at):
                     continue
+                if segment.is_large and not is_exact and 0 < following - end <= _UNSPLIT_BYTES:
+                    end = following
                 if address > at:
                     blocks.append((address - at, 0, -1))
                 keys[address] = len(stacks)
@@ -57,16 +65,16 @@ class Before:
         return cls(segments=tuple(segments), key_of_address=keys, stacks=tuple(stacks), requested=tuple(requested))
 
 
-def _alive_before(history: History, lives: Lives) -> dict[int, tuple[int, int, int]]:
-    """Blocks (bytes, bytes asked for, stack) by address, that no entry made."""
+def _alive_before(history: History, lives: Lives) -> dict[int, tuple[int, int, int, bool]]:
+    """Blocks (bytes, bytes asked for, stack, whether the bytes are exact) by address, that no entry made."""
     rows = lives.freed_unseen()
     pairs = zip(history.address[rows].tolist(), history.size[rows].tolist(), strict=True)
-    alive = {address: (-(-size // 512) * 512, size, -1) for address, size in pairs}
+    alive = {address: (-(-size // 512) * 512, size, -1, False) for address, size in pairs}
     made = set(history.address[history.action == Action.ALLOC].tolist())
     for segment in history.segments:
         for block in segment.blocks:
             if block.state.startswith("active") and block.address not in made:
-                alive[block.address] = (block.size, block.requested, block.stack)
+                alive[block.address] = (block.size, block.requested, block.stack, True)
     return alive
 
 
