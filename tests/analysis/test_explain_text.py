@@ -11,11 +11,11 @@ import pytest
 
 from tests.unit.test_message import RANKS, WORDINGS
 from ullage._errors import UsageError
-from ullage.analysis.account import account_of
 from ullage.analysis.cause import Cause
-from ullage.analysis.explain_text import RECORDING, TextExplanation, explain_text
+from ullage.analysis.text.account import account_of
+from ullage.analysis.text.explain import RECORDING, TextExplanation, explain_text
 from ullage.cli.app import main
-from ullage.message import read_message
+from ullage.message.message import read_message
 
 GIB, MIB = 1 << 30, 1 << 20
 

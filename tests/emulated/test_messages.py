@@ -3,9 +3,9 @@
 import pytest
 
 from tests.emulated.fresh import answer
-from ullage.analysis.explain_text import explain_text
-from ullage.message import Message, read_message
-from ullage.wording import Kind
+from ullage.analysis.text.explain import explain_text
+from ullage.message.message import Message, read_message
+from ullage.message.wording import Kind
 
 GIB, MIB = 1 << 30, 1 << 20
 CODE = """

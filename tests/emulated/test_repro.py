@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.test_reproduction import history_of, two_streams
-from ullage.analysis.reproduction import Reproduction, reproduce
-from ullage.analysis.transcript import script_of
 from ullage.history import History
+from ullage.reproduction.reproduction import Reproduction, reproduce
+from ullage.reproduction.transcript import script_of
 
 from . import fresh
 

@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ullage.analysis.describe_difference import describe as describe_difference
-from ullage.analysis.describe_tune import describe as describe_tune
-from ullage.analysis.difference import Change, Difference, Kind, Level, Moment
-from ullage.analysis.trial import Trial
-from ullage.analysis.tune import Need, Tuning
+from ullage.difference.describe import describe as describe_difference
+from ullage.difference.difference import Change, Difference, Kind, Level, Moment
 from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe as describe_fit
 from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
@@ -33,6 +30,9 @@ from ullage.prediction.prediction import (
     Verdict,
 )
 from ullage.report.terminal import draw
+from ullage.tuning.describe import describe as describe_tune
+from ullage.tuning.trial import Trial
+from ullage.tuning.tune import Need, Tuning
 
 FOLDER = Path(__file__).parent
 GIB = 1 << 30

@@ -141,7 +141,13 @@ def test_several_devices_with_gaps(tmp_path: Path) -> None:
     """A device has a history where it has segments or entries; each has its own."""
     plain = {
         "segments": [segment(device=3), segment(BASE + 2 * MIB, device=1), segment(BASE + 4 * MIB, device=3)],
-        "device_traces": [[], [entry("alloc"), entry("alloc", BASE + MIB)], [], [], [entry("oom", device_free=0)]],
+        "device_traces": [
+            [],
+            [entry("alloc"), entry("alloc", BASE + MIB)],
+            [],
+            [],
+            [{"action": "oom", "device_free": 0, "size": 1}],
+        ],
     }
     found = written(tmp_path, plain)
     assert {device: (len(one), len(one.segments)) for device, one in found.items()} == {1: (2, 1), 3: (0, 2), 4: (1, 0)}
@@ -235,7 +241,7 @@ def test_whole_numbers_of_every_width(tmp_path: Path) -> None:
     """Addresses above 2**47, streams that are handles, a request that makes no sense: 64 bits, signed or not."""
     numbers = [0, -1, 255, 256, 65535, 65536, 1 << 31, -(1 << 31), 1 << 47, (1 << 63) - 1, -(1 << 63), (1 << 64) - 512]
     for protocol in range(6):
-        trace = [{"action": "oom", "device_free": n, "size": n, "stream": n} for n in numbers]
+        trace = [{"action": "to come", "addr": n, "size": n, "stream": n} for n in numbers]
         (history,) = written(tmp_path, {"device_traces": [trace]}, protocol).values()
         wrapped = [*numbers[:-1], -512]
         assert history.size.tolist() == history.stream.tolist() == history.address.tolist() == wrapped

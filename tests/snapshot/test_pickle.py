@@ -21,6 +21,7 @@ from ullage.snapshot.snapshot import SnapshotError, load_snapshot
 
 DATA = Path(__file__).parent / "data"
 SAME = {"device": 0}
+ODD = {"action": "free_requested", "addr": -1, "size": 512}
 SHARED = [{"size": 1}]
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False) | st.text(),
@@ -100,7 +101,15 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]), "it names the same segment or the same blocks twice"),
         (
             pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": -5}]]}),
-            "entry 0 of device 0, alloc, is of -5 bytes, which cannot be",
+            "entry 0 of device 0, alloc, says size -5, which cannot be",
+        ),
+        (
+            pickle.dumps({"device_traces": [[{"action": "oom", "device_free": 0, "size": -5}, ODD]]}),
+            "entry 1 of device 0, free_requested, says address -1, which cannot be",
+        ),
+        (
+            pickle.dumps({"device_traces": [[{"action": "oom", "device_free": -1, "size": 5}]]}),
+            "entry 0 of device 0, oom, says free memory -1, which cannot be",
         ),
         (pickle.dumps({"a": bytearray(3)}, 5), "no snapshot has"),
         (pickle.dumps({"a": {1, 2}}), "no snapshot has"),

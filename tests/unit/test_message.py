@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.log import find_messages, scan
-from ullage.message import Process, hits_of, read_message
-from ullage.wording import TABLE, Kind
+from ullage.message.log import find_messages, scan
+from ullage.message.message import Process, hits_of, read_message
+from ullage.message.wording import TABLE, Kind
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -41,8 +41,8 @@ def diff(
     Lines that moved because a file was edited are found again. Several cards are added up unless --device takes one.
     """
     # Here, because numpy is not for those who ask another command.
-    from ullage.analysis.describe_difference import describe
-    from ullage.analysis.difference import Moment, difference_of
+    from ullage.difference.describe import describe
+    from ullage.difference.difference import Moment, difference_of
 
     if at not in (moments := [moment.value for moment in Moment]):
         raise UsageError(f"--at {at!r} is no moment of a snapshot; expected one of {', '.join(moments)}")

@@ -82,9 +82,9 @@ def explain(
 
 def _explain_text(file: Path, options: dict[str, object], html: Path | None, as_json: bool) -> None:
     """Explain a log or an error's text."""
-    from ullage.analysis.describe_text import describe_text
-    from ullage.analysis.explain_text import explain_messages
-    from ullage.log import scan
+    from ullage.analysis.text.describe import describe_text
+    from ullage.analysis.text.explain import explain_messages
+    from ullage.message.log import scan
 
     given = [name for name, value in options.items() if value is not None]
     if given:

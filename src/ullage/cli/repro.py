@@ -52,8 +52,8 @@ def repro(
     for byte; the same failure at the same request is what has to stay.
     """
     # Here, because numpy is not for those who ask another command.
-    from ullage.analysis.reproduction import reproduce
-    from ullage.analysis.transcript import describe, script_of
+    from ullage.reproduction.reproduction import reproduce
+    from ullage.reproduction.transcript import describe, script_of
 
     check_output("--output", output, inputs=(file,))
     if not 0 < budget < float("inf"):

@@ -46,8 +46,8 @@ def tune(
     a little less a request fails. Nothing of the file is run, and neither torch nor a GPU is needed.
     """
     # Here, because numpy is not for those who ask another command.
-    from ullage.analysis.describe_tune import describe
-    from ullage.analysis.tune import tune as run_tune
+    from ullage.tuning.describe import describe
+    from ullage.tuning.tune import tune as run_tune
 
     if not 0 < budget < 1e6:
         raise UsageError(f"--budget {budget:g} is no time to search; expected seconds above 0, such as 20")

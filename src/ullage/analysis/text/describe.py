@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ullage.analysis.account import Account
 from ullage.analysis.cause import Cause
-from ullage.analysis.explain_text import TextExplanation
+from ullage.analysis.text.account import Account
+from ullage.analysis.text.explain import TextExplanation
 from ullage.report.report import Meter, Part, Quote, Remarks, Report, Section, Table, TableRow, Tone
 
 

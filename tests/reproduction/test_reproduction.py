@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from ullage._errors import UsageError
 from ullage.allocator.replay import PLACEMENTS, Device, Replay, State, replay
-from ullage.analysis.beginning import beginning_of
 from ullage.analysis.cause import Cause
-from ullage.analysis.oracle import Oracle
 from ullage.analysis.recording import Recording, cut
-from ullage.analysis.reproduction import Reproduction, reproduce, sketch_of
-from ullage.analysis.shrink import Sketch, shrink
-from ullage.analysis.transcript import script_of, text_of_settings
 from ullage.cli.app import main
 from ullage.history import Action, Annotation, Frame, History
 from ullage.program import Op
 from ullage.rebuild import program_of
+from ullage.reproduction.beginning import beginning_of
+from ullage.reproduction.oracle import Oracle
+from ullage.reproduction.reproduction import Reproduction, reproduce, sketch_of
+from ullage.reproduction.shrink import Sketch, shrink
+from ullage.reproduction.transcript import script_of, text_of_settings
 from ullage.settings import Settings, parse_settings
 from ullage.snapshot.snapshot import load_snapshot
 

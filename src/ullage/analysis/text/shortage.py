@@ -3,11 +3,11 @@
 from typing import Final
 
 from ullage._units import GIB, MIB, text_of_bytes
-from ullage.analysis.account import CONTEXT_BYTES, Account
 from ullage.analysis.cause import Cause
 from ullage.analysis.remedy import Remedy
-from ullage.analysis.verdict import Verdict, estimate, hold_less
-from ullage.message import Message
+from ullage.analysis.text.account import CONTEXT_BYTES, Account
+from ullage.analysis.text.verdict import Verdict, estimate, hold_less
+from ullage.message.message import Message
 
 _FULL: Final = 0.95
 """As `ullage.analysis.cause`: from this share of the room on, packed without a gap, memory counts as full."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage._units import GIB, MIB
-from ullage.message import Message, Process
+from ullage.message.message import Message, Process
 
 _ROUNDING_BYTES: Final = 64 * MIB
 """PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly different moments."""

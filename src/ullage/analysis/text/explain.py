@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage._errors import UsageError
-from ullage.analysis.account import Account, account_of
-from ullage.analysis.disguise import judge_other
 from ullage.analysis.explain import Explanation
-from ullage.analysis.shortage import judge_allocator, judge_preempted
-from ullage.analysis.verdict import Verdict
-from ullage.log import Found, find_messages
-from ullage.message import Message
-from ullage.wording import Kind
+from ullage.analysis.text.account import Account, account_of
+from ullage.analysis.text.disguise import judge_other
+from ullage.analysis.text.shortage import judge_allocator, judge_preempted
+from ullage.analysis.text.verdict import Verdict
+from ullage.message.log import Found, find_messages
+from ullage.message.message import Message
+from ullage.message.wording import Kind
 
 RECORDING: Final = (
     "torch.cuda.memory._record_memory_history()",
@@ -45,7 +45,7 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
 
 
 def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExplanation:
-    """Explain what `ullage.log.scan` found: the first message that is certain decides.
+    """Explain what `ullage.message.log.scan` found: the first message that is certain decides.
 
     Raises:
         UsageError: there is no message.

@@ -14,14 +14,14 @@ import numpy as np
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
 from ullage.allocator.replay import PLACEMENTS
-from ullage.analysis.beginning import beginning_of
 from ullage.analysis.cause import Cause, evidence_of
-from ullage.analysis.oracle import Oracle, as_a_script_sets_them
 from ullage.analysis.recording import Recording
-from ullage.analysis.shrink import Sketch, shrink
 from ullage.history import Action, History
 from ullage.program import Column, Op
 from ullage.rebuild import program_of
+from ullage.reproduction.beginning import beginning_of
+from ullage.reproduction.oracle import Oracle, as_a_script_sets_them
+from ullage.reproduction.shrink import Sketch, shrink
 from ullage.settings import Settings
 
 SCHEMA: Final = 1

@@ -6,9 +6,9 @@ from typing import Final
 from ullage._units import GIB, text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.remedy import Remedy
-from ullage.analysis.verdict import Verdict, estimate
-from ullage.message import Message
-from ullage.wording import Kind
+from ullage.analysis.text.verdict import Verdict, estimate
+from ullage.message.message import Message
+from ullage.message.wording import Kind
 
 _BOGUS_BYTES: Final = 1 << 44  # 16 TiB
 _NAMES: Final = {

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from ullage.allocator.replay import Device, replay
-from ullage.analysis.candidate import Candidate, Space, candidate_of, split_options
-from ullage.analysis.trial import ROOM_STEP_BYTES, Run
-from ullage.analysis.tune import Tuning, tune
 from ullage.cli.app import main
 from ullage.history import Action, History, Labels
 from ullage.program import Op
 from ullage.rebuild import program_of
 from ullage.settings import parse_settings
 from ullage.snapshot.snapshot import load_snapshot
+from ullage.tuning.candidate import Candidate, Space, candidate_of, split_options
+from ullage.tuning.trial import ROOM_STEP_BYTES, Run
+from ullage.tuning.tune import Tuning, tune
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 MIB = 1 << 20

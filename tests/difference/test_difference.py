@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.analysis.difference import Change, Difference, Kind, Moment, difference_of
-from ullage.analysis.holding import UNNAMED, holding_at_end, holding_at_peak
 from ullage.cli.app import main
+from ullage.difference.difference import Change, Difference, Kind, Moment, difference_of
+from ullage.difference.holding import UNNAMED, holding_at_end, holding_at_peak
 from ullage.history import Frame, History, Labels
 from ullage.rebuild import program_of
 from ullage.snapshot.snapshot import load_snapshot

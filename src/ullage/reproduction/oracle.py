@@ -12,7 +12,7 @@ from ullage._units import MIB, text_of_bytes
 from ullage.allocator.replay import PLACEMENTS, Device, Replay, replay
 from ullage.analysis.cause import Cause, cause_of, evidence_of
 from ullage.analysis.recording import Recording
-from ullage.analysis.shrink import Sketch
+from ullage.reproduction.shrink import Sketch
 from ullage.settings import Settings
 
 _CARD_BYTES: Final = 1 << 50  # the room is a share of it, as it is of a real card

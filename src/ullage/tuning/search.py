@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any, Final
 
 from ullage._units import text_of_bytes
-from ullage.analysis.candidate import Candidate, Space
-from ullage.analysis.trial import Run, Trial
 from ullage.settings import Settings
+from ullage.tuning.candidate import Candidate, Space
+from ullage.tuning.trial import Run, Trial
 
 _LEAST_GAIN: Final = 100  # what is less than one of so many parts of what is reserved now is not worth a change
 _PRICE_OF_OPTION: Final = 2

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.analysis.difference import Change, Difference, Kind, Level, Moment
+from ullage.difference.difference import Change, Difference, Kind, Level, Moment
 from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
 
 _GREW_SHOWN: Final = 15

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.message import WINDOW, Hit, Message, hits_of
+from ullage.message.message import WINDOW, Hit, Message, hits_of
 from ullage.place import is_library, short_place
 
 _BEHIND: Final = 1 << 16

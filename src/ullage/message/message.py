@@ -1,7 +1,7 @@
 """A text that says that memory ran out, read into numbers.
 
-It reads and does not judge: why memory ran out is `ullage.analysis.explain_text`'s to say, and where in a log the text
-stood is `ullage.log`'s.
+It reads and does not judge: why memory ran out is `ullage.analysis.text.explain`'s to say, and where in a log the text
+stood is `ullage.message.log`'s.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ullage._units import TIB, parse_bytes
-from ullage.wording import BY_FIND, DEVICE, PROCESS, SIZES, Kind, Words
+from ullage.message.wording import BY_FIND, DEVICE, PROCESS, SIZES, Kind, Words
 
 WINDOW: Final = 4096
 """No message is longer than this many characters."""

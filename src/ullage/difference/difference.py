@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from ullage.analysis.holding import UNNAMED, Held, Holding, Place, holding_at_end, holding_at_peak
+from ullage.difference.holding import UNNAMED, Held, Holding, Place, holding_at_end, holding_at_peak
 from ullage.history import Action, History
 
 SCHEMA: Final = 1

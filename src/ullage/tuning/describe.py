@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.analysis.candidate import split_options
-from ullage.analysis.trial import Trial
-from ullage.analysis.tune import Need, Tuning
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
+from ullage.tuning.candidate import split_options
+from ullage.tuning.trial import Trial
+from ullage.tuning.tune import Need, Tuning
 
 _ROWS: Final = 10
 _WELL_KNOWN: Final = "expandable_segments:True"  # what PyTorch's own error names: always shown

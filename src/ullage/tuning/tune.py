@@ -10,7 +10,12 @@ from typing import Any, Final
 
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
-from ullage.analysis.candidate import (
+from ullage.analysis.recording import Recording
+from ullage.history import Action, History
+from ullage.program import Op
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.settings import SettingsError, parse_settings, semantics_of
+from ullage.tuning.candidate import (
     SINCE,
     Space,
     candidate_of,
@@ -19,13 +24,8 @@ from ullage.analysis.candidate import (
     variable_of,
     version_of,
 )
-from ullage.analysis.recording import Recording
-from ullage.analysis.search import Search, frontier_of
-from ullage.analysis.trial import Run, Trial
-from ullage.history import Action, History
-from ullage.program import Op
-from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
-from ullage.settings import SettingsError, parse_settings, semantics_of
+from ullage.tuning.search import Search, frontier_of
+from ullage.tuning.trial import Run, Trial
 
 SCHEMA: Final = 1
 

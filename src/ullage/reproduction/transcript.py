@@ -9,9 +9,9 @@ from typing import Final
 from ullage._errors import UsageError
 from ullage._units import GIB, KIB, MIB, text_of_bytes
 from ullage.analysis.cause import Cause
-from ullage.analysis.reproduction import Reproduction
 from ullage.program import Op
 from ullage.report.report import Remarks, Report, Table, TableRow, Tone
+from ullage.reproduction.reproduction import Reproduction
 from ullage.settings import UNLIMITED, Settings
 
 _STREAMS: Final = 32  # that torch.cuda.Stream() gives before it gives the first again

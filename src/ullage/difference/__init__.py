@@ -1,0 +1,1 @@
+"""What grew from one snapshot to another."""
