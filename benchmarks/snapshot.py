@@ -2,7 +2,7 @@
 
 A recorded run of tests/snapshot/data is repeated, its times shifted, until the file is as large as wanted. Beside it
 stand mosaic (set MOSAIC to a folder with facebookresearch/mosaic; it is not on PyPI) and torch.cuda._memory_viz, which
-does less: it says who holds what at the end, not at the peak. `--make MB FILE` only writes a file. Exits 1 past a bound.
+does less: it says who holds what at the end, not at the peak. `--make MB FILE` only writes one. Exits 1 past a bound.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ROUNDS = 3
 OURS = """
 import json, sys
 from pathlib import Path
-from ullage.analysis.holding import holding_at_peak
+from ullage.difference.holding import holding_at_peak
 from ullage.snapshot.snapshot import load_snapshot
 holding = holding_at_peak([load_snapshot(Path(sys.argv[1])).devices[0]])
 print(json.dumps([holding.allocated_bytes, len(holding.places)]))

@@ -5,8 +5,10 @@ from typing import Any, Final
 
 from ullage.history import Block, Segment
 
-MOST_BYTES: Final = 1 << 50
-"""No allocation is larger: a petabyte."""
+MOST_BYTES: Final = 1 << 40
+"""No card has more: a tebibyte."""
+MOST_ADDRESS: Final = 1 << 57
+"""Where the addresses of a process end."""
 _MOST_DEVICES: Final = 1024
 
 

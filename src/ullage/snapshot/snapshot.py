@@ -17,7 +17,7 @@ from ullage.history import Action, Annotation, Frame, History, Labels, Segment, 
 from ullage.program import Column
 from ullage.snapshot._pickle import PickleError, read
 from ullage.snapshot.file import SnapshotError, read_file
-from ullage.snapshot.segment import MOST_BYTES, int_of, list_of, segments_of
+from ullage.snapshot.segment import MOST_ADDRESS, MOST_BYTES, int_of, list_of, segments_of
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
@@ -133,12 +133,24 @@ def _history_of(
         settings=settings,
         labels=_labels_of(found, rows),
     )
-    told = ~np.isin(history.action, (Action.OOM, Action.OTHER))  # a request that failed may have made no sense
-    odd = np.flatnonzero(told & ((history.size < 0) | (history.size > MOST_BYTES)))
-    if len(odd):
-        action, size = Action(history.action[odd[0]]).name.lower(), history.size[odd[0]]
-        raise ValueError(f"entry {odd[0]} of device {device}, {action}, is of {size} bytes, which cannot be")
+    _check(history)
     return history
+
+
+def _check(history: History) -> None:
+    """Raise ValueError where an entry says what no allocator does. A request that failed may have asked for anything."""
+    actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
+    room = np.where(failed, history.address, 0)  # of these it stands where others have their address
+    for what, values, asked, most in (
+        ("size", history.size, known & ~failed, MOST_BYTES),
+        ("free memory", room, failed, MOST_BYTES),
+        ("address", history.address, known & ~failed, MOST_ADDRESS),
+    ):
+        odd = np.flatnonzero(asked & ((values < 0) | (values > most)))
+        if len(odd):
+            name, value = Action(actions[odd[0]]).name.lower(), values[odd[0]]
+            where = f"entry {odd[0]} of device {history.device}, {name}"
+            raise ValueError(f"{where}, says {what} {value}, which cannot be")
 
 
 def _labels_of(found: dict[str, Any], rows: Column | slice) -> Labels:
