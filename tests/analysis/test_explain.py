@@ -207,3 +207,12 @@ def test_layers_over_time_add_up_to_what_was_reserved() -> None:
     assert max(sums) == explanation.evidence["peak_reserved_bytes"]
     assert len(timeline.step_ends) == 53
     assert sum(size for _, size, _ in explanation.picture.tree) == explanation.evidence["allocated_bytes"]
+
+
+def test_the_version_is_told_where_something_speaks_for_it() -> None:
+    """An option that torch 2.11 does not know, or nothing at all."""
+    history = load_snapshot(recorded("normal")).devices[0]
+    newer = explain(history, alloc_conf="pinned_free_catch_all:True")
+    assert "the allocator is taken for that of torch 2.15, whose replay is nearest to what was recorded" in newer.notes
+    assert any("taken for that of torch 2.11; a snapshot does not say" in note for note in explain(history).notes)
+    assert not any("is taken for" in note for note in explain(history, semantics="2.11").notes)

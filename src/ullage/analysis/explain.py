@@ -10,7 +10,7 @@ import numpy as np
 
 from ullage._units import GIB, text_of_bytes
 from ullage.analysis.cause import Cause, cause_of, evidence_of
-from ullage.analysis.fidelity import Fidelity, fidelity_of
+from ullage.analysis.fidelity import Fidelity, fidelity_of, semantics_told
 from ullage.analysis.growth import Growth, growth_of
 from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import Held, Recording
@@ -89,7 +89,7 @@ def explain(
     history: History,
     *,
     source: str = "",
-    semantics: str = "2.11",
+    semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
     with_picture: bool = False,
@@ -100,7 +100,7 @@ def explain(
     Args:
         history: of one device.
         source: what to call it.
-        semantics: the allocator's version: "2.11" (and before) or "2.15".
+        semantics: the allocator's version: "2.11" (and before) or "2.15"; None: told from the recording.
         alloc_conf: the settings in force, where the snapshot does not tell them.
         capacity_bytes: what the allocator could reserve at most, where no request failed.
         with_picture: whether pictures will be drawn.
@@ -110,6 +110,8 @@ def explain(
         SettingsError: `alloc_conf` cannot be read.
     """
     progress("rebuilding the run")
+    told = semantics_told(history, alloc_conf=alloc_conf) if semantics is None else None
+    semantics = semantics or told
     rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     growth = growth_of(recording)
@@ -137,12 +139,18 @@ def explain(
         growth=growth,
         remedies=tuple(remedies),
         departures=fidelity.departures,
-        notes=_notes(recording, fidelity, growth, cause),
+        notes=(*_told(told), *_notes(recording, fidelity, growth, cause)),
         picture=_picture(recording) if with_picture else None,
     )
 
 
-def _as_recorded(history: History, rebuilt: Rebuilt, *, semantics: str, alloc_conf: str | None) -> Fidelity:
+def _told(semantics: str | None) -> tuple[str, ...]:
+    if semantics is None:
+        return ()
+    return (f"the allocator is taken for that of torch {semantics}, whose replay is nearest to what was recorded",)
+
+
+def _as_recorded(history: History, rebuilt: Rebuilt, *, semantics: str | None, alloc_conf: str | None) -> Fidelity:
     """Compare with the recording, in the room that it had."""
     if not rebuilt.room_is_told:
         rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf)

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 
 from ullage.allocator.replay import Call, Device, Replay, replay
-from ullage.rebuild import Rebuilt
+from ullage.analysis.recording import Recording
+from ullage.history import History
+from ullage.rebuild import Rebuilt, program_of
+from ullage.settings import SEMANTICS, SettingsError
 
 Driven = tuple[tuple[str, int], ...]
 """What is taken from the driver ("take") and given back ("give"), in order, in bytes."""
@@ -23,6 +26,27 @@ def fidelity_of(rebuilt: Rebuilt) -> Fidelity:
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
     ops = ours.keys() | theirs.keys()
     return Fidelity(operations=len(ops), departures=sum(ours.get(op) != theirs.get(op) for op in ops))
+
+
+def semantics_told(history: History, *, alloc_conf: str | None = None) -> str | None:
+    """Return the allocator's version whose replay is nearer to the recording; None where that of 2.11 does it exactly.
+
+    Raises:
+        SettingsError: `alloc_conf` cannot be read.
+    """
+    departures = {}
+    for semantics in SEMANTICS:
+        try:
+            rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf)
+        except SettingsError:  # an option that this version does not know
+            if semantics == SEMANTICS[-1]:
+                raise
+            continue
+        departures[semantics] = fidelity_of(Recording.of(history, rebuilt).rebuilt).departures
+        if not departures[semantics]:
+            break
+    nearest = min(departures, key=departures.__getitem__)
+    return nearest if nearest != SEMANTICS[0] else None
 
 
 def driven_by_op(done: Replay) -> dict[int, Driven]:

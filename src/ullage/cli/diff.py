@@ -7,9 +7,8 @@ import typer
 
 from ullage._errors import UsageError
 from ullage._output import check_output
-from ullage.cli.history import DeviceOption, TorchVersionOption, history_of
+from ullage.cli.history import DeviceOption, TorchVersionOption, history_of, semantics_given
 from ullage.cli.show import show
-from ullage.settings import semantics_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,7 @@ def diff(
     after: Annotated[Path, typer.Argument(help="The second.")],
     at: Annotated[str, typer.Option(help="end: when they were taken; peak: when each held most.")] = "end",
     device: DeviceOption = None,
-    torch_version: TorchVersionOption = "2.11",
+    torch_version: TorchVersionOption = None,
     html: Annotated[Path | None, typer.Option(help="Write a page, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
@@ -48,7 +47,7 @@ def diff(
         raise UsageError(f"--at {at!r} is no moment of a snapshot; expected one of {', '.join(moments)}")
     if html is not None:
         check_output("--html", html, inputs=(before, after))
-    semantics = semantics_of(torch_version)
+    semantics = semantics_given(torch_version)
 
     histories = [_histories_of(file, device) for file in (before, after)]
     difference = difference_of(*histories, sources=(str(before), str(after)), moment=Moment(at), semantics=semantics)

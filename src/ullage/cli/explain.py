@@ -13,12 +13,12 @@ from ullage.cli.history import (
     DeviceOption,
     TorchVersionOption,
     history_of,
+    semantics_given,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.text import STANDARD_INPUT, is_text, pieces_of
 from ullage.cli.values import size_of
-from ullage.settings import semantics_of
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -47,7 +47,7 @@ def explain(
     device: DeviceOption = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
-    torch_version: TorchVersionOption = "2.11",
+    torch_version: TorchVersionOption = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
@@ -70,7 +70,7 @@ def explain(
         lambda tell: run_explain(
             history,
             source=str(file),
-            semantics=semantics_of(torch_version),
+            semantics=semantics_given(torch_version),
             alloc_conf=alloc_conf,
             capacity_bytes=size_of(capacity, "--capacity"),
             with_picture=html is not None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ullage._errors import UsageError
+from ullage.settings import semantics_of
 
 if TYPE_CHECKING:
     from ullage.history import History
@@ -16,7 +17,19 @@ SnapshotFile = Annotated[
 DeviceOption = Annotated[int | None, typer.Option(help="Which card's history. [default: the one with most entries]")]
 CapacityOption = Annotated[str | None, typer.Option(help="What the allocator could reserve at most.")]
 AllocConfOption = Annotated[str | None, typer.Option(help="PYTORCH_ALLOC_CONF of the run.")]
-TorchVersionOption = Annotated[str, typer.Option(help="The version of torch that recorded it.")]
+TorchVersionOption = Annotated[
+    str | None,
+    typer.Option(help="The version of torch that recorded it. [default: 2.11, if nothing speaks against it]"),
+]
+
+
+def semantics_given(torch_version: str | None) -> str | None:
+    """Return which allocator `--torch-version` names; None where it was not given.
+
+    Raises:
+        SettingsError: the text is no version.
+    """
+    return semantics_of(torch_version) if torch_version is not None else None
 
 
 def history_of(file: Path, device: int | None) -> "History":

@@ -15,11 +15,11 @@ from ullage.cli.history import (
     SnapshotFile,
     TorchVersionOption,
     history_of,
+    semantics_given,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import size_of
-from ullage.settings import semantics_of
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -38,7 +38,7 @@ def repro(
     device: DeviceOption = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
-    torch_version: TorchVersionOption = "2.11",
+    torch_version: TorchVersionOption = None,
     budget: Annotated[float, typer.Option(help="Seconds for making it small.")] = 30.0,
     keep_sizes: Annotated[
         bool, typer.Option("--keep-sizes", help="Only leave allocations out; neither merge them nor round sizes.")
@@ -62,7 +62,7 @@ def repro(
     reproduction = with_progress(
         lambda tell: reproduce(
             history,
-            semantics=semantics_of(torch_version),
+            semantics=semantics_given(torch_version),
             alloc_conf=alloc_conf,
             capacity_bytes=size_of(capacity, "--capacity"),
             seconds=budget,

@@ -35,7 +35,7 @@ def tune(
     device: DeviceOption = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
-    torch_version: TorchVersionOption = "2.11",
+    torch_version: TorchVersionOption = None,
     budget: Annotated[float, typer.Option(help="Seconds to search.")] = 20.0,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,

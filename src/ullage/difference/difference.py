@@ -87,7 +87,7 @@ def difference_of(
     *,
     sources: tuple[str, str] = ("before", "after"),
     moment: Moment = Moment.END,
-    semantics: str = "2.11",
+    semantics: str | None = None,
 ) -> Difference:
     """Compare two recorded runs, each on all of its devices together.
 

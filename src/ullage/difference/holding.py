@@ -65,7 +65,7 @@ def holding_at_end(histories: Iterable[History]) -> Holding:
     return _sum([_at_end(history) for history in histories])
 
 
-def holding_at_peak(histories: Iterable[History], *, semantics: str = "2.11") -> Holding:
+def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> Holding:
     """Return what was held when most was allocated, on each device at its own time, by replaying the run."""
     return _sum([_at_peak(history, semantics) for history in histories])
 
@@ -95,7 +95,7 @@ def _at_end(history: History) -> Holding:
     )
 
 
-def _at_peak(history: History, semantics: str) -> Holding:
+def _at_peak(history: History, semantics: str | None) -> Holding:
     rebuilt = program_of(history, semantics=semantics)
     device = Device(total_bytes=rebuilt.room_bytes)
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op

@@ -21,7 +21,7 @@ from ullage.program import Column, Program
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, Lives
 from ullage.rebuild.operation import write_operations
-from ullage.settings import UNLIMITED, Settings, SettingsError, parse_settings
+from ullage.settings import SEMANTICS, UNLIMITED, Settings, SettingsError, parse_settings
 
 UNBOUNDED_BYTES: Final = 1 << 40
 """Room that is taken where a history does not say how much there is."""
@@ -83,7 +83,7 @@ def settings_of(history: History, *, alloc_conf: str | None, semantics: str) -> 
 def program_of(
     history: History,
     *,
-    semantics: str = "2.11",
+    semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> Rebuilt:
@@ -91,15 +91,20 @@ def program_of(
 
     Args:
         history: of one device.
-        semantics: the allocator's version, which no snapshot tells: "2.11" (and before) or "2.15".
+        semantics: the allocator's version, which no snapshot tells: "2.11" (and before) or "2.15"; None: "2.11" is
+            taken, and a note says so.
         alloc_conf: the settings in force, where the snapshot does not tell them.
         capacity_bytes: what the allocator could reserve at most; told from an out-of-memory entry where there is one.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
     """
-    settings = settings_of(history, alloc_conf=alloc_conf, semantics=semantics)
-    notes = [f"the allocator is taken for that of torch {semantics}; a snapshot does not say (--torch-version)"]
+    settings = settings_of(history, alloc_conf=alloc_conf, semantics=semantics or SEMANTICS[0])
+    notes = []
+    if semantics is None:
+        notes.append(
+            f"the allocator is taken for that of torch {SEMANTICS[0]}; a snapshot does not say (--torch-version)"
+        )
     lives = Lives.of(history)
     before = Before.of(history, lives)
     reserved = _reserved_over_time(

@@ -73,7 +73,7 @@ class Reproduction:
 def reproduce(
     history: History,
     *,
-    semantics: str = "2.11",
+    semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
     seconds: float = 30.0,

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
+from ullage.analysis.fidelity import semantics_told
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
-from ullage.settings import SettingsError, parse_settings, semantics_of
+from ullage.settings import SEMANTICS, SettingsError, parse_settings, semantics_of
 from ullage.tuning.candidate import (
     SINCE,
     Space,
@@ -85,7 +86,7 @@ def tune(
     history: History,
     *,
     source: str = "",
-    torch_version: str = "2.11",
+    torch_version: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
     budget_seconds: float = 20.0,
@@ -96,7 +97,7 @@ def tune(
     Args:
         history: of one device.
         source: what to call it.
-        torch_version: decides which allocator is modelled, and which options there are.
+        torch_version: decides which allocator is modelled, and which options there are; None: told from the recording.
         alloc_conf: the settings in force, where the snapshot does not tell them.
         capacity_bytes: what the allocator may reserve at most; else what a request that failed tells.
         budget_seconds: how long to search, and again at most so long for the least room; the same file is answered
@@ -108,6 +109,7 @@ def tune(
         UsageError: the recorded run had another allocator than PyTorch's own.
     """
     progress("rebuilding the run")
+    torch_version = torch_version or semantics_told(history, alloc_conf=alloc_conf) or SEMANTICS[0]
     semantics = semantics_of(torch_version)
     rebuilt, room = _rebuilt(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     if rebuilt.settings.backend != "native":
