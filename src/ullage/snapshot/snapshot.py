@@ -138,7 +138,7 @@ def _history_of(
 
 
 def _check(history: History) -> None:
-    """Raise ValueError where an entry says what no allocator does. A request that failed may have asked for anything."""
+    """Raise ValueError where an entry says what no allocator does; a request that failed may ask for anything."""
     actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
     room = np.where(failed, history.address, 0)  # of these it stands where others have their address
     for what, values, asked, most in (
