@@ -8,7 +8,7 @@ OLDEST := 2.11.0
 NEWEST := 2.15.0
 JOBS ?= 2
 # What the newest torch is tried with on every change; `make truth` has the rest.
-NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py) tests/truth/test_roles.py
+NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py) tests/truth/test_roles.py
 
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
@@ -16,7 +16,7 @@ NEWEST_ENV := $(call environment,$(NEWEST))
 PUBLIC ?= $(dir $(CACHE))public
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize truth cuda12 versions public bench gpu pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench gpu pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -42,6 +42,10 @@ lint: setup  ## Check style, types, layers, and the C code's warnings.
 
 sanitize:  ## Build the allocator core alone with sanitizers and run random programs (new seeds at every run).
 	tools/sanitize.sh
+
+fuzz: setup setup-newest  ## Random operations on two versions of torch's own allocator and on the core (new seeds; PROGRAMS=400).
+	$(OLDEST_ENV)/bin/python tests/emulated/twin.py --programs $(or $(PROGRAMS),400)
+	$(NEWEST_ENV)/bin/python tests/emulated/twin.py --programs $(or $(PROGRAMS),400)
 
 truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records

@@ -93,7 +93,7 @@ BlockId Allocator::take_segment(const Request& request, bool is_retry) {
   const std::optional<Range> range = driver_.allocate(size);
   if (!range) return NONE;
   if (owner) private_pools_.at(owner).mallocs++;
-  levels_.reserved += static_cast<std::int64_t>(size);
+  raise(&Levels::reserved, static_cast<std::int64_t>(size));
   segments_.push_back({*range, size, 0, false});
   Block made;
   made.address = range->address;
@@ -119,7 +119,7 @@ BlockId Allocator::hand_out(const Request& request, BlockId id, std::int64_t req
     rest.address += request.size;
     rest.size -= request.size;
     put_free(id);
-    if (!rest.expandable) levels_.inactive_split += static_cast<std::int64_t>(was_split ? -request.size : rest.size);
+    if (!rest.expandable) raise(&Levels::inactive_split, static_cast<std::int64_t>(was_split ? -request.size : rest.size));
     id = front_id;
   } else if (was_split && !at(id).expandable) {
     levels_.inactive_split -= static_cast<std::int64_t>(at(id).size);
@@ -127,9 +127,9 @@ BlockId Allocator::hand_out(const Request& request, BlockId id, std::int64_t req
   Block& block = at(id);
   block.allocated = true;
   block.requested = requested;
-  levels_.allocated += static_cast<std::int64_t>(block.size);
-  levels_.active += static_cast<std::int64_t>(block.size);
-  levels_.requested += requested;
+  raise(&Levels::allocated, static_cast<std::int64_t>(block.size));
+  raise(&Levels::active, static_cast<std::int64_t>(block.size));
+  raise(&Levels::requested, requested);
   return id;
 }
 

@@ -45,7 +45,7 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
   segment.size = expandable ? (wanted + page - 1) / page * page : mapped;
   segment.range = expandable ? driver_.found_reservation(address, mapped) : driver_.found(address, mapped);
   segments_.push_back(segment);
-  levels_.reserved += static_cast<std::int64_t>(mapped);
+  raise(&Levels::reserved, static_cast<std::int64_t>(mapped));
   std::vector<BlockId> made;
   Bytes at_address = address;
   const auto add = [&](Bytes size, bool is_mapped) {
@@ -74,12 +74,12 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
     block.requested = blocks[i].requested;
     block.allocated = blocks[i].allocated;
     if (block.allocated) {
-      levels_.allocated += static_cast<std::int64_t>(block.size);
-      levels_.active += static_cast<std::int64_t>(block.size);
-      levels_.requested += block.requested;
+      raise(&Levels::allocated, static_cast<std::int64_t>(block.size));
+      raise(&Levels::active, static_cast<std::int64_t>(block.size));
+      raise(&Levels::requested, block.requested);
     } else {
       put_free(made[i]);
-      if (!expandable && block.is_split()) levels_.inactive_split += static_cast<std::int64_t>(block.size);
+      if (!expandable && block.is_split()) raise(&Levels::inactive_split, static_cast<std::int64_t>(block.size));
     }
   }
   return made;

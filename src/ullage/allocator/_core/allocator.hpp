@@ -67,6 +67,8 @@ class Allocator {
   void end_capture() { captures_--; }
 
   const Levels& levels() const { return levels_; }
+  // The highest that each has been, within an operation too: what is mapped for a request may be given back for it.
+  const Levels& peak() const { return peak_; }
   const Counters& counters() const { return counters_; }
   Failure failure() const { return failure_; }
   const Block& block(BlockId id) const { return blocks_[static_cast<std::size_t>(id)]; }
@@ -136,6 +138,11 @@ class Allocator {
     return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_;
   }
 
+  void raise(std::int64_t Levels::*level, std::int64_t by) {
+    levels_.*level += by;
+    if (levels_.*level > peak_.*level) peak_.*level = levels_.*level;
+  }
+
   // allocate.cpp: from a request to a block
   std::int32_t pool_for(Bytes size, std::int32_t stream) const;
   BlockId find_free(const Request& request);
@@ -193,7 +200,7 @@ class Allocator {
   std::unordered_map<BlockId, std::vector<std::int32_t>> uses_, capture_uses_;
   std::int64_t waiting_ = 0;  // events in all queues
 
-  Levels levels_;
+  Levels levels_, peak_;
   Counters counters_;
 };
 

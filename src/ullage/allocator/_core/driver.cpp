@@ -9,6 +9,10 @@ namespace {
 // Where addresses begin. They matter only where blocks are equally large (torch 2.11 takes the lower address).
 constexpr Bytes LOWEST = 0x700000000000, HIGHEST = 0x780000000000;
 constexpr Bytes LOWEST_RESERVATION = 0x100000000000, HIGHEST_RESERVATION = 0x500000000000;
+// The driver gives memory by whole pages; what the allocator asks for is nearly always a multiple.
+constexpr Bytes PAGE = 2 * MIB;
+
+Bytes whole_pages(Bytes size) { return (size + PAGE - 1) / PAGE * PAGE; }
 
 }  // namespace
 
@@ -32,8 +36,9 @@ bool Driver::take(Bytes size) {
     failures_--;
     return false;
   }
-  if (others_ + used_ + size > total_) return false;
-  used_ += size;
+  const Bytes taken = whole_pages(size);
+  if (size > total_ || others_ + used_ + taken > total_) return false;
+  used_ += taken;
   return true;
 }
 
@@ -45,7 +50,8 @@ bool Driver::is_free(Bytes address, Bytes size) const {
   return before->first + before->second <= address;
 }
 
-Bytes Driver::place(Bytes size) {
+Bytes Driver::place(Bytes asked) {
+  const Bytes size = whole_pages(asked);
   if (placement_ == Placement::FIRST_FIT && next_recorded_ < recorded_.size()) {
     const Bytes address = recorded_[next_recorded_++];
     if (is_free(address, size)) {
@@ -84,14 +90,14 @@ std::optional<Range> Driver::allocate(Bytes size) {
 }
 
 void Driver::release(const Range& range, Bytes size) {
-  used_ -= size;
+  used_ -= whole_pages(size);
   if (placement_ == Placement::FIRST_FIT) taken_.erase(range.address);
   note(Call::FREE, range.number, size, 0, 0, range.address);
 }
 
 Range Driver::found(Bytes address, Bytes size) {
-  used_ += size;
-  if (placement_ == Placement::FIRST_FIT) taken_[address] = size;
+  used_ += whole_pages(size);
+  if (placement_ == Placement::FIRST_FIT) taken_[address] = whole_pages(size);
   return {address, mallocs_++};
 }
 
@@ -117,7 +123,7 @@ void Driver::unreserve(const Range& range, Bytes size) {
 bool Driver::map(const Range& range, Bytes offset, Bytes page, Bytes pages) {
   for (Bytes made = 0; made < pages; made++) {
     if (take(page)) continue;
-    used_ -= made * page;  // a range is mapped whole or not at all
+    used_ -= made * whole_pages(page);  // a range is mapped whole or not at all
     note(Call::CREATE_FAILED, range.number, page, 0, made, 0);
     return false;
   }
@@ -126,7 +132,7 @@ bool Driver::map(const Range& range, Bytes offset, Bytes page, Bytes pages) {
 }
 
 void Driver::unmap(const Range& range, Bytes offset, Bytes page, Bytes pages) {
-  used_ -= page * pages;
+  used_ -= whole_pages(page) * pages;
   note(Call::UNMAP, range.number, page, offset, pages, range.address + offset);
 }
 

@@ -77,7 +77,7 @@ bool Allocator::map_block(BlockId id, Bytes size) {
   }
   for (const BlockId neighbour : {at(id).before, at(id).after}) merge(id, neighbour);
   put_free(id);
-  levels_.reserved += static_cast<std::int64_t>(mapped);
+  raise(&Levels::reserved, static_cast<std::int64_t>(mapped));
   return true;
 }
 

@@ -23,7 +23,7 @@ void Allocator::return_block(BlockId id) {
   put_free(id);
   const Block& block = at(id);
   if (block.is_split()) inactive += static_cast<std::int64_t>(block.size);
-  if (!block.expandable) levels_.inactive_split += inactive;
+  if (!block.expandable) raise(&Levels::inactive_split, inactive);
   levels_.active -= size;
   levels_.requested -= requested;
 }

@@ -108,12 +108,9 @@ class Runner {
   }
 
   void note_peaks(std::int64_t i) {
-    const Levels& now = allocator_.levels();
-    if (now.allocated > out_.peak.allocated) out_.peak.allocated = now.allocated, out_.peak_allocated_op = i;
-    if (now.reserved > out_.peak.reserved) out_.peak.reserved = now.reserved, out_.peak_reserved_op = i;
-    out_.peak.active = std::max(out_.peak.active, now.active);
-    out_.peak.inactive_split = std::max(out_.peak.inactive_split, now.inactive_split);
-    out_.peak.requested = std::max(out_.peak.requested, now.requested);
+    const Levels& peak = allocator_.peak();
+    if (peak.allocated > out_.peak.allocated) out_.peak.allocated = peak.allocated, out_.peak_allocated_op = i;
+    if (peak.reserved > out_.peak.reserved) out_.peak.reserved = peak.reserved, out_.peak_reserved_op = i;
   }
 
   void carry_out(std::int64_t i) {
@@ -193,6 +190,7 @@ class Runner {
 
   void finish() {
     out_.now = allocator_.levels();
+    out_.peak = allocator_.peak();
     out_.counters = allocator_.counters();
     out_.calls = driver_.log();
     for (int call = 0; call < 8; call++) out_.call_counts[call] = driver_.count(static_cast<Call>(call));
