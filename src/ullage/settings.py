@@ -116,6 +116,37 @@ def parse_settings(text: str, *, semantics: str = "2.11", before: Settings | Non
     return _checked(settings, given)
 
 
+def text_of_settings(settings: Settings) -> str:
+    """Write settings for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults, but no fraction."""
+    default = Settings(semantics=settings.semantics)
+    parts = []
+    if settings.expandable_segments:
+        parts.append("expandable_segments:True")
+    if settings.max_split_bytes != UNLIMITED:
+        parts.append(f"max_split_size_mb:{settings.max_split_bytes // MIB}")
+    if settings.large_segment_bytes != default.large_segment_bytes:
+        parts.append(f"large_segment_size_mb:{settings.large_segment_bytes // MIB}")
+    if settings.max_non_split_rounding_bytes != max(settings.large_segment_bytes, default.max_non_split_rounding_bytes):
+        parts.append(f"max_non_split_rounding_mb:{settings.max_non_split_rounding_bytes // MIB}")
+    if settings.garbage_collection_threshold:
+        parts.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold!r}")
+    divisions = settings.roundup_divisions
+    if any(divisions):
+        slots = ",".join(f"{1 << slot}:{value}" for slot, value in enumerate(divisions))
+        same = divisions[0] if len(set(divisions)) == 1 else f"[{slots}]"
+        parts.append(f"roundup_power2_divisions:{same}")
+    if settings.throw_on_cudamalloc_oom:
+        parts.append("throw_on_cudamalloc_oom:True")
+    if settings.reserve is not None:
+        kind, value = settings.reserve
+        parts.append(f"expandable_segments_reserve:{value!r}" if kind == "fraction" else _reserve_of(value))
+    return ",".join(parts)
+
+
+def _reserve_of(n_bytes: float) -> str:
+    return f"expandable_segments_reserve:{n_bytes / GIB!r}G"
+
+
 def _checked(settings: Settings, given: set[str]) -> Settings:
     """What depends on the final size of a large segment, in whatever order the options stand."""
     large = settings.large_segment_bytes

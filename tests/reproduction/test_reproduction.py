@@ -25,8 +25,8 @@ from ullage.reproduction.beginning import beginning_of
 from ullage.reproduction.oracle import Oracle
 from ullage.reproduction.reproduction import Reproduction, reproduce, sketch_of
 from ullage.reproduction.shrink import Sketch, shrink
-from ullage.reproduction.transcript import script_of, text_of_settings
-from ullage.settings import Settings, parse_settings
+from ullage.reproduction.transcript import script_of
+from ullage.settings import Settings, parse_settings, text_of_settings
 from ullage.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"

@@ -12,10 +12,9 @@ from ullage.analysis.cause import Cause
 from ullage.program import Op
 from ullage.report.report import Remarks, Report, Table, TableRow, Tone
 from ullage.reproduction.reproduction import Reproduction
-from ullage.settings import UNLIMITED, Settings
+from ullage.settings import text_of_settings
 
 _STREAMS: Final = 32  # that torch.cuda.Stream() gives before it gives the first again
-_SMALLEST_SLOT_MIB: Final = 1
 
 _WIDTH: Final = 118
 _EXPECTED: Final = (
@@ -182,34 +181,3 @@ def _size(n_bytes: int) -> str:
         if n_bytes and n_bytes % unit_bytes == 0:
             return f"{n_bytes // unit_bytes} * {unit}"
     return f"{n_bytes:_}"
-
-
-def text_of_settings(settings: Settings) -> str:
-    """Write settings for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults, but no fraction."""
-    default = Settings(semantics=settings.semantics)
-    parts = []
-    if settings.expandable_segments:
-        parts.append("expandable_segments:True")
-    if settings.max_split_bytes != UNLIMITED:
-        parts.append(f"max_split_size_mb:{settings.max_split_bytes // MIB}")
-    if settings.large_segment_bytes != default.large_segment_bytes:
-        parts.append(f"large_segment_size_mb:{settings.large_segment_bytes // MIB}")
-    if settings.max_non_split_rounding_bytes != max(settings.large_segment_bytes, default.max_non_split_rounding_bytes):
-        parts.append(f"max_non_split_rounding_mb:{settings.max_non_split_rounding_bytes // MIB}")
-    if settings.garbage_collection_threshold:
-        parts.append(f"garbage_collection_threshold:{settings.garbage_collection_threshold!r}")
-    divisions = settings.roundup_divisions
-    if any(divisions):
-        slots = ",".join(f"{_SMALLEST_SLOT_MIB << slot}:{value}" for slot, value in enumerate(divisions))
-        same = divisions[0] if len(set(divisions)) == 1 else f"[{slots}]"
-        parts.append(f"roundup_power2_divisions:{same}")
-    if settings.throw_on_cudamalloc_oom:
-        parts.append("throw_on_cudamalloc_oom:True")
-    if settings.reserve is not None:
-        kind, value = settings.reserve
-        parts.append(f"expandable_segments_reserve:{value!r}" if kind == "fraction" else _reserve_of(value))
-    return ",".join(parts)
-
-
-def _reserve_of(n_bytes: float) -> str:
-    return f"expandable_segments_reserve:{n_bytes / GIB!r}G"

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ullage._units import MIB
-from ullage.settings import UNLIMITED, Settings, SettingsError, parse_settings
+from ullage.settings import Settings, SettingsError, parse_settings
 
 Version = tuple[int, int]
 SINCE: Final[dict[str, Version]] = {"per_process_memory_fraction": (2, 10), "large_segment_size_mb": (2, 11)}
@@ -117,18 +116,6 @@ def candidate_of(text: str) -> Candidate:
     searched = {name: value for name, value in pairs if name in _CHOICES}
     kept = tuple((name, value) for name, value in pairs if name not in _CHOICES)
     return Candidate(options=tuple((name, searched[name]) for name in _CHOICES if name in searched), kept=kept)
-
-
-def text_of(settings: Settings) -> str:
-    """Write the settings that a snapshot tells without their text."""
-    parts = []
-    if settings.expandable_segments:
-        parts.append("expandable_segments:True")
-    if settings.max_split_bytes != UNLIMITED:
-        parts.append(f"max_split_size_mb:{settings.max_split_bytes // MIB}")
-    if settings.garbage_collection_threshold:
-        parts.append(f"{_GARBAGE}:{settings.garbage_collection_threshold:g}")
-    return ",".join(parts)
 
 
 def version_of(text: str) -> Version:

@@ -15,13 +15,12 @@ from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
-from ullage.settings import SEMANTICS, SettingsError, parse_settings, semantics_of
+from ullage.settings import SEMANTICS, SettingsError, parse_settings, semantics_of, text_of_settings
 from ullage.tuning.candidate import (
     SINCE,
     Space,
     candidate_of,
     split_options,
-    text_of,
     variable_of,
     version_of,
 )
@@ -166,7 +165,7 @@ def _present_text(history: History, rebuilt: Rebuilt, alloc_conf: str | None) ->
             return ",".join(f"{name}:{value}" for name, value in split_options(recorded))
         except SettingsError:
             pass  # as in rebuild.settings_of
-    return text_of(rebuilt.settings)
+    return text_of_settings(rebuilt.settings)
 
 
 def _in_any_room(search: Search, budget_seconds: float) -> Search:
