@@ -1,6 +1,7 @@
 """Why a recorded run ran out, each claim proved by replaying that run."""
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -216,3 +217,23 @@ def test_the_version_is_told_where_something_speaks_for_it() -> None:
     assert "the allocator is taken for that of torch 2.15, whose replay is nearest to what was recorded" in newer.notes
     assert any("taken for that of torch 2.11; a snapshot does not say" in note for note in explain(history).notes)
     assert not any("is taken for" in note for note in explain(history, semantics="2.11").notes)
+
+
+def test_an_empty_snapshot_is_told_what_to_record(tmp_path: Path) -> None:
+    file = tmp_path / "empty.pickle"
+    file.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}))
+    explanation = explain(load_snapshot(file).devices[0])
+    assert explanation.cause is Cause.CANNOT_TELL
+    assert "_record_memory_history() before the run" in explanation.sentence
+
+
+def test_more_than_any_card_has_is_no_hindrance() -> None:
+    """1.5 TiB in three segments: virtual addresses of a strange machine, or nonsense; told, not failed on."""
+    rows = tuple(
+        (action, (127 << 40) + number * (1 << 39), 1 << 39)
+        for number in range(3)
+        for action in (Action.SEGMENT_ALLOC, Action.ALLOC)
+    )
+    explanation = explain(history_made_of(rows))
+    assert explanation.evidence["peak_reserved_bytes"] == 3 << 39
+    assert "the run reserved more than most cards have" in explanation.notes

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -75,7 +76,8 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
         return None
     step_of = np.searchsorted(np.array(bounds[1:]), np.arange(len(program)), side="right")
     own = _own_step(program, step_of)
-    order = [0, *sorted(range(1, steps), key=lambda step: -_size_of(program, own == step))]
+    most = _sizes_of(program, own, steps)
+    order = [0, *sorted(range(1, steps), key=lambda step: -most[step])]
     place = np.empty(steps, np.int64)
     place[order] = np.arange(steps)
     into = (np.arange(len(program)) - np.array(bounds)[step_of]) / np.maximum(1, np.diff(bounds))[step_of]
@@ -118,11 +120,13 @@ def _own_step(program: Program, step_of: Column) -> Column:
     return own
 
 
-def _size_of(program: Program, mine: Column) -> int:
-    """The most bytes that a step's own blocks hold at once, as they were asked for."""
-    ops, keys = program.op[mine], program.key[mine]
+def _sizes_of(program: Program, own: Column, steps: int) -> list[int]:
+    """The most bytes that each step's own blocks hold at once, as they were asked for."""
     sizes = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
     allocations = program.op == Op.ALLOCATE
     sizes[program.key[allocations]] = program.size[allocations]
-    change = np.where(ops == Op.ALLOCATE, sizes[keys], np.where(ops == Op.FREE, -sizes[keys], 0))
-    return int(np.cumsum(change).max(initial=0))
+    change = np.where(allocations, sizes[program.key], np.where(program.op == Op.FREE, -sizes[program.key], 0))
+    order = np.argsort(own, kind="stable")
+    level = np.append(0, np.cumsum(change[order]))
+    bounds = np.searchsorted(own[order], np.arange(steps + 1)).tolist()
+    return [int(level[first : last + 1].max() - level[first]) for first, last in pairwise(bounds)]

@@ -23,7 +23,7 @@ from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, Lives
 from ullage.rebuild.operation import write_operations
 from ullage.settings import SEMANTICS, UNLIMITED, Settings, SettingsError, parse_settings
 
-UNBOUNDED_BYTES: Final = 1 << 40
+UNBOUNDED_BYTES: Final = 1 << 60
 """Room that is taken where a history does not say how much there is."""
 
 
