@@ -53,8 +53,8 @@ def sentence_of(cause: Cause, evidence: dict[str, int], growth: Growth | None, p
             return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
         case _ if not evidence["peak_reserved_bytes"]:
             return (
-                "The snapshot is empty: nothing was recorded. Call torch.cuda.memory._record_memory_history() before the "
-                "run, and torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught."
+                "The snapshot is empty: nothing was recorded. Call torch.cuda.memory._record_memory_history() before "
+                "the run, and torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught."
             )
         case _:
             return (
