@@ -43,7 +43,7 @@ const draw = {
       line: { width: 0.5, color: colourOf(label), shape: "hv" }, fillcolor: colourOf(label), customdata: values.map(sizeText), hovertemplate: `${label}: %{customdata}<extra></extra>` }));
     const highest = Math.max(1, ...x.map((at) => picture.series.reduce((sum, [, values]) => sum + values[at], 0)));
     const shapes = picture.marks.map((at) => ({ type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: colour("--quiet"), width: 1, dash: "dot" } }));
-    const crowded = Math.ceil(picture.marks.length / (isNarrow() ? 2 : 12));
+    const crowded = Math.ceil(picture.marks.length / (isNarrow() ? 2 : 8));
     const annotations = picture.marks.flatMap((at, index) => index % crowded ? [] : [{ x: at, yref: "paper", y: 0, yanchor: "top", yshift: -4, text: `${picture.mark_label} ${index + 1}`, showarrow: false, font: { size: 11, color: colour("--quiet") } }]);
     return [traces, layout({ hovermode: "x unified", shapes, annotations, xaxis: { showticklabels: false, showgrid: false }, yaxis: { ...sizeTicks(highest), rangemode: "tozero" } })];
   },
