@@ -28,18 +28,59 @@ struct Written {
   }
 };
 
+using Chance = std::mt19937_64;
+
+// Up to four segments that are there before, one behind the other, of blocks of any size; those allocated have the first keys.
+// Not only what a real allocator leaves: two free blocks may lie side by side, and sizes need not be multiples of anything.
+Program::Start random_start(Chance& chance, std::int64_t& ids) {
+  Program::Start start;
+  Bytes next = 0x6fffff000000 + chance() % 2 * 64 * MIB, next_reservation = 0x100000000000 + chance() % 2 * 64 * GIB;
+  for (std::uint64_t segments = chance() % 5; segments > 0; segments--) {
+    const bool is_small = chance() % 2, is_expandable = chance() % 3 == 0;
+    Bytes& address = is_expandable ? next_reservation : next;
+    start.address.push_back(static_cast<std::int64_t>(address));
+    start.stream.push_back(static_cast<std::int64_t>(0x100 * (chance() % 4)));
+    start.is_small.push_back(is_small);
+    start.is_expandable.push_back(is_expandable);
+    const auto blocks = static_cast<std::int64_t>(1 + chance() % 5);
+    start.blocks_in_segment.push_back(blocks);
+    Bytes end = address;
+    for (std::int64_t n = 0; n < blocks; n++) {
+      const bool is_free = chance() % 2;
+      Bytes size = 1 + chance() % ((is_small ? 1 : 40) * MIB);
+      if (is_expandable && n == blocks - 1) size += -(end + size - address) % (2 * MIB);  // pages are mapped whole
+      start.block_size.push_back(static_cast<std::int64_t>(size));
+      start.block_requested.push_back(static_cast<std::int64_t>(size / 2));
+      start.block_key.push_back(is_free ? -1 : ids++);
+      end += size;
+    }
+    // Behind the whole address space of an expandable one, which is at least 9/8 of the card.
+    address = (end / (2 * MIB) + 1 + chance() % 3) * 2 * MIB + (is_expandable ? 6 * GIB : 0);
+  }
+  return start;
+}
+
+// Where the first cudaMallocs lie: places that may be taken already.
+std::vector<Bytes> random_addresses(Chance& chance) {
+  std::vector<Bytes> found;
+  for (std::uint64_t count = chance() % 3 ? 0 : chance() % 20; count > 0; count--) found.push_back(0x700000000000 + chance() % 500 * 2 * MIB);
+  return found;
+}
+
 void run(std::uint64_t seed, int length) {
-  std::mt19937_64 chance(seed);
+  Chance chance(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<std::int64_t>(chance() % n); };
   Written program;
   std::int64_t ids = 0;
   Settings settings;
   settings.expandable_segments = below(2);
-  if (below(3) == 0) settings.max_split_bytes = (20 + static_cast<Bytes>(below(200))) * MIB;
   if (below(3) == 0) settings.garbage_collection_threshold = 0.5;
   if (below(3) == 0) settings.roundup_divisions.fill(Bytes{1} << below(5));
   if (below(4) == 0) settings.large_segment_bytes = (11 + static_cast<Bytes>(below(100))) * MIB;
+  if (below(3) == 0) settings.max_split_bytes = settings.large_segment_bytes + static_cast<Bytes>(below(200)) * MIB;
+  if (below(4) == 0) settings.reserve_bytes = (1 + static_cast<Bytes>(below(4000))) * MIB;
   settings.throw_on_oom = below(8) == 0;
+  const Program::Start start = random_start(chance, ids);
   std::int64_t pools = 0;
   for (int i = 0; i < length; i++) {
     const std::int64_t stream = 0x100 * below(4);
@@ -64,7 +105,7 @@ void run(std::uint64_t seed, int length) {
   Settings other = settings;
   other.expandable_segments = !settings.expandable_segments;
   Program columns{program.op.data(), program.key.data(), program.size.data(), program.stream.data(),
-                  static_cast<std::int64_t>(program.op.size()), ids, program.routes, {settings, settings, other}, {}, {}};
+                  static_cast<std::int64_t>(program.op.size()), ids, program.routes, {settings, settings, other}, start, random_addresses(chance)};
   const Machine machine{4 * GIB, 0, static_cast<Placement>(below(3)), static_cast<Semantics>(below(2)), below(3) ? 1.0 : 0.5};
   const Replay found = replay(columns, machine, {true, true, true, 0});
   std::int64_t allocated = 0, active = 0, mapped = 0, whole = 0, requested = 0;
@@ -81,6 +122,8 @@ void run(std::uint64_t seed, int length) {
   for (const std::int64_t size : found.segment_size) segments += size;
   expect(whole == segments, "blocks do not fill their segments", seed);
   if (!found.broken.empty()) return;
+  for (std::size_t i = 0; i < found.block_key.size(); i++)
+    expect((found.block_key[i] >= 0) == (static_cast<State>(found.block_state[i]) == State::ALLOCATED), "an allocated block without a key", seed);
   expect(allocated == found.now.allocated, "allocated bytes are not the sum of the blocks", seed);
   expect(active == found.now.active, "active bytes are not the sum of the blocks", seed);
   expect(requested == found.now.requested, "requested bytes are not the sum of the blocks", seed);

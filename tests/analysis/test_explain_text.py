@@ -116,10 +116,10 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     ),
     "host": (
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 237949750272 bytes. Error code 12",
-        Cause.TRULY_FULL,
+        Cause.DISGUISED,
         "The machine's own memory ran out, not the card's: 221.61 GiB were asked for",
     ),
-    "killed by the kernel": ("Out of memory: Killed process 7899 (python)", Cause.TRULY_FULL, "killed the process"),
+    "killed by the kernel": ("Out of memory: Killed process 7899 (python)", Cause.DISGUISED, "killed the process"),
     "killed, perhaps": ("Process finished with exit code 137", Cause.CANNOT_TELL, "killed from outside"),
     "shared memory": ("out of resource: shared memory, Required: 65536, Hard", Cause.LIMIT, "Not the card's memory"),
     "Apple": (WORDINGS["Apple"][0], Cause.TRULY_FULL, "other Metal allocations 17.35 GiB of the 27.20 GiB"),

@@ -5,6 +5,7 @@ Prints how many did what, as JSON. Exits 1, and leaves SCRATCH as it is, at the 
 """
 
 import collections
+import io
 import json
 import random
 import resource
@@ -14,9 +15,13 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
+from rich.console import Console
+
 from ullage._errors import UllageError
+from ullage.analysis.describe import describe
 from ullage.analysis.explain import explain
 from ullage.history import History
+from ullage.report.terminal import draw
 from ullage.snapshot.snapshot import SnapshotError, load_snapshot
 
 ADDRESS_SPACE_BYTES = 2 << 30
@@ -78,10 +83,12 @@ def ending(path: Path) -> str:
 
 
 def ask(history: History) -> None:
-    """Explain a history, as it is and on a smaller card."""
+    """Explain a history, as it is and on a smaller card, and show it."""
     for capacity_bytes in (None, 64 << 20):
         try:
-            explain(history, capacity_bytes=capacity_bytes)
+            explanation = explain(history, capacity_bytes=capacity_bytes)
+            draw(describe(explanation), Console(file=io.StringIO(), width=80))
+            json.dumps(explanation.to_json())
         except UllageError as error:
             if "\n" in str(error):
                 raise AssertionError(str(error)) from error

@@ -49,7 +49,7 @@ def test_what_is_said_of_the_best_is_what_a_replay_of_the_pasted_line_does(fragm
 def test_the_least_room_is_exact_to_a_step(fragmented: Tuning) -> None:
     """With it the run goes through; with one step less a request fails."""
     history = recorded("variable_length_oom")
-    run = Run.of(history, program_of(history))
+    run = Run.of(program_of(history))
     assert [need.text for need in fragmented.needs] == ["", "expandable_segments:True"]
     assert fragmented.needs[0].room_bytes > (fragmented.room_bytes or 0), "it ran out there"
     for need in fragmented.needs:
@@ -109,12 +109,11 @@ def test_what_ran_out_and_went_on_is_not_kept_alive() -> None:
     """A request that failed is freed at once where it succeeds: else the run would hold what it never had."""
     history = recorded("oom_recover")
     made = program_of(history)
-    run = Run.of(history, made)
+    run = Run.of(made)
     roomy = Device(total_bytes=1 << 40)
     ours = replay(run.program, made.settings, roomy)
-    naive = replay(made.program, made.settings, roomy)
     blocks = [block for segment in history.segments for block in segment.blocks if block.state != "inactive"]
-    assert ours.now.requested_bytes == sum(block.requested for block in blocks) < naive.now.requested_bytes
+    assert ours.now.requested_bytes == sum(block.requested for block in blocks)
     assert any("went on" in note for note in tune(history).notes)
 
 

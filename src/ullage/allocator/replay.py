@@ -5,12 +5,15 @@ from enum import IntEnum
 from typing import Any, Final
 
 from ullage._errors import UsageError
+from ullage._units import MIB
 from ullage.allocator._allocator import replay as _run
 from ullage.allocator._allocator import survey as _survey
 from ullage.program import Column, Program
 from ullage.settings import SEMANTICS, Settings
 
 PLACEMENTS: Final = ("ascending", "first fit", "descending")
+_PAGE_BYTES: Final = 2 * MIB
+_MOST_KEYS: Final = 1 << 31
 _FAULTS: Final = {
     1: "a program has an operation that is not in the table of ullage.program.Op",
     2: "a program has a block whose key is negative or above 2^31; expected keys that count from 0",
@@ -218,8 +221,24 @@ def _check(program: Program, device: Device) -> int:
     keys = _survey(program.op, program.key, program.size, len(program.settings), len(program.routes))
     if keys < 0:
         raise UsageError(_FAULTS[~keys])
-    started = max((key for segment in program.start for *_, key in segment.blocks), default=-1)
-    return max(keys, started + 1)
+    return max(keys, _check_start(program))
+
+
+def _check_start(program: Program) -> int:
+    """Refuse segments that cannot lie side by side; return what the keys of their blocks are below."""
+    end, last = 0, -1
+    for segment in sorted(program.start, key=lambda segment: segment.address):
+        sizes = [size for size, *_ in segment.blocks]
+        place = f"the segment at {segment.address:#x} that a program begins with"
+        if not sizes or min(sizes) <= 0 or (segment.is_expandable and sum(sizes) % _PAGE_BYTES):
+            raise UsageError(f"{place} has blocks that do not make whole pages; expected blocks above 0 bytes")
+        if not end <= segment.address < (1 << 62) - sum(sizes):
+            raise UsageError(f"{place} overlaps another, or lies outside of any card")
+        end = segment.address + sum(sizes)
+        last = max(last, *(key for *_, key in segment.blocks))
+    if last >= _MOST_KEYS:
+        raise UsageError(_FAULTS[2])
+    return last + 1
 
 
 def _start_of(program: Program) -> list[list[int]]:

@@ -5,14 +5,18 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import State
+from ullage._units import MIB
+from ullage.allocator.replay import Blocks, State
 from ullage.analysis.growth import Growth
 from ullage.analysis.recording import Recording, segment_bytes
+from ullage.message.message import BOGUS_BYTES
 from ullage.rebuild import UNBOUNDED_BYTES
 
-_BOGUS_BYTES: Final = 1 << 44  # 16 TiB: no card has it
-_FULL: Final = 0.95
-"""From this share of the room on, packed without a gap, memory counts as full: the next request would have failed."""
+Evidence = dict[str, int]
+"""Numbers by name; bytes, unless the name says otherwise."""
+_FULL_SHARE: Final = 0.05
+_FULL_BYTES: Final = 512 * MIB
+"""With less left than both, if everything were packed without a gap, memory counts as full."""
 
 
 class Cause(StrEnum):
@@ -20,6 +24,8 @@ class Cause(StrEnum):
 
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
+    PINNED_BY_SPLITS = "pinned_by_splits"
+    """As fragmented, but the free memory of one segment alone would have been enough."""
     LEAK = "leak"
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
@@ -30,7 +36,12 @@ class Cause(StrEnum):
     CANNOT_TELL = "cannot_tell"
 
 
-def evidence_of(recording: Recording) -> dict[str, int]:
+def is_full(room_bytes: int, left_bytes: int) -> bool:
+    """Tell whether memory counts as full when, packed without a gap, this much of the room is left."""
+    return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
+
+
+def evidence_of(recording: Recording) -> Evidence:
     """Return the numbers at the moment that matters; in bytes unless a name says otherwise.
 
     allocated + pending + cached = reserved, and reserved + free = room, where the room is known.
@@ -60,26 +71,42 @@ def evidence_of(recording: Recording) -> dict[str, int]:
     found["needed_segment_bytes"] = segment_bytes(requested, recording.rebuilt.settings)
     found["largest_free_block_bytes"] = int(free.max()) if len(free) else 0
     found["missing_bytes"] = max(0, found["needed_segment_bytes"] - found["free_bytes"] - found["cached_bytes"])
+    packed = found["allocated_bytes"] + found["pending_bytes"] + found["needed_segment_bytes"]
+    found["left_bytes"] = max(0, found["room_bytes"] - packed)
+    fraction = recording.rebuilt.settings.per_process_memory_fraction
     if recording.refused_bytes:
-        found["refused_bytes"] = recording.refused_bytes
+        found["refused_bytes"], found["limit_bytes"] = recording.refused_bytes, found["room_bytes"]
+    elif recording.failing_op in done.rejected_ops or fraction < 1:
+        found["limit_bytes"] = int(fraction * found["room_bytes"])
     return found
 
 
-def cause_of(recording: Recording, evidence: dict[str, int], growth: Growth | None) -> Cause:
+def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None) -> Cause:
     """Return the one cause."""
     if recording.failing_op is None:
         return Cause.LEAK if growth else Cause.CANNOT_TELL
-    if not 0 <= evidence["requested_bytes"] <= _BOGUS_BYTES:
+    if not 0 <= evidence["requested_bytes"] <= BOGUS_BYTES:
         return Cause.BOGUS_SIZE
     if recording.refused_bytes:
         return Cause.ADDRESS_SPACE if recording.rebuilt.settings.expandable_segments else Cause.LIMIT
+    limit = evidence.get("limit_bytes", evidence["room_bytes"])
+    if recording.failing_op in recording.done.rejected_ops or (
+        evidence["free_bytes"] >= evidence["needed_segment_bytes"]
+        and evidence["reserved_bytes"] + evidence["needed_segment_bytes"] > limit
+    ):
+        return Cause.LIMIT
     needed, usable = evidence["needed_segment_bytes"], evidence["free_bytes"] + evidence["cached_bytes"]
     pending = evidence["pending_bytes"]
     if pending and usable < needed <= usable + pending:
         return Cause.PENDING_FREES
-    packed = evidence["allocated_bytes"] + pending + needed
-    if usable >= needed and packed <= _FULL * evidence["room_bytes"]:
-        return Cause.FRAGMENTED
+    if usable >= needed and not is_full(evidence["room_bytes"], evidence["left_bytes"]):
+        return Cause.PINNED_BY_SPLITS if _most_free_in_one(recording.moment.blocks) >= needed else Cause.FRAGMENTED
     if growth and growth.bytes_per_step * growth.steps * 4 >= evidence["allocated_bytes"]:
         return Cause.LEAK
     return Cause.TRULY_FULL
+
+
+def _most_free_in_one(blocks: Blocks) -> int:
+    """The free bytes of the segment that has most of them."""
+    free = blocks.state == State.FREE
+    return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

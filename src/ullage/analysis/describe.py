@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
-from ullage.analysis.cause import Cause
 from ullage.analysis.explain import Explanation, Holder
 from ullage.analysis.remedy import Remedy
 from ullage.report.report import (
@@ -26,25 +25,20 @@ from ullage.report.report import Picture as ReportPicture
 
 _PINS_SHOWN = 8
 _HOLDERS_SHOWN = 12
+_TONES = {"FITS": Tone.GOOD, "NOTHING FAILED": Tone.UNSURE, "CANNOT TELL": Tone.UNSURE}
 _STRIPS_SHOWN = 60
 
 
 def describe(explanation: Explanation) -> Report:
     """Make the report of an explanation."""
     return Report(
-        headline=_headline(explanation),
-        tone=Tone.UNSURE if explanation.cause is Cause.CANNOT_TELL else Tone.BAD,
+        headline=explanation.headline,
+        tone=_TONES.get(explanation.headline, Tone.BAD),
         subject=explanation.source,
         sentence=explanation.sentence,
         sections=tuple(_sections(explanation)),
         pictures=tuple(_pictures(explanation)),
     )
-
-
-def _headline(explanation: Explanation) -> str:
-    if explanation.cause is Cause.CANNOT_TELL and "peak_reserved_bytes" in explanation.evidence:
-        return "NOTHING FAILED"
-    return explanation.cause.value.replace("_", " ").upper()
 
 
 def _sections(explanation: Explanation) -> Iterator[Section]:
@@ -111,14 +105,14 @@ def _card(explanation: Explanation) -> Meter:
 def _helps(explanation: Explanation) -> Table:
     return Table(
         title="What would have helped: each setting and action replayed with this very run",
-        columns=("change", "fits", "peak reserved", "driver calls"),
+        columns=("change", "lets it through", "peak reserved", "driver calls"),
         rows=tuple(_remedy(remedy) for remedy in explanation.remedies),
     )
 
 
 def _remedy(remedy: Remedy) -> TableRow:
     if not remedy.proved:
-        return TableRow(cells=(remedy.name, "estimate", "", ""), tone=Tone.QUIET)
+        return TableRow(cells=(f"{remedy.name} ({remedy.remark})", "estimate", "", ""), tone=Tone.QUIET)
     return TableRow(
         cells=(remedy.name, "yes" if remedy.fits else "no", *_costs(remedy)),
         tone=Tone.GOOD if remedy.fits else Tone.BAD,
@@ -136,8 +130,8 @@ def _alternatives(explanation: Explanation) -> Table:
     ran = TableRow(cells=("as it ran", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
     rows = [
         TableRow(
-            cells=(remedy.name, *_costs(remedy)),
-            tone=Tone.GOOD if (remedy.peak_reserved_bytes or now) < now else Tone.QUIET,
+            cells=(remedy.name if remedy.fits else f"{remedy.name}: does not fit", *_costs(remedy)),
+            tone=_tone(remedy, now),
         )
         for remedy in explanation.remedies
     ]
@@ -146,6 +140,12 @@ def _alternatives(explanation: Explanation) -> Table:
         columns=("change", "peak reserved", "driver calls"),
         rows=(ran, *rows),
     )
+
+
+def _tone(remedy: Remedy, now: int) -> Tone:
+    if not remedy.fits:
+        return Tone.BAD
+    return Tone.GOOD if (remedy.peak_reserved_bytes or now) < now else Tone.QUIET
 
 
 def _set(explanation: Explanation) -> Table:

@@ -15,7 +15,7 @@ from ullage.analysis.growth import Growth, growth_of
 from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import Held, Recording
 from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
-from ullage.analysis.sentence import sentence_of
+from ullage.analysis.sentence import cure_of, headline_of, sentence_of
 from ullage.analysis.timeline import Timeline, timeline_of
 from ullage.history import Action, History
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
@@ -61,6 +61,8 @@ class Explanation:
     departures: int
     """Operations at which a replay under the run's own settings calls the driver otherwise than was recorded."""
     notes: tuple[str, ...]
+    headline: str = ""
+    """The verdict in a word or two, where it is not the cause's name."""
     picture: Picture | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -69,20 +71,27 @@ class Explanation:
             "schema": SCHEMA,
             **asdict(replace(self, picture=None)),
             "cause": self.cause.value,
-            "pinning": [
-                {
-                    "segment": pin.address,
-                    "size_bytes": pin.size_bytes,
-                    "free_bytes": pin.free_bytes,
-                    "largest_free_bytes": pin.largest_free_bytes,
-                    "blocks": [{"line": block.line, "bytes": block.size_bytes} for block in pin.blocks],
-                }
-                for pin in self.pinning
-            ],
-            "pinning_set": [
-                {"line": block.line, "bytes": block.size_bytes, "address": block.address} for block in self.pinning_set
+            "pinning": [found for pin in self.pinning if (found := self._pin_to_json(pin, needed=True))["blocks"]],
+            "pinning_set": [_block_to_json(block) for block in self.pinning_set],
+            "other_pinned_segments": [
+                found for pin in self.pinning if (found := self._pin_to_json(pin, needed=False))["blocks"]
             ],
         }
+
+    def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
+        """A segment, and those of its blocks that are (or are not) of the set that kept the request out."""
+        chosen = {block.key for block in self.pinning_set}
+        return {
+            "segment": pin.address,
+            "size_bytes": pin.size_bytes,
+            "free_bytes": pin.free_bytes,
+            "largest_free_bytes": pin.largest_free_bytes,
+            "blocks": [_block_to_json(block) for block in pin.blocks if (block.key in chosen) is needed],
+        }
+
+
+def _block_to_json(block: Held) -> dict[str, Any]:
+    return {"address": block.address, "bytes": block.size_bytes, "line": block.line}
 
 
 def explain(
@@ -120,17 +129,17 @@ def explain(
     cause = cause_of(recording, evidence, growth)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
     chosen: tuple[Held, ...] = ()
-    if cause is Cause.FRAGMENTED:
+    if cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         progress("looking for what pins the memory")
         chosen = smallest_set(recording, evidence["needed_segment_bytes"])
     remedies: list[Remedy] = []
-    if len(history):
+    if len(history) and (rebuilt.is_whole or recording.done.driver_calls or recording.failing_op is not None):
         remedies = remedies_of(recording, growth, progress=progress)
         remedies += estimates_of(recording, evidence.get("missing_bytes", 0))
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, evidence, growth, chosen),
+        sentence=sentence_of(cause, recording, evidence, growth, chosen) + cure_of(remedies, evidence),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=_holders(recording),
@@ -140,6 +149,7 @@ def explain(
         remedies=tuple(remedies),
         departures=fidelity.departures,
         notes=(*_told(told), *_notes(recording, fidelity, growth, cause)),
+        headline=headline_of(cause, recording, evidence),
         picture=_picture(recording) if with_picture else None,
     )
 
@@ -214,11 +224,17 @@ def _notes(recording: Recording, fidelity: Fidelity, growth: Growth | None, caus
         notes.append(_why_departures(recording, fidelity))
     if not rebuilt.is_whole:
         notes.append("recording began in the middle: what was alive then is there from the start, at its place")
+    if len(recording.history) and not rebuilt.is_whole and not recording.done.driver_calls:
+        notes.append("all that the run used was reserved before recording began: no setting can be tried on it")
     steps = len(recording.step_ops())
     if growth and cause is not Cause.LEAK:
         notes.append(f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, of {growth.line}")
     elif steps and not growth:
         notes.append(f"{steps} step{'s' if steps > 1 else ''} ended in the recording; memory does not grow with each")
+    elif len(recording.history) and not growth:
+        notes.append("no step is marked in the recording, so that growth from step to step cannot be told")
+    if growth:
+        notes.append("what mostly grows: losses or outputs kept without .item() or .detach(), and evaluation with grad")
     failures = int(np.count_nonzero(recording.history.action == Action.OOM))
     if failures > 1:
         notes.append(f"{failures} requests failed; this is about the last one")

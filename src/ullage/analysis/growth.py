@@ -20,6 +20,8 @@ class Growth:
     bytes_per_step: int
     steps: int
     line: str
+    line_bytes_per_step: int
+    """Of `bytes_per_step` what that line allocated."""
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
     """Of each step: the operation at which it ends, and the blocks that it made and that stay, of any line."""
 
@@ -50,6 +52,13 @@ def growth_of(recording: Recording) -> Growth | None:
     if not by_line:
         return None
     line = max(by_line, key=lambda line: int(rebuilt.size_of_key[by_line[line]].sum()))
+    line_bytes = int(rebuilt.size_of_key[by_line[line]].sum()) // len(more)
     made_in = np.searchsorted(np.array(ends), born[kept])
     kept_by_step = tuple((ends[step], tuple(kept[made_in == step].tolist())) for step in np.unique(made_in).tolist())
-    return Growth(bytes_per_step=sum(more) // len(more), steps=len(ends), line=line, kept_by_step=kept_by_step)
+    return Growth(
+        bytes_per_step=sum(more) // len(more),
+        steps=len(ends),
+        line=line,
+        line_bytes_per_step=line_bytes,
+        kept_by_step=kept_by_step,
+    )

@@ -11,7 +11,7 @@ from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
 from ullage.place import is_library, short_place
 from ullage.program import Op, Program
-from ullage.rebuild import Rebuilt
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import Settings
 
 _DEPTH: Final = 8
@@ -68,8 +68,12 @@ class Recording:
         """Run the program, up to the last request that failed, or to the first that fails in the given room."""
         failed = np.flatnonzero(history.action == Action.OOM)
         program = rebuilt.program
+        if rebuilt.room_is_told and rebuilt.settings.per_process_memory_fraction < 1:
+            # What was told is what the limit left: it is in the room already.
+            rebuilt = replace(rebuilt, settings=replace(rebuilt.settings, per_process_memory_fraction=1.0))
         if len(failed):
-            failing, refused = int(np.flatnonzero(rebuilt.row_of_op == failed[-1])[-1]), 0
+            last = (rebuilt.row_of_op == failed[-1]) & (program.op == Op.ALLOCATE)
+            failing, refused = int(np.flatnonzero(last)[-1]), 0
             if rebuilt.room_is_told:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
@@ -127,6 +131,16 @@ class Recording:
             return (self.line_of_stack(stack),)
         own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
         return tuple(reversed(own[:_DEPTH])) or (self.line_of_stack(stack),)
+
+    @property
+    def capacity_is_given(self) -> bool:
+        """Whether the room is one that the user named."""
+        return not self.rebuilt.room_is_told and self.rebuilt.room_bytes < UNBOUNDED_BYTES
+
+    @property
+    def has_recorded_failure(self) -> bool:
+        """Whether a request failed in the recording."""
+        return bool((self.history.action == Action.OOM).any())
 
     @property
     def program_has_streams(self) -> bool:

@@ -96,7 +96,7 @@ def remedies_of(
             setting=setting,
             action=action,
             proved=True,
-            fits=not done.ran_out and not done.broken,
+            fits=not done.ran_out and not done.broken and done.peak.reserved_bytes <= recording.rebuilt.room_bytes,
             peak_reserved_bytes=done.peak.reserved_bytes,
             driver_calls=done.driver_calls,
             more_calls=done.driver_calls - recording.done.driver_calls,
@@ -122,11 +122,11 @@ def estimates_of(recording: Recording, missing_bytes: int) -> Sequence[Remedy]:
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not peak:
         return []
-    share = 100 * missing_bytes / (peak + missing_bytes)
+    share = max(1.0, 100 * missing_bytes / (peak + missing_bytes))
     return [
         Remedy(
             setting=None,
-            action=f"hold {share:.0f} % less at the peak: a smaller batch, or checkpointing",
+            action=f"hold at least {share:.0f} % less, for this request alone: a smaller batch, or checkpointing",
             proved=False,
             fits=None,
             peak_reserved_bytes=None,

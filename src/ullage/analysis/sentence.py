@@ -1,15 +1,35 @@
-"""The first sentence of an explanation: the cause in words, with its numbers."""
+"""The headline and the first sentence of an explanation: the cause in words, with its numbers."""
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.analysis.cause import Cause
+from ullage.analysis.cause import Cause, Evidence
 from ullage.analysis.growth import Growth
-from ullage.analysis.recording import Held
+from ullage.analysis.recording import Held, Recording
+from ullage.analysis.remedy import Remedy
+
+_RECORD: Final = (
+    "Call torch.cuda.memory._record_memory_history() before the run, and "
+    "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught."
+)
 
 
-def sentence_of(cause: Cause, evidence: dict[str, int], growth: Growth | None, pinning: Sequence[Held]) -> str:
+def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
+    """Return the verdict in a word or two."""
+    if cause is not Cause.CANNOT_TELL:
+        return cause.value.replace("_", " ").upper()
+    if not len(recording.history):
+        return "CANNOT TELL"
+    if not recording.capacity_is_given:
+        return "NOTHING FAILED"
+    return "FITS" if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else "DOES NOT FIT"
+
+
+def sentence_of(
+    cause: Cause, recording: Recording, evidence: Evidence, growth: Growth | None, pinning: Sequence[Held]
+) -> str:
     """Return the sentence; `pinning` are the blocks without which the request would have gone through."""
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     match cause:
@@ -19,6 +39,12 @@ def sentence_of(cause: Cause, evidence: dict[str, int], growth: Growth | None, p
                 f"{size['free_bytes']} free on the card and {size['cached_bytes']} cached in pieces of at most "
                 f"{size['largest_free_block_bytes']}{_pinned(pinning)}."
             )
+        case Cause.PINNED_BY_SPLITS:
+            return (
+                f"Memory was cached but pinned: one segment alone had enough of it free for the "
+                f"{size['needed_segment_bytes']} that were needed, but in pieces of at most "
+                f"{size['largest_free_block_bytes']}{_pinned(pinning)}."
+            )
         case Cause.TRULY_FULL:
             full = (
                 f"Memory was truly full: {size['allocated_bytes']} of {size['room_bytes']} were allocated when "
@@ -26,12 +52,13 @@ def sentence_of(cause: Cause, evidence: dict[str, int], growth: Growth | None, p
             )
             if evidence["missing_bytes"]:
                 return f"{full}; even with every cached byte, {size['missing_bytes']} are missing."
-            return f"{full}; packed without a gap they would just have fitted, and nothing after them."
+            return f"{full}; packed without a gap they would just have fitted, with {size['left_bytes']} left."
         case Cause.LEAK:
             assert growth is not None
             ran_out = ", until memory ran out" if "requested_bytes" in evidence else ""
-            kept = text_of_bytes(growth.bytes_per_step)
-            return f"Memory grows: every step keeps {kept} more, of {growth.line}{ran_out}."
+            kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
+            part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
+            return f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}."
         case Cause.PENDING_FREES:
             return (
                 f"Memory was freed but not yet given back: {size['pending_bytes']} wait for other streams that may "
@@ -40,8 +67,8 @@ def sentence_of(cause: Cause, evidence: dict[str, int], growth: Growth | None, p
         case Cause.LIMIT:
             return (
                 f"A limit, not the card: {text_of_bytes(free_when_refused(evidence))} were free on the card when "
-                f"{size['requested_bytes']} were refused; the allocator was held to less than "
-                f"{text_of_bytes(evidence['room_bytes'] + 1)} (per_process_memory_fraction, or a limit of the system)."
+                f"{size['requested_bytes']} were refused; the allocator may not reserve more than "
+                f"{size['limit_bytes']} (per_process_memory_fraction, throw_on_cudamalloc_oom, or the system's)."
             )
         case Cause.ADDRESS_SPACE:
             return (
@@ -51,22 +78,52 @@ def sentence_of(cause: Cause, evidence: dict[str, int], growth: Growth | None, p
         case Cause.BOGUS_SIZE:
             asked = evidence["requested_bytes"]
             return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
-        case _ if not evidence["peak_reserved_bytes"]:
-            return (
-                "The snapshot is empty: nothing was recorded. Call torch.cuda.memory._record_memory_history() before "
-                "the run, and torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught."
-            )
         case _:
-            return (
-                f"No request failed in this recording; at its fullest {size['peak_allocated_bytes']} were allocated "
-                f"and {size['peak_reserved_bytes']} reserved. Record until the error, or give --capacity to ask "
-                "whether it would fit on a smaller card."
-            )
+            return _nothing_failed(recording, evidence)
 
 
-def free_when_refused(evidence: dict[str, int]) -> int:
+def cure_of(remedies: Sequence[Remedy], evidence: Evidence) -> str:
+    """Return the line to paste, where a setting is proved to let the request through; else nothing."""
+    best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
+    if best is None or "requested_bytes" not in evidence:
+        return ""
+    left = text_of_bytes(max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)))
+    return (
+        f"\n{best.setting} lets it through, with {left} left. Before the process starts:\n"
+        f"  export PYTORCH_ALLOC_CONF={best.setting}"
+    )
+
+
+def free_when_refused(evidence: Evidence) -> int:
     """Return what the driver had free when it refused, in bytes."""
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
+
+
+def _nothing_failed(recording: Recording, evidence: Evidence) -> str:
+    size = {name: text_of_bytes(value) for name, value in evidence.items()}
+    if not evidence["peak_reserved_bytes"]:
+        return f"The snapshot is empty: nothing was recorded. {_RECORD}"
+    if not len(recording.history):
+        return (
+            f"Only the state was recorded, {size['allocated_bytes']} allocated of {size['reserved_bytes']} reserved, "
+            f"and not what led to it: whether a request failed is not in it. {_RECORD}"
+        )
+    if not recording.capacity_is_given:
+        return (
+            f"No request failed in this recording; at its fullest {size['peak_allocated_bytes']} were allocated "
+            f"and {size['peak_reserved_bytes']} reserved. Record until the error, or give --capacity to ask "
+            "whether it would fit on a smaller card."
+        )
+    if evidence["peak_reserved_bytes"] > evidence["room_bytes"]:
+        return (
+            f"This run does not fit in {size['room_bytes']}: {size['peak_reserved_bytes']} were reserved, most of it "
+            "before recording began."
+        )
+    failed = ", and the request that failed in the recording succeeds" if recording.has_recorded_failure else ""
+    return (
+        f"This run fits in {size['room_bytes']}, as far as it was recorded: it reserves {size['peak_reserved_bytes']} "
+        f"at most{failed}."
+    )
 
 
 def _pinned(blocks: Sequence[Held]) -> str:

@@ -12,7 +12,8 @@ from ullage.history import History
 from ullage.program import Column, Op, Program
 from ullage.rebuild import Rebuilt
 
-_NAMED: Final = re.compile(r"^Optimizer\.step#|^ProfilerStep#|^step", re.IGNORECASE)
+_NAMED: Final = (re.compile(r"^ProfilerStep#"), re.compile(r"^Optimizer\.step#"), re.compile(r"^step", re.IGNORECASE))
+"""What names a step, the clearest first; where there are several optimizers, the first one's step counts."""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -28,7 +29,11 @@ def step_ops(history: History, rebuilt: Rebuilt, length: int) -> list[int]:
 
 
 def _by_annotation(history: History, rebuilt: Rebuilt) -> list[int]:
-    ends = [note.time_us for note in history.annotations if note.stage == "END" and _NAMED.search(note.name)]
+    ended = [note for note in history.annotations if note.stage == "END"]
+    named = next(filter(None, ([note for note in ended if kind.search(note.name)] for kind in _NAMED)), [])
+    first = named[0].name if named else ""
+    is_one = first.startswith("Optimizer.")
+    ends = [note.time_us for note in named if not is_one or note.name == first]
     times = history.time_us
     if not ends or not len(times) or times[-1] < 0:
         return []

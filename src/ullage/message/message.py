@@ -18,7 +18,7 @@ _EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
 """No limit, and a driver that does not tell (WSL, Windows), read as 2^64 bytes."""
-_BOGUS_BYTES: Final = 16 * TIB
+BOGUS_BYTES: Final = 16 * TIB
 _GAP: Final = 240
 """Between two figures of one message; more of a line is somebody else's."""
 _QUOTED: Final = 600
@@ -214,7 +214,7 @@ def _which(window: str, values: dict[str, Any]) -> tuple[Kind, str]:
         return Kind.BOGUS_SIZE, "more_than_1eb"
     if "preemptively rejected" in window[:120]:
         return Kind.LIMIT, "preempted"
-    kind = Kind.BOGUS_SIZE if values.get("requested_bytes", 0) > _BOGUS_BYTES else Kind.ALLOCATOR
+    kind = Kind.BOGUS_SIZE if values.get("requested_bytes", 0) > BOGUS_BYTES else Kind.ALLOCATOR
     if "reserve_bytes" in values:
         return Kind.ADDRESS_SPACE, "beyond_the_reserve"
     if "custom allocator backing this MemPool" in window:

@@ -11,7 +11,7 @@ from ullage.program import Column, Op
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, Lives
 
-_FIRST, _MAIN, _LAST = 0, 3, 4  # places of operations that one entry makes
+_FIRST, _MAIN, _AFTER, _LAST = 0, 3, 4, 5  # places of operations that one entry makes
 _OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
 
 
@@ -49,6 +49,9 @@ def write_operations(history: History, lives: Lives, before: Before, reserved: C
     key_of_row = np.full(len(history), -1, np.int64)
     key_of_row[made] = len(before.requested) + np.arange(len(made))
     operations.add(made, _MAIN, Op.ALLOCATE, key=key_of_row[made], size=history.size[made], stream=history.stream[made])
+    # A request that failed held nothing: where it succeeds in a replay, what it got is let go of at once.
+    failed = np.flatnonzero(history.action == Action.OOM)
+    operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
     calls = _write_releases(history, reserved, room, operations)
     rows = operations.sorted()

@@ -48,7 +48,8 @@ def draw(report: Report, console: Console) -> None:
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
     console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
-    console.print(report.sentence, soft_wrap=True, highlight=False)
+    for line in report.sentence.splitlines():
+        console.print(Text(line), soft_wrap=line.startswith("  "))  # what is indented is to be pasted
     for section in report.sections:
         console.print()
         console.print(_section(section, console.width))
@@ -80,7 +81,9 @@ def _table(table: Table) -> RenderableType:
     for number, column in enumerate(table.columns):
         numeric = all(row.cells[number][:1] in "0123456789+->" for row in table.rows)
         longest = max((len(row.cells[number]) for row in table.rows), default=0)
-        grid.add_column(column, justify="right" if numeric else "left", no_wrap=longest <= _UNWRAPPED, overflow="fold")
+        grid.add_column(
+            Text(column), justify="right" if numeric else "left", no_wrap=longest <= _UNWRAPPED, overflow="fold"
+        )
     if has_bars:
         grid.add_column("", no_wrap=True)
     for row in table.rows:
@@ -105,7 +108,7 @@ def _meter(meter: Meter, width: int) -> RenderableType:
     for number, part in enumerate(meter.parts):
         table.add_row(
             Text("■", style=_PALETTE[number % len(_PALETTE)]),
-            part.label,
+            Text(part.label),
             text_of_bytes(part.size_bytes),
             Text(part.remark, style="dim"),
         )
@@ -113,11 +116,11 @@ def _meter(meter: Meter, width: int) -> RenderableType:
     if meter.rest_label:
         table.add_row(
             Text("░", style="dim"),
-            meter.rest_label,
+            Text(meter.rest_label),
             Text(text_of_bytes(rest), style="bold" if rest >= 0 else "bold red"),
             "",
         )
-    table.add_row("", meter.total_label, text_of_bytes(meter.total_bytes), "")
+    table.add_row("", Text(meter.total_label), text_of_bytes(meter.total_bytes), "")
     return Group(Text(meter.title, style="bold underline"), bar, table)
 
 
@@ -142,7 +145,12 @@ def _shares(shares: Shares, width: int) -> RenderableType:
         share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
         bar = "█" * round(share * 12) or ("▏" if part.size_bytes else "")
         table.add_row(
-            "", part.label, text_of_bytes(part.size_bytes), f"{share:6.1%}", Text(bar, style=_PALETTE[0]), part.remark
+            "",
+            Text(part.label),
+            text_of_bytes(part.size_bytes),
+            f"{share:6.1%}",
+            Text(bar, style=_PALETTE[0]),
+            Text(part.remark),
         )
     return Group(Text(shares.title, style="bold underline"), table)
 

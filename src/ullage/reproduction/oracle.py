@@ -78,9 +78,9 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Whether a sketch fails as the run did, wherever the driver puts segments; and is cured as the run is."""
+        """Whether a sketch fails as the run did, wherever the driver puts segments; and is cured where the run is."""
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
-        return same and (not self.expandable_helps or self._passes_expandable(sketch))
+        return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
         """Replay a sketch within the room, to the first request that fails."""

@@ -192,6 +192,7 @@ def sketch_of(recording: Recording) -> Sketch:
     rows = (op <= Op.EMPTY_CACHE) & (op != Op.RECORD_STREAM) & ~((op == Op.FREE) & late[key])
     _free_when_back(program.op, program.stream, op, key, rows)
     failed = recording.history.action[recording.rebuilt.row_of_op[: len(op)]] == Action.OOM
+    rows &= ~(failed & (op == Op.FREE))
     op[failed & (op == Op.ALLOCATE) & (np.arange(len(op)) < len(op) - 1)] = Op.EMPTY_CACHE
     beginning = beginning_of(program.start, settings, first_key=len(recording.rebuilt.row_of_key))
     columns = np.array(beginning, np.int64).reshape(-1, 4)

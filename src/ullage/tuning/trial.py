@@ -9,8 +9,6 @@ import numpy as np
 
 from ullage._units import MIB
 from ullage.allocator.replay import Device, Replay, replay
-from ullage.analysis.recording import insert
-from ullage.history import Action, History
 from ullage.program import Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import Settings
@@ -55,13 +53,11 @@ class Run:
     """Reserved before recording began; it stays where it is under all settings."""
 
     @classmethod
-    def of(cls, history: History, rebuilt: Rebuilt) -> "Run":
-        """Make it of a history and its program."""
+    def of(cls, rebuilt: Rebuilt) -> "Run":
+        """Make it of a program."""
         program = rebuilt.program
-        failed = (history.action[rebuilt.row_of_op] == Action.OOM) & (program.op == Op.ALLOCATE)
-        freed = {op + 1: [(Op.FREE, int(program.key[op]))] for op in np.flatnonzero(failed).tolist()}
         return cls(
-            program=insert(program, freed) if freed else program,
+            program=program,
             allocations=int(np.count_nonzero(program.op == Op.ALLOCATE)),
             start_bytes=sum(size for segment in program.start for size, *_ in segment.blocks),
         )

@@ -117,7 +117,7 @@ def tune(
             "there; expected a run of PyTorch's own allocator (backend:native)"
         )
     now = _present_text(history, rebuilt, alloc_conf)
-    run = Run.of(history, rebuilt)
+    run = Run.of(rebuilt)
     space = Space(version=version_of(torch_version), kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
     search = Search(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
     present = search.begin(now, rebuilt.settings, budget_seconds)

@@ -87,12 +87,12 @@ BlockId Allocator::take_segment(const Request& request, bool is_retry) {
   const std::int64_t owner = pool_at(request.pool).owner;
   if (settings_.expandable_segments) {
     const BlockId id = take_pages(request);
-    if (id != NONE && owner) private_pools_.at(owner).mallocs++;
+    if (id != NONE && owner) private_pool(owner).mallocs++;
     return id;
   }
   const std::optional<Range> range = driver_.allocate(size);
   if (!range) return NONE;
-  if (owner) private_pools_.at(owner).mallocs++;
+  if (owner) private_pool(owner).mallocs++;
   raise(&Levels::reserved, static_cast<std::int64_t>(size));
   segments_.push_back({*range, size, 0, false});
   Block made;

@@ -37,52 +37,60 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
                                            const std::vector<StartBlock>& blocks) {
   Bytes mapped = 0;
   for (const StartBlock& block : blocks) mapped += block.size;
-  const Bytes page = small ? SMALL_SEGMENT : settings_.large_segment_bytes;
+  // It may have been mapped by pages of another size, under other settings.
+  const bool by_small_pages = small || mapped % settings_.large_segment_bytes != 0;
+  const Bytes page = by_small_pages ? SMALL_SEGMENT : settings_.large_segment_bytes;
   const Bytes wanted = std::max(mapped, driver_.total() + driver_.total() / 8);
   Segment segment;
   segment.expandable = expandable;
   segment.page = expandable ? page : 0;
   segment.size = expandable ? (wanted + page - 1) / page * page : mapped;
-  segment.range = expandable ? driver_.found_reservation(address, mapped) : driver_.found(address, mapped);
+  segment.range = expandable ? driver_.found_reservation(address, segment.size, mapped) : driver_.found(address, mapped);
   segments_.push_back(segment);
   raise(&Levels::reserved, static_cast<std::int64_t>(mapped));
-  std::vector<BlockId> made;
-  Bytes at_address = address;
-  const auto add = [&](Bytes size, bool is_mapped) {
-    Block block;
-    block.address = at_address;
-    block.size = size;
-    block.stream = stream;
-    block.pool = small ? 0 : 1;
-    block.segment = static_cast<std::int32_t>(segments_.size() - 1);
-    block.mapped = is_mapped;
-    block.expandable = expandable;
-    block.before = made.empty() ? NONE : made.back();
-    const BlockId id = new_block(block);
-    if (!made.empty()) at(made.back()).after = id;
-    made.push_back(id);
-    at_address += size;
+
+  Block next;
+  next.address = address;
+  next.stream = stream;
+  next.pool = small ? 0 : 1;
+  next.segment = static_cast<std::int32_t>(segments_.size() - 1);
+  next.expandable = expandable;
+  const auto add = [&](Bytes size) {
+    next.size = size;
+    const BlockId id = new_block(next);
+    if (next.before != NONE) at(next.before).after = id;
+    next.before = id;
+    next.address += size;
     return id;
   };
-  for (const StartBlock& block : blocks) add(block.size, true);
-  const std::size_t given = made.size();
-  if (expandable && segment.size > mapped)
-    pools_[small ? 0 : 1].unmapped[static_cast<std::size_t>(stream)].emplace(at_address, add(segment.size - mapped, false));
-  made.resize(given);
-  for (std::size_t i = 0; i < given; i++) {
-    Block& block = at(made[i]);
-    block.requested = blocks[i].requested;
-    block.allocated = blocks[i].allocated;
-    if (block.allocated) {
-      raise(&Levels::allocated, static_cast<std::int64_t>(block.size));
-      raise(&Levels::active, static_cast<std::int64_t>(block.size));
-      raise(&Levels::requested, block.requested);
-    } else {
-      put_free(made[i]);
-      if (!expandable && block.is_split()) raise(&Levels::inactive_split, static_cast<std::int64_t>(block.size));
-    }
+  std::vector<BlockId> ids;
+  for (std::size_t i = 0; i < blocks.size(); i++) {
+    const bool goes_on = i > 0 && !blocks[i].allocated && !blocks[i - 1].allocated;  // what is free side by side is one block
+    if (goes_on) at(next.before).size += blocks[i].size, next.address += blocks[i].size;
+    ids.push_back(goes_on ? NONE : add(blocks[i].size));
   }
-  return made;
+  if (segment.size > mapped) {
+    next.mapped = false;
+    const BlockId rest = add(segment.size - mapped);
+    pool_at(next.pool).unmapped[static_cast<std::size_t>(stream)].emplace(at(rest).address, rest);
+  }
+  for (std::size_t i = 0; i < blocks.size(); i++)
+    if (ids[i] != NONE) settle(ids[i], blocks[i]);
+  return ids;
+}
+
+void Allocator::settle(BlockId id, const StartBlock& start) {
+  Block& block = at(id);
+  block.requested = start.requested;
+  block.allocated = start.allocated;
+  if (!block.allocated) {
+    put_free(id);
+    if (!block.expandable && block.is_split()) raise(&Levels::inactive_split, static_cast<std::int64_t>(block.size));
+    return;
+  }
+  raise(&Levels::allocated, static_cast<std::int64_t>(block.size));
+  raise(&Levels::active, static_cast<std::int64_t>(block.size));
+  raise(&Levels::requested, block.requested);
 }
 
 // ---- private pools

@@ -38,7 +38,8 @@ class Allocator {
  public:
   Allocator(const Settings& settings, Semantics semantics, double fraction, std::int32_t streams, Driver& driver);
 
-  // What is there before the program begins: a segment, and its blocks from the first to the last. Returns their ids.
+  // What is there before the program begins: a segment, and its blocks from the first to the last. Returns their
+  // ids; NONE of one that is free behind a free one.
   struct StartBlock {
     Bytes size;
     std::int64_t requested;
@@ -98,6 +99,12 @@ class Allocator {
 
   Block& at(BlockId id) { return blocks_[static_cast<std::size_t>(id)]; }
   Pool& pool_at(std::int32_t pool) { return pools_[static_cast<std::size_t>(pool)]; }
+  // PyTorch destroys a pool when it has counted to nothing; with expandable segments it may count what is still there.
+  PrivatePool& private_pool(std::int64_t id) {
+    const auto found = private_pools_.find(id);
+    if (found == private_pools_.end()) throw InternalAssert("a block of a private pool that was destroyed");
+    return found->second;
+  }
   FreeSet& free_of(const Block& block) {
     return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)];
   }
@@ -122,6 +129,7 @@ class Allocator {
     at(id) = Block{};
     unused_.push_back(id);
   }
+  void settle(BlockId id, const StartBlock& start);
   void put_free(BlockId id) {
     Block& block = at(id);
     block.lookups_then = pool_at(block.pool).lookups;

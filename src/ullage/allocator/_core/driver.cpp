@@ -1,5 +1,6 @@
 #include "driver.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -11,6 +12,15 @@ constexpr Bytes LOWEST = 0x700000000000, HIGHEST = 0x780000000000;
 constexpr Bytes LOWEST_RESERVATION = 0x100000000000, HIGHEST_RESERVATION = 0x500000000000;
 // The driver gives memory by whole pages; what the allocator asks for is nearly always a multiple.
 constexpr Bytes PAGE = 2 * MIB;
+
+// Whether nothing of what is taken (address -> bytes) lies there.
+bool is_gap(const std::map<Bytes, Bytes>& taken, Bytes address, Bytes size) {
+  const auto after = taken.lower_bound(address);
+  if (after != taken.end() && after->first < address + size) return false;
+  if (after == taken.begin()) return true;
+  const auto before = std::prev(after);
+  return before->first + before->second <= address;
+}
 
 Bytes whole_pages(Bytes size) { return (size + PAGE - 1) / PAGE * PAGE; }
 
@@ -42,19 +52,11 @@ bool Driver::take(Bytes size) {
   return true;
 }
 
-bool Driver::is_free(Bytes address, Bytes size) const {
-  const auto after = taken_.lower_bound(address);
-  if (after != taken_.end() && after->first < address + size) return false;
-  if (after == taken_.begin()) return true;
-  const auto before = std::prev(after);
-  return before->first + before->second <= address;
-}
-
 Bytes Driver::place(Bytes asked) {
   const Bytes size = whole_pages(asked);
   if (placement_ == Placement::FIRST_FIT && next_recorded_ < recorded_.size()) {
     const Bytes address = recorded_[next_recorded_++];
-    if (is_free(address, size)) {
+    if (is_gap(taken_, address, size)) {
       taken_[address] = size;
       return address;
     }
@@ -71,6 +73,7 @@ Bytes Driver::place(Bytes asked) {
   }
   Bytes address = LOWEST;
   auto after = taken_.lower_bound(LOWEST);
+  if (after != taken_.begin()) address = std::max(address, std::prev(after)->first + std::prev(after)->second);
   while (after != taken_.end() && after->first - address < size) {
     address = after->first + after->second;
     ++after;
@@ -97,20 +100,27 @@ void Driver::release(const Range& range, Bytes size) {
 
 Range Driver::found(Bytes address, Bytes size) {
   used_ += whole_pages(size);
-  if (placement_ == Placement::FIRST_FIT) taken_[address] = whole_pages(size);
+  const Bytes taken = whole_pages(size);
+  if (placement_ == Placement::FIRST_FIT) taken_[address] = taken;
+  if (placement_ == Placement::ASCENDING) next_ = std::max(next_, address + taken);
+  if (placement_ == Placement::DESCENDING) next_ = std::min(next_, address);
   return {address, mallocs_++};
 }
 
-Range Driver::found_reservation(Bytes address, Bytes mapped) {
+Range Driver::found_reservation(Bytes address, Bytes size, Bytes mapped) {
   used_ += mapped;
+  reserved_before_[address] = size;
   return {address, reservations_++};
 }
 
 Range Driver::reserve(Bytes size) {
   const Bytes room = (size + GIB - 1) / GIB * GIB + GIB;
-  Bytes address = next_reservation_;
-  if (placement_ == Placement::DESCENDING) address = next_reservation_ -= room;
-  else next_reservation_ += room;
+  Bytes address = 0;
+  do {
+    if (placement_ == Placement::DESCENDING) next_reservation_ -= room;
+    address = next_reservation_;
+    if (placement_ != Placement::DESCENDING) next_reservation_ += room;
+  } while (!is_gap(reserved_before_, address, size));
   const Range range{address, reservations_++};
   note(Call::RESERVE, range.number, size, 0, 0, address);
   return range;

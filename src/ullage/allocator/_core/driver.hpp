@@ -44,7 +44,7 @@ class Driver {
   void release(const Range& range, Bytes size);
   // What was there before the program began: a cudaMalloc, or pages that are mapped in a reservation.
   Range found(Bytes address, Bytes size);
-  Range found_reservation(Bytes address, Bytes mapped);
+  Range found_reservation(Bytes address, Bytes size, Bytes mapped);
   Range reserve(Bytes size);
   void unreserve(const Range& range, Bytes size);
   bool map(const Range& range, Bytes offset, Bytes page, Bytes pages);
@@ -61,7 +61,6 @@ class Driver {
  private:
   bool take(Bytes size);
   Bytes place(Bytes size);
-  bool is_free(Bytes address, Bytes size) const;
   void note(Call call, std::int64_t number, Bytes size, Bytes offset, Bytes pages, Bytes address);
 
   Bytes total_, others_, used_ = 0;
@@ -71,6 +70,7 @@ class Driver {
   Bytes next_, next_reservation_;
   std::vector<Bytes> recorded_;
   std::size_t next_recorded_ = 0;
+  std::map<Bytes, Bytes> reserved_before_;  // address -> bytes, of what was there before the program
   std::map<Bytes, Bytes> taken_;  // address -> bytes, for FIRST_FIT only
   std::vector<CallRecord> log_;
   std::int64_t counts_[8] = {};

@@ -116,7 +116,7 @@ void Allocator::unmap_block(BlockId id) {
   levels_.reserved -= static_cast<std::int64_t>(unmapped_size);
   const std::int64_t owner = pool_at(whole.pool).owner;
   // PyTorch counts a private pool's mappings by allocation and its unmappings by range, so it may count below nothing.
-  if (owner && private_pools_.at(owner).mallocs-- <= 0)
+  if (owner && private_pool(owner).mallocs-- <= 0)
     throw InternalAssert("block->pool->owner_PrivatePool->cudaMalloc_count > 0");
 }
 

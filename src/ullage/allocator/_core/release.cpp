@@ -51,10 +51,8 @@ Bytes Allocator::merge(BlockId into, BlockId neighbour) {
 // release_block: cudaFree of a segment that is free as a whole.
 void Allocator::release_segment(BlockId id) {
   const Block block = at(id);
-  // Only where max_split_size_mb was lowered at run time: cudaFree refuses, or takes what is still in use.
-  if (block.is_split()) throw InternalAssert("cudaFree of a block that is only part of its segment");
   const std::int64_t owner = pool_at(block.pool).owner;
-  if (owner) private_pools_.at(owner).mallocs--;
+  if (owner) private_pool(owner).mallocs--;
   take_free(id);
   driver_.release(segment(block).range, block.size);
   levels_.reserved -= static_cast<std::int64_t>(block.size);
@@ -90,9 +88,9 @@ void Allocator::release_cached() {
       continue;
     }
     const std::int64_t id = freeable_.key(slot);
-    release_pool_blocks(private_pools_.at(id).small);
-    release_pool_blocks(private_pools_.at(id).large);
-    if (private_pools_.at(id).mallocs == 0) {
+    release_pool_blocks(private_pool(id).small);
+    release_pool_blocks(private_pool(id).large);
+    if (private_pool(id).mallocs == 0) {
       private_pools_.erase(id);
       freeable_.erase(slot);
     } else {
@@ -103,13 +101,16 @@ void Allocator::release_cached() {
 
 void Allocator::empty_cache() { release_cached(); }
 
-// release_available_cached_blocks: with max_split_size_mb, oversize blocks of the request's stream make room first.
+// release_available_cached_blocks: with max_split_size_mb, oversize blocks of the request's stream make room first. None
+// of them is split, but for what was there before the program or before the setting was lowered: PyTorch would call
+// cudaFree in the middle of a segment, and here such blocks are left alone.
 bool Allocator::release_available(const Request& request) {
   if (settings_.max_split_bytes == UNLIMITED) return false;
   const Bytes wanted = std::max(request.size, settings_.max_split_bytes);
   FreeSet& set = pool_at(request.pool).free[static_cast<std::size_t>(request.stream)];
   const FreeSet::Cursor found = set.lower_bound(wanted);
   if (found != set.end() && !block(set[found].block).expandable) {
+    if (block(set[found].block).is_split()) return false;
     release_segment(set[found].block);
     return true;
   }
@@ -119,7 +120,7 @@ bool Allocator::release_available(const Request& request) {
   for (FreeSet::Cursor cursor = found; cursor != set.begin() && released < wanted;) {
     cursor = set.previous(cursor);
     if (set[cursor].size < settings_.max_split_bytes) break;
-    if (block(set[cursor].block).expandable) continue;
+    if (block(set[cursor].block).expandable || block(set[cursor].block).is_split()) continue;
     released += set[cursor].size;
     chosen.push_back(set[cursor].block);
   }

@@ -7,10 +7,9 @@ from ullage._units import GIB, text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.remedy import Remedy
 from ullage.analysis.text.verdict import Verdict, estimate
-from ullage.message.message import Message
+from ullage.message.message import BOGUS_BYTES, Message
 from ullage.message.wording import Kind
 
-_BOGUS_BYTES: Final = 1 << 44  # 16 TiB
 _NAMES: Final = {
     "CUBLAS": "cuBLAS",
     "CUDNN": "cuDNN",
@@ -125,13 +124,13 @@ def _host(message: Message) -> Verdict:
                 estimate("docker run --shm-size=8g, or fewer workers", "batches in flight = workers x prefetch_factor"),
             ),
         )
-    if message.requested_bytes is not None and message.requested_bytes >= _BOGUS_BYTES:
+    if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:
         return Verdict(
             cause=Cause.BOGUS_SIZE,
             sentence=f"The request makes no sense{asked} of the machine's memory; look at what computes its size.",
         )
     return Verdict(
-        cause=Cause.TRULY_FULL,
+        cause=Cause.DISGUISED,
         sentence=f"The machine's own memory ran out, not the card's{asked}.",
         notes=("a limit of the container or the batch system counts as the machine's memory",),
     )
@@ -140,7 +139,7 @@ def _host(message: Message) -> Verdict:
 def _killed(message: Message) -> Verdict:
     if message.is_certain:
         return Verdict(
-            cause=Cause.TRULY_FULL,
+            cause=Cause.DISGUISED,
             sentence="The machine's own memory ran out, not the card's, and the system killed the process.",
             remedies=(
                 estimate("fewer DataLoader workers, smaller prefetch, or a larger limit of the job", "each has a copy"),

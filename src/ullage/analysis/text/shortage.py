@@ -3,14 +3,12 @@
 from typing import Final
 
 from ullage._units import GIB, MIB, text_of_bytes
-from ullage.analysis.cause import Cause
+from ullage.analysis.cause import Cause, is_full
 from ullage.analysis.remedy import Remedy
 from ullage.analysis.text.account import CONTEXT_BYTES, Account
 from ullage.analysis.text.verdict import Verdict, estimate, hold_less
 from ullage.message.message import Message
 
-_FULL: Final = 0.95
-"""As `ullage.analysis.cause`: from this share of the room on, packed without a gap, memory counts as full."""
 _SHARE: Final = 10  # of the card, one part in so many: what other processes hold and is worth a verdict
 _ROUNDING: Final = 16 * MIB
 
@@ -174,12 +172,13 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Verd
             ),
         )
     )
-    if allocated is not None and allocated + requested > _FULL * (allocated + usable):
+    if allocated is not None and is_full(allocated + usable, usable - requested):
         return Verdict(
             cause=Cause.TRULY_FULL,
             sentence=(
                 f"Memory was truly full: with {text_of_bytes(allocated)} allocated, {text_of_bytes(requested)} more "
-                f"would just have fitted if packed without a gap ({sums}), and nothing after them."
+                f"would just have fitted if packed without a gap ({sums}), with "
+                f"{text_of_bytes(usable - requested)} left."
             ),
             remedies=(hold_less(allocated, requested - free), *expandable),
         )
