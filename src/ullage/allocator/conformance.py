@@ -26,9 +26,6 @@ _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
 _PLACEMENTS: Final = {"bump": "ascending", "firstfit": "first fit", "down": "descending"}
 _LOWEST: Final = 0x700000000000  # addresses of cudaMalloc are written from here on
 _STREAMS: Final = 0x500000000000
-_UNORDERED: Final = frozenset("")
-"""Kinds in which several private pools may be released in one operation, in the order of a hash map."""
-_RELEASES: Final = frozenset(("F", "UNMAP", "VF"))
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -216,12 +213,10 @@ def _call(call: Call, number: int, size: int, offset: int, count: int, address: 
 def compare(sequence: Sequence) -> Divergence | None:
     """Return the first operation at which the core differs from what was recorded; None where it never does."""
     ours = run(sequence)
-    kind, name = sequence.header.get("kind", ""), f"{sequence.header['seq']} of {sequence.file}"
+    name = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):
         for field in _RESULTS:
             expected, found = recorded.get(field), line.get(field)
-            if field == "d" and kind in _UNORDERED:
-                expected, found = _without_order(expected), _without_order(found)
             if expected != found:
                 return Divergence(
                     sequence=name, line=number, operation=recorded["o"], field=field, recorded=expected, ours=found
@@ -236,19 +231,6 @@ def compare(sequence: Sequence) -> Divergence | None:
             ours="ended by an assertion",
         )
     return None
-
-
-def _without_order(calls: list[list[Any]] | None) -> list[Any]:
-    """Sort calls that give memory back, between calls that take it."""
-    found: list[Any] = []
-    run_of_releases: list[list[Any]] = []
-    for call in [*(calls or []), ["end"]]:
-        if call[0] in _RELEASES:
-            run_of_releases.append(call)
-            continue
-        found += [*sorted(run_of_releases, key=str), call]
-        run_of_releases = []
-    return found
 
 
 def _emit(paths: list[Path]) -> None:
