@@ -1,5 +1,6 @@
 """What must hold whatever a program does: of any operations, under any settings, of either version."""
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
@@ -18,6 +19,7 @@ from ullage.program import Op, Program, ProgramWriter, StartSegment
 from ullage.settings import Settings, parse_settings
 
 MIB = 1 << 20
+MORE = 20 if os.environ.get("ULLAGE_SLOW") else 1
 STREAMS = (0, 0x100, 0x200)
 SIZES = st.one_of(
     st.integers(1, 2 * MIB),
@@ -163,7 +165,7 @@ def everything(done: Replay) -> list[Any]:
     return [plain(value) for value in astuple(done)]
 
 
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=75 * MORE, deadline=None)
 @given(cases())
 def test_blocks_fill_their_segments_and_do_not_overlap(case: Case) -> None:
     done = case.run()
@@ -180,7 +182,7 @@ def test_blocks_fill_their_segments_and_do_not_overlap(case: Case) -> None:
         assert end == address + size
 
 
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=75 * MORE, deadline=None)
 @given(cases())
 def test_the_statistics_are_the_sums_of_the_blocks(case: Case) -> None:
     """Unless one of PyTorch's own assertions ended the program, which may be half-way through an operation."""
@@ -202,7 +204,7 @@ def test_the_statistics_are_the_sums_of_the_blocks(case: Case) -> None:
     assert done.now.inactive_split_bytes == sum(row["size"] for row in split if not expandable[row["segment"]])
 
 
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=75 * MORE, deadline=None)
 @given(cases())
 def test_no_level_is_ever_negative_or_above_its_peak(case: Case) -> None:
     done = case.run(levels=True)
@@ -214,7 +216,7 @@ def test_no_level_is_ever_negative_or_above_its_peak(case: Case) -> None:
     assert (done.levels.active_bytes <= done.levels.reserved_bytes).all()
 
 
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=75 * MORE, deadline=None)
 @given(cases())
 def test_neighbours_are_never_both_free(case: Case) -> None:
     """What is free side by side, mapped or not, is one block."""
@@ -224,7 +226,7 @@ def test_neighbours_are_never_both_free(case: Case) -> None:
             assert first["state"] not in (State.FREE, State.UNMAPPED)
 
 
-@effort(max_examples=150, deadline=None)
+@effort(max_examples=75 * MORE, deadline=None)
 @given(cases())
 def test_the_drivers_calls_are_what_is_reserved(case: Case) -> None:
     done = case.run(calls=True)
@@ -239,7 +241,7 @@ def test_the_drivers_calls_are_what_is_reserved(case: Case) -> None:
     assert sum(done.call_counts.values()) == len(done.calls.call)
 
 
-@effort(max_examples=100, deadline=None)
+@effort(max_examples=50 * MORE, deadline=None)
 @given(cases(pools=False))
 def test_an_empty_cache_holds_only_what_lives(case: Case) -> None:
     """Every cudaMalloc has a block that is allocated, and no whole page of an expandable segment is free."""
@@ -257,7 +259,7 @@ def test_an_empty_cache_holds_only_what_lives(case: Case) -> None:
             assert -(-offset // page) >= (offset + row["size"]) // page
 
 
-@effort(max_examples=100, deadline=None)
+@effort(max_examples=50 * MORE, deadline=None)
 @given(cases(), st.data())
 def test_a_part_of_a_program_does_what_the_whole_does_until_there(case: Case, data: st.DataObject) -> None:
     whole = case.run(levels=True, places=True, calls=True)
@@ -274,7 +276,7 @@ def test_a_part_of_a_program_does_what_the_whole_does_until_there(case: Case, da
     assert part.oom_ops.tolist() == whole.oom_ops[whole.oom_ops < length].tolist()
 
 
-@effort(max_examples=100, deadline=None)
+@effort(max_examples=50 * MORE, deadline=None)
 @given(cases())
 def test_it_ends_at_the_first_request_that_fails_where_asked(case: Case) -> None:
     whole, first = case.run(), case.run(stop_after_ooms=1)
@@ -282,7 +284,7 @@ def test_it_ends_at_the_first_request_that_fails_where_asked(case: Case) -> None
     assert first.done == (failures[0] + 1 if failures else whole.done)
 
 
-@effort(max_examples=60, deadline=None)
+@effort(max_examples=30 * MORE, deadline=None)
 @given(st.lists(cases(), min_size=2, max_size=4))
 def test_threads_find_what_one_after_the_other_finds(found: list[Case]) -> None:
     """And twice the same."""
