@@ -1,15 +1,23 @@
 """The files that are written on request: refused before anything has run, and then written whole or not at all."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from ullage._errors import UsageError
+
+_LONGEST: Final = 230  # letters of a name, beside what a file that is not yet whole is called
 
 
 def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
     """Raise UsageError where a file cannot be written, or would replace one of `inputs`, before anything has run."""
+    if path.name.startswith("-"):
+        raise UsageError(f"{option} {path} looks like an option; expected the name of a file to write")
+    if len(os.fsencode(path.name)) > _LONGEST:
+        raise UsageError(f"{option} {path.name[:40]}... is too long a name; expected {_LONGEST} letters at most")
     for other in inputs:
-        if path.resolve() == other.resolve():
+        if os.path.realpath(path) == os.path.realpath(other):
             raise UsageError(f"{option} {path} would replace {other}, which is needed; expected another name")
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -35,4 +43,5 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; what was printed holds", str(path)) from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)

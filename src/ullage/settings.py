@@ -62,7 +62,7 @@ def semantics_of(version: str) -> str:
     Raises:
         SettingsError: the text is no version.
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", version)
     if match is None:
         raise SettingsError(f"{version!r} is no version of torch; expected one such as 2.11 or 2.15.0")
     return "2.15" if (int(match[1]), int(match[2])) >= (2, 15) else "2.11"

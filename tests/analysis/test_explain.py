@@ -306,3 +306,60 @@ def test_what_is_there_before_a_recording_may_be_more_than_a_card_has() -> None:
     explanation = explain(late, capacity_bytes=500 * MIB)
     assert explanation.sentence.startswith("This run does not fit in 500.0 MiB")
     assert not any(remedy.fits for remedy in explanation.remedies)
+
+
+def test_neither_torch_nor_a_card_is_needed(tmp_path: Path) -> None:
+    """Every command that reads a recording works without importing torch; and this check can fail."""
+    oom, script = str(recorded("oom")), str(tmp_path / "repro.py")
+    commands = [["explain", oom, "--json"], ["tune", oom], ["repro", oom, "-o", script], ["diff", oom, oom]]
+    for arguments in [*commands, ["--version"]]:
+        load = "import torch" if arguments == ["--version"] else "pass"
+        code = f"""
+import sys
+from ullage.cli.app import main
+{load}
+try:
+    main({arguments!r})
+except SystemExit:
+    pass
+sys.exit("torch" in sys.modules)
+"""
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
+        assert ended.returncode == (load != "pass"), (arguments, ended.stderr)
+
+
+def test_a_snapshot_of_the_oldest_protocol_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "old.pickle"
+    file.write_bytes(pickle.dumps({"segments": [], "device_traces": [[]]}, protocol=0))
+    assert "The snapshot is empty" in command(file).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--capacity", "0B"), "--capacity 0B is no card's; expected a size such as 10GiB"),
+        (("--capacity", "8388608TiB"), "is no card's; expected a size such as 10GiB, up to 1024 TiB"),
+        (("--torch-version", "1" * 5000 + ".0"), "is no version of torch"),
+        (("--html", "loop"), "loop is a link or a device"),
+        (("--html", "x" * 250), "is too long a name; expected 230 letters at most"),
+        (("--html", "-"), "looks like an option"),
+    ],
+)
+def test_odd_values_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    line = [sys.executable, "-m", "ullage", "explain", str(recorded("oom")), *arguments]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]
+
+
+def test_a_setting_that_others_cannot_stand_beside_is_no_remedy_here() -> None:
+    """Above 64 MiB of large_segment_size_mb PyTorch takes no max_split_size_mb:64."""
+    names = {
+        remedy.name
+        for remedy in explain(
+            load_snapshot(recorded("oom")).devices[0], alloc_conf="large_segment_size_mb:100"
+        ).remedies
+    }
+    assert "max_split_size_mb:64" not in names
+    assert "max_split_size_mb:128" in names

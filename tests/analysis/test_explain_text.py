@@ -277,3 +277,36 @@ def test_a_snapshot_on_standard_input_is_asked_for_by_its_path() -> None:
     ended = command("-", given=b"\x80\x04N.")
     assert ended.returncode == 2
     assert b"give a snapshot by the path of its file" in ended.stderr
+
+
+def test_a_log_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """Escapes in a quoted line, in a file's name, and letters that turn the writing around."""
+    log = tmp_path / "run\x1b[2J.log"
+    log.write_text(
+        'Traceback (most recent call last):\n  File "/a/t\u202e.py", line 5, in f\n'
+        "    x = 1 \x1b]0;owned\x1b\\ \x1b[2J\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        "23.64 GiB of which 1.00 GiB is free.\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "ullage", "explain", str(log)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "2.00 GiB" in ended.stdout
+    assert "\x1b" not in ended.stdout
+    assert "\u202e" not in ended.stdout
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    line = f"{sys.executable} -m ullage explain <(echo '{text}')"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, "2.00 GiB" in ended.stdout) == (0, True), ended.stderr
+    closed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m ullage explain - <&-"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (closed.returncode, "standard input is closed" in closed.stderr) == (2, True)

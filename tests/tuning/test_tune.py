@@ -219,7 +219,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     [
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
         ((DATA / "oom.pickle.gz", "--budget", "0"), "--budget 0 is no time to search"),
-        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B holds nothing"),
+        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B is no card's"),
         ((DATA / "oom.pickle.gz", "--alloc-conf", "backend:cudaMallocAsync"), "hands every request to the driver"),
     ],
 )

@@ -11,7 +11,7 @@ from ullage.analysis.recording import Recording, insert
 from ullage.analysis.step import largest_first
 from ullage.program import Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES
-from ullage.settings import Settings, parse_settings
+from ullage.settings import Settings, SettingsError, parse_settings
 
 SETTINGS: Final = (
     "expandable_segments:True",
@@ -59,7 +59,10 @@ def remedies_of(
     own = recording.rebuilt.settings
     work: list[tuple[str | None, str | None, Settings, Program]] = []
     for text in SETTINGS:
-        changed = parse_settings(text, semantics=own.semantics, before=own)
+        try:
+            changed = parse_settings(text, semantics=own.semantics, before=own)
+        except SettingsError:  # not beside what is set
+            continue
         if changed != own:
             work.append((text, None, _kept(own, changed), recording.program))
     threshold, share = _COLLECT

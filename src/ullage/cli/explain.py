@@ -12,13 +12,13 @@ from ullage.cli.history import (
     CapacityOption,
     DeviceOption,
     TorchVersionOption,
+    capacity_of,
     history_of,
     semantics_given,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.text import STANDARD_INPUT, is_text, pieces_of
-from ullage.cli.values import size_of
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -72,7 +72,7 @@ def explain(
             source=str(file),
             semantics=semantics_given(torch_version),
             alloc_conf=alloc_conf,
-            capacity_bytes=size_of(capacity, "--capacity"),
+            capacity_bytes=capacity_of(capacity),
             with_picture=html is not None,
             progress=tell,
         )

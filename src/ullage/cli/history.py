@@ -1,15 +1,18 @@
 """Options of every command that reads a recorded run, and the history that they name."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ullage._errors import UsageError
+from ullage.cli.values import size_of
 from ullage.settings import semantics_of
 
 if TYPE_CHECKING:
     from ullage.history import History
+
+_LARGEST_BYTES: Final = 1 << 50
 
 SnapshotFile = Annotated[
     Path, typer.Argument(help="A snapshot that torch.cuda.memory._dump_snapshot() wrote; gzip too.")
@@ -30,6 +33,20 @@ def semantics_given(torch_version: str | None) -> str | None:
         SettingsError: the text is no version.
     """
     return semantics_of(torch_version) if torch_version is not None else None
+
+
+def capacity_of(text: str | None) -> int | None:
+    """Read `--capacity`.
+
+    Raises:
+        UsageError: it is no size, or none that a card has.
+    """
+    capacity = size_of(text, "--capacity")
+    if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:
+        raise UsageError(
+            f"--capacity {text} is no card's; expected a size such as 10GiB, up to {_LARGEST_BYTES >> 40} TiB"
+        )
+    return capacity
 
 
 def history_of(file: Path, device: int | None) -> "History":

@@ -14,12 +14,12 @@ from ullage.cli.history import (
     DeviceOption,
     SnapshotFile,
     TorchVersionOption,
+    capacity_of,
     history_of,
     semantics_given,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import size_of
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -64,7 +64,7 @@ def repro(
             history,
             semantics=semantics_given(torch_version),
             alloc_conf=alloc_conf,
-            capacity_bytes=size_of(capacity, "--capacity"),
+            capacity_bytes=capacity_of(capacity),
             seconds=budget,
             keep_sizes=keep_sizes,
             progress=tell,

@@ -25,7 +25,7 @@ def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None) ->
     if page is not None:
         from ullage.report.page import draw_page  # its template engine is not for those who do not ask
 
-        write_whole(page, draw_page(report).encode())
+        write_whole(page, draw_page(report).encode(errors="replace"))
         sys.stderr.write(f"ullage: wrote {page}\n")
 
 

@@ -28,9 +28,14 @@ def is_text(file: Path) -> bool:
     """
     if file == STANDARD_INPUT:
         return True
+    if file.is_fifo():  # what it holds can be read only once
+        return True
+    if file.is_char_device() or file.is_block_device():
+        raise UsageError(f"{file} is a device; expected a snapshot, a log or a text")
     with _opened(file) as source:
         beginning = source.read(4096)
-    return beginning.startswith(tuple(_MARKS)) or not (beginning.startswith(b"\x80") or b"\0" in beginning)
+    is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
+    return beginning.startswith(tuple(_MARKS)) or not (is_pickle or b"\0" in beginning)
 
 
 def pieces_of(file: Path, tell: Callable[[str], None]) -> Iterator[str]:
@@ -59,6 +64,8 @@ def pieces_of(file: Path, tell: Callable[[str], None]) -> Iterator[str]:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[IO[bytes]]:
+    if file == STANDARD_INPUT and sys.stdin is None:
+        raise UsageError("standard input is closed; expected a text there, or the name of a file")
     try:
         raw = cast(BufferedReader, sys.stdin.buffer) if file == STANDARD_INPUT else file.open("rb")
         try:

@@ -13,11 +13,11 @@ from ullage.cli.history import (
     DeviceOption,
     SnapshotFile,
     TorchVersionOption,
+    capacity_of,
     history_of,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import size_of
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -51,9 +51,7 @@ def tune(
 
     if not 0 < budget < 1e6:
         raise UsageError(f"--budget {budget:g} is no time to search; expected seconds above 0, such as 20")
-    capacity_bytes = size_of(capacity, "--capacity")
-    if capacity_bytes == 0:
-        raise UsageError(f"--capacity {capacity} holds nothing; expected a size such as 10GiB")
+    capacity_bytes = capacity_of(capacity)
     if html is not None:
         check_output("--html", html, inputs=(file,))
     history = history_of(file, device)

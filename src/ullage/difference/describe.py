@@ -41,8 +41,9 @@ def _sentence(difference: Difference) -> str:
     place = f"{most.name} in {most.function}" if most.function else most.name
     blocks = most.after_blocks - most.before_blocks
     counted = f", {abs(blocks):,} block{'' if abs(blocks) == 1 else 's'} {'more' if blocks > 0 else 'fewer'}"
-    kind = {Kind.NEW: ", which is new", Kind.VANISHED: ", which is gone"}.get(most.kind, "")
-    return f"{text}; most of it at {place}{kind}: {_more(most.grown_bytes)}{counted if blocks else ''}."
+    kind = {Kind.NEW: ", which held nothing before", Kind.VANISHED: ", which is gone"}.get(most.kind, "")
+    part = "most of it" if 2 * abs(most.grown_bytes) > abs(grown) else "the largest part"
+    return f"{text}; {part} at {place}{kind}: {_more(most.grown_bytes)}{counted if blocks else ''}."
 
 
 def _more(number: int, *, is_bytes: bool = True) -> str:

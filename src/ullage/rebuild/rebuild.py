@@ -111,7 +111,7 @@ def program_of(
         history, sum(sum(size for size, *_ in segment.blocks) for segment in before.segments)
     )
     told = _room_of(history, reserved)
-    room = capacity_bytes or told or UNBOUNDED_BYTES
+    room = capacity_bytes if capacity_bytes is not None else told or UNBOUNDED_BYTES
     if room == UNBOUNDED_BYTES:
         notes.append("the capacity is not known: no request failed, and none was given (--capacity)")
     elif capacity_bytes is None:

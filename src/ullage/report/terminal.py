@@ -1,7 +1,8 @@
 """Draw a report on a terminal. It knows widths and colours, and nothing of what the numbers mean."""
 
 import itertools
-from typing import Final
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -40,11 +41,15 @@ _STEPS: Final = len(_BLOCKS) - 1
 _CURVE_ROWS: Final = 4
 _METER_WIDTH: Final = 60
 _BAR_WIDTH: Final = 10
+_STEERING: Final = dict.fromkeys(
+    (*set(range(32)).difference(b"\n\t"), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "�"
+)
 _UNWRAPPED = 40  # characters of a table's cell
 
 
 def draw(report: Report, console: Console) -> None:
-    """Print a report."""
+    """Print a report. Letters that steer a terminal are shown as a mark: names and quotations are other people's."""
+    report = _without_steering(report)
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
     console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
@@ -54,6 +59,18 @@ def draw(report: Report, console: Console) -> None:
         console.print()
         console.print(_section(section, console.width))
     console.print()
+
+
+def _without_steering(thing: Any) -> Any:
+    """The same data with every text harmless."""
+    if isinstance(thing, str):
+        return thing.translate(_STEERING)
+    if isinstance(thing, tuple):
+        return tuple(_without_steering(one) for one in thing)
+    if is_dataclass(thing) and not isinstance(thing, type):
+        changed = {field.name: _without_steering(getattr(thing, field.name)) for field in fields(thing)}
+        return replace(thing, **changed | ({"pictures": ()} if isinstance(thing, Report) else {}))
+    return thing
 
 
 def _section(section: Section, width: int) -> RenderableType:

@@ -15,6 +15,7 @@ from ullage._errors import UsageError
 from ullage._units import text_of_bytes
 from ullage.allocator.replay import PLACEMENTS
 from ullage.analysis.cause import Cause, evidence_of
+from ullage.analysis.fidelity import semantics_told
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Column, Op
@@ -96,6 +97,7 @@ def reproduce(
         UsageError: no request failed, or it does not fail in a script.
     """
     progress("rebuilding the run")
+    semantics = semantics or semantics_told(history, alloc_conf=alloc_conf)
     rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:

@@ -30,12 +30,14 @@ import sys
 # What the run had set; an argument sets something else.
 os.environ["PYTORCH_CUDA_ALLOC_CONF"] = sys.argv[1] if len(sys.argv) > 1 else "{settings}"
 
+settings = os.environ["PYTORCH_CUDA_ALLOC_CONF"] or "none"
+print(f"settings: {{settings}} (an argument sets others, the environment does not)")
+
 import torch  # noqa: E402  the settings come first
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ROOM = {room_size}  # bytes that the allocator can reserve
-NEEDED = {needed_size}  # bytes that the last request needs in one piece
-
+{needed}
 
 def stop(code, text):
     print(text)
@@ -61,6 +63,7 @@ except torch.cuda.OutOfMemoryError as error:
 {check}    stop(0, f"{{numbers}}\\nreproduced: {{error}}")
 stop(1, "not reproduced: every request succeeded")
 """
+_NEEDED: Final = "NEEDED = {size}  # bytes that the last request needs in one piece\n"
 _CHECK: Final = """\
     if ROOM - allocated < NEEDED:
         stop(1, f"not reproduced: memory is full, not fragmented ({numbers}): {error}")
@@ -74,15 +77,16 @@ def script_of(reproduction: Reproduction) -> str:
         UsageError: it needs more streams than torch has.
     """
     body, last, streams = _body(reproduction)
+    is_cut_up = reproduction.cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
     return _SCRIPT.format(
         comment=_comment(reproduction),
         settings=text_of_settings(reproduction.settings),
         room_size=_size(reproduction.room_bytes),
-        needed_size=_size(reproduction.needed_bytes),
+        needed=_NEEDED.format(size=_size(reproduction.needed_bytes)) if is_cut_up else "",
         streams="".join(f"s{number} = torch.cuda.Stream()\n" for number in range(1, streams + 1)),
         body="".join(f"    {line}\n" for line in body),
         last=last,
-        check=_CHECK if reproduction.cause is Cause.FRAGMENTED else "",
+        check=_CHECK if is_cut_up else "",
     )
 
 

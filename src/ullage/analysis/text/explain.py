@@ -14,8 +14,9 @@ from ullage.analysis.text.account import Account, account_of
 from ullage.analysis.text.disguise import judge_other
 from ullage.analysis.text.shortage import judge_allocator, judge_preempted
 from ullage.analysis.text.verdict import Verdict
-from ullage.message.log import Found, find_messages
+from ullage.message.log import Found, pieces_of, scan
 from ullage.message.message import Message
+from ullage.message.tally import Rest
 from ullage.message.wording import Kind
 
 RECORDING: Final = (
@@ -41,10 +42,10 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
     Raises:
         UsageError: the text says nothing of memory running out.
     """
-    return explain_messages(find_messages(text), source=source)
+    return explain_messages(scan(pieces_of(text)), source=source)
 
 
-def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExplanation:
+def explain_messages(messages: Iterable[Found | Rest], *, source: str = "") -> TextExplanation:
     """Explain what `ullage.message.log.scan` found: the first message that is certain decides.
 
     Raises:
@@ -89,13 +90,23 @@ class _Count:
     """Failures that say the same as the first, word for word."""
     warnings: int = 0
     ranks: list[str] | None = None
+    rest: Rest = Rest(0, 0)
 
     @classmethod
-    def of(cls, messages: Iterable[Found]) -> "_Count":
+    def of(cls, messages: Iterable[Found | Rest]) -> "_Count":
         count = cls(ranks=[])
         for found in messages:
-            count.add(found)
+            if isinstance(found, Rest):
+                count.pass_over(found)
+            else:
+                count.add(found)
         return count
+
+    def pass_over(self, rest: Rest) -> None:
+        """Take the number of those that were not read."""
+        if self.failures == 0 and rest.warnings > self.rest.warnings:
+            self.warning = None  # the last one before the failure is among them
+        self.rest = rest
 
     def add(self, found: Found) -> None:
         message = found.message
@@ -130,17 +141,22 @@ class _Count:
     def notes(self, found: Found) -> tuple[str, ...]:
         """What else the text has, and what to do next time."""
         notes = []
-        if self.failures > 1:
-            again = f", {self.repeated} of them word for word the same" if self.repeated else ""
+        total = self.failures + self.rest.failures
+        if total > 1:
+            some = "them" if total == self.failures else f"the {self.failures} that were read"
+            again = f", {self.repeated} of {some} word for word the same" if self.repeated else ""
+            number = total if total == self.failures else f"at least {total}"
             notes.append(
-                f"{self.failures} messages of memory running out{again}; this is about the one at line {found.row}: "
+                f"{number} messages of memory running out{again}; this is about the one at line {found.row}: "
                 "what fails after a first failure is often its consequence"
             )
         if self.ranks and len(self.ranks) > 1:
             shown = ", ".join(self.ranks[:_CONSEQUENCES]) + (" ..." if len(self.ranks) > _CONSEQUENCES else "")
-            notes.append(f"{len(self.ranks)} ranks or workers ran out ({shown}); the first decides")
+            least = "at least " if self.rest.failures else ""
+            notes.append(f"{least}{len(self.ranks)} ranks or workers ran out ({shown}); the first decides")
         if self.warnings and self.failures:
-            notes.append(f"before that the allocator gave its cache back and asked again ({self.warnings} warnings)")
+            warnings = self.warnings + self.rest.warnings
+            notes.append(f"before that the allocator gave its cache back and asked again ({warnings} warnings)")
         if found.message.kind not in (Kind.HOST, Kind.KILLED, Kind.ON_CHIP):
             notes.append(
                 f"who held the memory is not in a text: run {RECORDING[0]} at the start and {RECORDING[1]} where the "
@@ -184,4 +200,4 @@ def _evidence(message: Message, account: Account | None, count: _Count) -> dict[
         usable = message.free_bytes + (message.unallocated_bytes or 0)
         told["missing_bytes"] = max(0, message.requested_bytes - usable)
     found = {name: value for name, value in told.items() if value is not None}
-    return {**found, "messages": count.failures, "warnings": count.warnings}
+    return {**found, "messages": count.failures + count.rest.failures, "warnings": count.warnings + count.rest.warnings}
