@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 import time
@@ -16,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ullage._units import MIB
 from ullage.snapshot._pickle import PickleError, read
+from ullage.snapshot.file import memory_bytes
 from ullage.snapshot.snapshot import SnapshotError, load_snapshot
 
 DATA = Path(__file__).parent / "data"
@@ -169,9 +172,20 @@ def test_a_list_that_is_named_often_is_looked_at_once(tmp_path: Path, name: str)
 
 
 def test_a_small_file_that_unzips_to_a_large_one(tmp_path: Path) -> None:
-    """What is unzipped is bounded by the machine's memory, here by a limit."""
+    """What does not fit, here under a limit, is told."""
     path = tmp_path / "bomb.pickle.gz"
     path.write_bytes(gzip.compress(bytes(1 << 24), 9, mtime=0) * 32)  # 512 MiB in 512 KiB
+    assert "unzips to more than" in _told_under_limit(path)
+
+
+def test_a_file_whose_values_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "wide.pickle"
+    path.write_bytes(b"\x80\x04(" + b"N" * (20 << 20) + b"t.")  # 20 MiB, of which 320 MiB become
+    assert "is larger than the memory this process may use" in _told_under_limit(path)
+
+
+def _told_under_limit(path: Path) -> str:
+    """What is said of a file by a process that may take 200 MiB more than it begins with."""
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from ullage.snapshot.snapshot import SnapshotError, load_snapshot\n"
@@ -181,7 +195,98 @@ def test_a_small_file_that_unzips_to_a_large_one(tmp_path: Path) -> None:
         "except SnapshotError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
-    assert "is larger than this machine's memory" in done.stdout, done.stderr[-500:]
+    assert done.stdout, done.stderr[-500:]
+    return done.stdout
+
+
+def test_the_memory_that_may_be_used_is_the_smallest_that_is_said(tmp_path: Path) -> None:
+    """A container's limit stands in one of two files; it may say that there is none."""
+    (tmp_path / "none").write_text("max\n")
+    (tmp_path / "some").write_text(f"{MIB}\n")
+    (tmp_path / "huge").write_text("9223372036854771712\n")
+    of = [memory_bytes([tmp_path / name]) for name in ("not there", "none", "huge", "some")]
+    assert of[0] == of[1] == of[2] > MIB == of[3]
+
+
+def test_a_device_is_refused_unread() -> None:
+    """/dev/zero has no end."""
+    with pytest.raises(SnapshotError, match="/dev/zero is no snapshot: it is a device; expected what torch"):
+        load_snapshot(Path("/dev/zero"))
+
+
+def test_a_large_file_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.pickle"
+    path.touch()
+    os.truncate(path, 1 << 42)
+    with pytest.raises(SnapshotError, match=r"is more than .*, half of the memory this process may use"):
+        load_snapshot(path)
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    """It has no size that could be asked for; zipped or not."""
+    zipped, plain = DATA / "eval_with_grad.pickle.gz", tmp_path / "plain.pickle"
+    plain.write_bytes(gzip.decompress(zipped.read_bytes()))
+    for path in (zipped, plain):
+        reads, writes = os.pipe()
+        with subprocess.Popen(["cat", str(path)], stdout=writes):
+            os.close(writes)
+            found = load_snapshot(Path(f"/dev/fd/{reads}"))
+            os.close(reads)
+        assert len(found.devices[0]) == len(load_snapshot(path).devices[0])
+
+
+def test_numbers_of_kept_values_stay_below_the_file_size() -> None:
+    """Each number takes room up to it: 60 KB could take gigabytes."""
+    jumps = b"".join(b"r" + struct.pack("<I", 59_000 * (step + 1)) for step in range(12_000))
+    with pytest.raises(PickleError, match="it numbers a value beyond all reason at byte 13"):  # 59,000 itself may be
+        read(b"\x80\x04N" + jumps + b".")
+    assert read(b"\x80\x04Nq\x06h\x06\x86.")["root"] == [None, None]  # not all numbers need be given
+
+
+def test_a_dictionary_that_grows_while_it_is_named_is_looked_at_once() -> None:
+    """Key by key, and named after each: the square of a file's size would be a hang."""
+    grown = b"\x80\x04]q\x01}q\x00" + b"K\x01K\x01s" * 300_000 + b"0"
+    began = time.monotonic()
+    assert len(read(grown + b"h\x00K\x01K\x01sa" * 300_000 + b".")["root"]) == 300_000
+    assert time.monotonic() - began < 3
+
+
+ENTRY = {"action": "alloc", "addr": 0x7F0000000000, "size": 512, "time_us": 1}
+
+
+@pytest.mark.parametrize(
+    ("traces", "said"),
+    [
+        ([[ENTRY] for _ in range(1025)], "it has traces of 1025 devices; expected at most 1024"),
+        ([[ENTRY] * 500_000] * 60, "it names the same trace for two devices"),
+    ],
+)
+def test_devices_cost_what_is_in_the_file(tmp_path: Path, traces: list[Any], said: str) -> None:
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"device_traces": traces}))
+    with pytest.raises(SnapshotError, match=said):
+        load_snapshot(path)
+
+
+def test_an_empty_trace_may_stand_for_many_devices(tmp_path: Path) -> None:
+    path, empty = tmp_path / "snapshot.pickle", list[Any]()
+    path.write_bytes(pickle.dumps({"device_traces": [empty, empty, [ENTRY]]}))
+    assert list(load_snapshot(path).devices) == [2]
+
+
+def test_many_devices_and_many_texts_do_not_multiply(tmp_path: Path) -> None:
+    """Nor does a long name that many ranges have."""
+    shared = "n" * 100_000
+    ranges = [{"name": f"n{step}", "stage": "S", "device": 0, "time_us": 1} for step in range(100_000)]
+    ranges += [{"name": shared, "stage": "S", "device": 0, "time_us": 1} for _ in range(100_000)]
+    path = tmp_path / "snapshot.pickle"
+    traces = [[ENTRY | {"user_metadata": f"m{device}"}] for device in range(1024)]
+    path.write_bytes(pickle.dumps({"device_traces": traces, "external_annotations": ranges}))
+    began = time.monotonic()
+    devices = load_snapshot(path).devices
+    assert time.monotonic() - began < 5
+    assert [one.labels.texts[one.labels.metadata[0]] for one in devices.values()] == [f"m{n}" for n in range(1024)]
+    assert len(devices[0].annotations) == 200_000
 
 
 def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 import gzip
 import io
 import os
+import resource
+import stat
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
@@ -29,6 +32,8 @@ _OTHERS: Final = (
     (0, b"{\n", "JSON", _DUMP),
 )
 """Where a mark stands, the mark, what a file with it is, and what to do."""
+_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Where a container's limit stands, by the second and by the first form of control groups."""
 
 
 class SnapshotError(UsageError):
@@ -42,9 +47,11 @@ def read_file(path: Path) -> bytes:
         SnapshotError: it cannot be read, is damaged, or is plainly no snapshot.
     """
     try:
-        data = path.read_bytes()
+        most = memory_bytes() // 2
+        data = _content_of(path, most)
         if data.startswith(_GZIP):
-            data = _unzipped(data, path)
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+                data = _pieces_of(stream, most, f"{path} unzips to")
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, EOFError):
@@ -58,16 +65,41 @@ def read_file(path: Path) -> bytes:
     return data
 
 
-def _unzipped(data: bytes, path: Path) -> bytes:
-    """Unzip as much as half of this machine's memory; a small file can hold a thousand times its size."""
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
+    """Return how much memory this process may use: the machine's, or less where a container or `ulimit -v` says so."""
+    known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        known.append(space)
+    for limit in limits:
+        try:
+            known.append(int(limit.read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return min(known)
+
+
+def _content_of(path: Path, most: int) -> bytes:
+    """Read a file or a pipe; a device is not even opened, for /dev/zero has no end and a terminal waits."""
+    found = path.stat()
+    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        raise SnapshotError(f"{path} is no snapshot: it is a device; {_DUMP}, in a file or through a pipe")
+    if found.st_size > most:
+        raise _too_large(f"{path} is", most)
+    with path.open("rb") as stream:
+        return stream.read(found.st_size) if found.st_size else _pieces_of(stream, most, f"{path} is")
+
+
+def _pieces_of(stream: BinaryIO | gzip.GzipFile, most: int, what: str) -> bytes:
+    """Read what does not tell its size; a small gzip can hold a thousand times its own."""
     kept = io.BytesIO()
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            kept.write(piece)
-            if kept.tell() > most:
-                raise SnapshotError(
-                    f"{path} unzips to more than {text_of_bytes(most)}, half of this machine's memory; "
-                    "use one with more"
-                )
+    while piece := stream.read(_PIECE_BYTES):
+        kept.write(piece)
+        if kept.tell() > most:
+            raise _too_large(what, most)
     return kept.getvalue()
+
+
+def _too_large(what: str, most: int) -> SnapshotError:
+    half = f"{text_of_bytes(most)}, half of the memory this process may use"
+    return SnapshotError(f"{what} more than {half}; read it where there is more")

@@ -9,7 +9,7 @@ MOST_BYTES: Final = 1 << 40
 """No card has more: a tebibyte."""
 MOST_ADDRESS: Final = 1 << 57
 """Where the addresses of a process end."""
-_MOST_DEVICES: Final = 1024
+MOST_DEVICES: Final = 1024
 
 
 def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
@@ -27,8 +27,8 @@ def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
                 raise ValueError("it names the same segment or the same blocks twice")
             seen.add(id(part))
         device = int_of(entry, "device", 0)
-        if not 0 <= device < _MOST_DEVICES:
-            raise ValueError(f"a segment is on device {device}; expected 0 to {_MOST_DEVICES - 1}")
+        if not 0 <= device < MOST_DEVICES:
+            raise ValueError(f"a segment is on device {device}; expected 0 to {MOST_DEVICES - 1}")
         segments.setdefault(device, []).append(_segment_of(entry, blocks))
     return {device: tuple(sorted(some, key=lambda segment: segment.address)) for device, some in segments.items()}
 

@@ -17,7 +17,7 @@ from ullage.history import Action, Annotation, Frame, History, Labels, Segment, 
 from ullage.program import Column
 from ullage.snapshot._pickle import PickleError, read
 from ullage.snapshot.file import SnapshotError, read_file
-from ullage.snapshot.segment import MOST_ADDRESS, MOST_BYTES, int_of, list_of, segments_of
+from ullage.snapshot.segment import MOST_ADDRESS, MOST_BYTES, MOST_DEVICES, int_of, list_of, segments_of
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
@@ -57,7 +57,9 @@ def load_snapshot(path: Path) -> Snapshot:
     except PickleError as error:
         raise SnapshotError(f"{path} is no snapshot that can be read: {error}") from None
     except MemoryError:
-        raise SnapshotError(f"{path} is larger than this machine's memory; use one with more") from None
+        raise SnapshotError(
+            f"{path} is larger than the memory this process may use; read it where there is more"
+        ) from None
     except ValueError as error:
         raise SnapshotError(f"{path} is no snapshot that can be read: {error}") from None
     except (TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
@@ -74,10 +76,9 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
     if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
         raise SnapshotError(f"{path} is no snapshot: it has neither segments nor device_traces")
     segments = segments_of(root.get("segments"))
-    traces = list_of(root.get("device_traces"), "the traces")
-    rows = {device: _rows_of(trace, device) for device, trace in enumerate(traces) if len(trace)}
+    rows = _rows_by_device(root.get("device_traces"))
     found["texts"] = [text.translate(_UNSEEN) for text in found["texts"]]
-    stacks = _stacks_of(found)
+    stacks, labels = _stacks_of(found), _labels_of(found)
     settings = root.get("allocator_settings")
     annotations = _annotations_of(root.get("external_annotations"))
     table = np.array([_ACTIONS.get(text, Action.OTHER) for text in found["texts"]], np.int64)
@@ -90,6 +91,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
                 rows=rows.get(device, slice(0, 0)),
                 actions=table,
                 stacks=stacks,
+                labels=labels,
                 segments=segments.get(device, ()),
                 annotations=annotations.get(device, ()),
                 settings=settings if isinstance(settings, dict) else {},
@@ -97,6 +99,19 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
             for device in sorted({*segments, *rows} or {0})
         },
     )
+
+
+def _rows_by_device(found: Any) -> dict[int, Column | slice]:
+    """The rows of each device that has a trace."""
+    traces = list_of(found, "the traces")
+    if len(traces) > MOST_DEVICES:
+        raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
+    filled = {device: trace for device, trace in enumerate(traces) if len(trace)}
+    if len({id(trace) for trace in filled.values()}) < len(
+        filled
+    ):  # a small file could name a large one a thousand times
+        raise ValueError("it names the same trace for two devices")
+    return {device: _rows_of(trace, device) for device, trace in filled.items()}
 
 
 def _rows_of(trace: Any, device: int) -> Column | slice:
@@ -115,6 +130,7 @@ def _history_of(
     rows: Column | slice,
     actions: Column,
     stacks: Stacks,
+    labels: Labels,
     segments: Sequence[Segment],
     annotations: Sequence[Annotation],
     settings: Mapping[str, Any],
@@ -131,7 +147,7 @@ def _history_of(
         segments=tuple(segments),
         annotations=tuple(annotations),
         settings=settings,
-        labels=_labels_of(found, rows),
+        labels=_labels_at(labels, rows),
     )
     _check(history)
     return history
@@ -153,10 +169,10 @@ def _check(history: History) -> None:
             raise ValueError(f"{where}, says {what} {value}, which cannot be")
 
 
-def _labels_of(found: dict[str, Any], rows: Column | slice) -> Labels:
-    """What was put on entries; of a column in which no entry has anything, nothing is kept."""
+def _labels_of(found: dict[str, Any]) -> Labels:
+    """What was put on entries, of all devices: they share its texts, so that each costs no more than its entries."""
     texts = found["texts"]
-    columns = {name: found[name][rows] for name in ("metadata", "context")}
+    columns = {name: found[name] for name in ("metadata", "context")}
     used = np.zeros(len(texts) + 1, np.bool_)  # one more, for the -1 of those that have none
     for column in columns.values():
         used[column] = True
@@ -164,9 +180,18 @@ def _labels_of(found: dict[str, Any], rows: Column | slice) -> Labels:
     number_of = np.full(len(used), -1, np.int64)
     number_of[used] = np.arange(np.count_nonzero(used))
     kept = {name: number_of[column] for name, column in columns.items() if used[column].any()}
-    if found["pool"][rows].any():
-        kept["pool"] = found["pool"][rows]
+    if found["pool"].any():
+        kept["pool"] = found["pool"]
     return Labels(**kept, texts=tuple(texts[number] for number in np.flatnonzero(used).tolist()))
+
+
+def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
+    """Those of one device; of a column in which none of its entries has anything, nothing is kept."""
+    none = {"metadata": -1, "context": -1, "pool": 0}
+    columns = {name: getattr(labels, name) for name in none}
+    taken = {name: column[rows] for name, column in columns.items() if len(column)}
+    kept = {name: column for name, column in taken.items() if (column != none[name]).any()}
+    return Labels(**kept, texts=labels.texts)
 
 
 def _stacks_of(found: dict[str, Any]) -> Stacks:
@@ -186,10 +211,13 @@ def _stacks_of(found: dict[str, Any]) -> Stacks:
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
     """Named ranges by device, in order."""
     annotations: dict[int, list[Annotation]] = {}
+    drawn: dict[str, str] = {}  # a small file could give a long name a million times
     for entry in found if isinstance(found, list) else ():
         name, stage = entry.get("name"), entry.get("stage")
         if isinstance(name, str) and isinstance(stage, str):
+            if name not in drawn:
+                drawn[name] = name.translate(_UNSEEN)
             annotations.setdefault(int_of(entry, "device", 0), []).append(
-                Annotation(name=name.translate(_UNSEEN), stage=stage, time_us=int_of(entry, "time_us", -1))
+                Annotation(name=drawn[name], stage=stage, time_us=int_of(entry, "time_us", -1))
             )
     return annotations

@@ -7,8 +7,6 @@
 namespace ullage {
 namespace {
 
-constexpr std::size_t MOST_MEMO = std::size_t{1} << 31;
-
 std::string place(std::size_t at) { return "at byte " + std::to_string(at); }
 
 void append_utf8(std::string& text, std::uint32_t letter) {
@@ -179,12 +177,13 @@ void Pickle::settle(const Value& value) {
   Container& found = containers_[static_cast<std::size_t>(value.number)];
   if (!found.is_piecewise) return;
   found.is_piecewise = false;
-  look_at_dictionary(found, items(found).data(), items(found).size());
+  found.is_nothing = !look_at_dictionary(found, items(found).data(), items(found).size());
 }
 
+// Whoever writes counts what is kept, and each takes a byte at least: no number is larger than the file.
 void Pickle::remember(std::size_t at) {
   if (at == memo_.size()) return memo_.push_back(top());
-  if (at > memo_.size() + data_.size() || at >= MOST_MEMO) fail("it numbers a value beyond all reason");
+  if (at >= data_.size()) fail("it numbers a value beyond all reason");
   if (at >= memo_.size()) memo_.resize(at + 1, {Kind::MARK, 0});
   memo_[at] = top();
 }
@@ -271,7 +270,7 @@ void Pickle::step(unsigned char opcode) {
       const Value value = pop(), item[] = {pop(), value};
       settle(value);
       Container& dictionary = target(Kind::DICT, stack_.size());
-      dictionary.is_piecewise = true;
+      dictionary.is_piecewise = !dictionary.is_nothing;
       return add(dictionary, item, 2);
     }
     case 'u': {

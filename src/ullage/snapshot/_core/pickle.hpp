@@ -40,7 +40,7 @@ struct Container {
   std::int64_t row = -1;  // a plain one's items, which others have not: their place in `items_`; -1: none yet
   Shape shape = Shape::PLAIN;
   bool is_piecewise = false;  // a dictionary that came key by key: only its owner knows that it is complete
-  bool is_no_stack = false;   // a list that was looked at, so that no file makes us look twice
+  bool is_nothing = false;    // a list, or such a dictionary, that was looked at, so that no file makes us look twice
 };
 
 // A column a field; texts and stacks are indices.

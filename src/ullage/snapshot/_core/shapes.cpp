@@ -50,12 +50,12 @@ std::int64_t Pickle::pool_of(const Value& pair) const {
 std::int64_t Pickle::stack_of(const Value& value) {
   Container& list = containers_[static_cast<std::size_t>(value.number)];
   if (list.shape == Shape::STACK) return list.row;
-  if (list.shape != Shape::PLAIN || list.row < 0 || list.is_no_stack) return -1;
+  if (list.shape != Shape::PLAIN || list.row < 0 || list.is_nothing) return -1;
   std::vector<std::int64_t> rows;
   std::uint64_t hash = 1469598103934665603ULL;
   for (const Value& item : items(list)) {
     if (item.kind != Kind::DICT || container(item.number).shape != Shape::FRAME) {
-      list.is_no_stack = true;
+      list.is_nothing = true;
       return -1;
     }
     rows.push_back(container(item.number).row);
