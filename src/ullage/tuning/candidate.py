@@ -11,7 +11,11 @@ from typing import Final
 from ullage.settings import Settings, SettingsError, parse_settings
 
 Version = tuple[int, int]
-SINCE: Final[dict[str, Version]] = {"per_process_memory_fraction": (2, 10), "large_segment_size_mb": (2, 11)}
+SINCE: Final[dict[str, Version]] = {
+    "expandable_segments": (2, 1),
+    "per_process_memory_fraction": (2, 10),
+    "large_segment_size_mb": (2, 11),
+}
 """Options that an older torch does not know: it would abort."""
 _NEW_NAME_SINCE: Final[Version] = (2, 9)
 _FRACTION: Final = "per_process_memory_fraction"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import text_of_bytes
+from ullage.analysis.cause import is_full
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 from ullage.tuning.candidate import split_options
 from ullage.tuning.trial import Trial
@@ -35,17 +36,23 @@ def _headline(tuning: Tuning) -> str:
     if best is None:
         return "NOTHING BETTER" if now.fits else "NO SETTING HELPS"
     if not now.fits:
-        return "FITS WITH OTHER SETTINGS"
+        return "PASSES THE FAILED REQUEST" if _is_thin(tuning, best) else "FITS WITH OTHER SETTINGS"
     saved = now.peak_reserved_bytes - best.peak_reserved_bytes
     return f"{text_of_bytes(saved)} LESS" if saved else f"{now.driver_calls - best.driver_calls:,} DRIVER CALLS FEWER"
 
 
 def _tone(tuning: Tuning) -> Tone:
     if tuning.best is not None:
-        return Tone.GOOD
+        return Tone.UNSURE if _is_thin(tuning, tuning.best) else Tone.GOOD
     if not tuning.present.fits:
         return Tone.BAD
     return Tone.UNSURE if _is_all_before(tuning) else Tone.PLAIN
+
+
+def _is_thin(tuning: Tuning, best: Trial) -> bool:
+    """Whether a recording that ended at its failure passes it with next to nothing left: the step was not over."""
+    room = tuning.room_bytes
+    return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
 
 
 def _is_all_before(tuning: Tuning) -> bool:
@@ -77,7 +84,14 @@ def _gain(tuning: Tuning, best: Trial) -> str:
     peak = text_of_bytes(best.peak_reserved_bytes)
     if not now.fits:
         room = f" of {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes is not None else ""
-        return f"With {best.text or 'nothing set'} this run goes through{until}; it reserves {peak}{room} at most."
+        thin = (
+            " Little is left, and the step was not over: a smaller batch is the surer way."
+            if _is_thin(tuning, best)
+            else ""
+        )
+        return (
+            f"With {best.text or 'nothing set'} this run goes through{until}; it reserves {peak}{room} at most.{thin}"
+        )
     before = text_of_bytes(now.peak_reserved_bytes)
     calls = f"calls the driver {best.driver_calls:,} times in place of {now.driver_calls:,}"
     if best.peak_reserved_bytes == now.peak_reserved_bytes:

@@ -28,6 +28,8 @@ from ullage.tuning.search import Search, frontier_of
 from ullage.tuning.trial import Run, Trial
 
 SCHEMA: Final = 1
+_UNKNOWN_VERSION: Final = (2, 9)
+"""What is searched where nothing tells the version: what every torch since then knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ def tune(
         UsageError: the recorded run had another allocator than PyTorch's own.
     """
     progress("rebuilding the run")
-    torch_version = torch_version or semantics_told(history, alloc_conf=alloc_conf) or SEMANTICS[0]
+    told = torch_version if torch_version is not None else semantics_told(history, alloc_conf=alloc_conf)
+    is_version_known, torch_version = told is not None, told or SEMANTICS[0]
     semantics = semantics_of(torch_version)
     rebuilt, room = _rebuilt(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     if rebuilt.settings.backend != "native":
@@ -118,7 +121,9 @@ def tune(
         )
     now = _present_text(history, rebuilt, alloc_conf)
     run = Run.of(rebuilt)
-    space = Space(version=version_of(torch_version), kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
+    # Where no version is known, an option that older ones do not have would end the process there.
+    version = version_of(torch_version) if is_version_known else _UNKNOWN_VERSION
+    space = Space(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
     search = Search(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
     present = search.begin(now, rebuilt.settings, budget_seconds)
     search.go(candidate_of(now))
@@ -224,8 +229,8 @@ def _notes(
         notes.append("the recording ends with a request that failed: what is said holds up to and including it")
     if failures > _is_cut_short(history):
         notes.append(
-            f"{failures} requests failed while recording and the program went on; what it did then is repeated, and a "
-            "request that succeeds here is given back at once"
+            f"{failures} request{'s' if failures > 1 else ''} failed while recording and the program went on; what it "
+            "did then is repeated, and a request that succeeds here is given back at once"
         )
     if not rebuilt.is_whole:
         notes.append(

@@ -4,6 +4,7 @@ Everything is inside the file: the style, the script, and plotly.js, which draws
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -13,18 +14,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ullage._units import text_of_bytes
-from ullage.report.report import Picture, Report, Section
+from ullage.report.report import Curve, Picture, Report, Section
 
 
 def draw_page(report: Report) -> str:
     """Return the report as HTML."""
     own = files(__package__)
+    first, rest = _in_order(report.sections)
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
             report=report,
-            sections=[(_kind(section), section) for section in report.sections],
+            first=first,
+            rest=rest,
             pictures=[_kind(picture) for picture in report.pictures],
             data=_embedded([{"kind": _kind(picture), **asdict(picture)} for picture in report.pictures]),
             style=Markup((own / "page.css").read_text()),
@@ -32,6 +35,21 @@ def draw_page(report: Report) -> str:
             plotly=Markup(_plotly()) if report.pictures else None,
         )
     )
+
+
+Named = list[tuple[str, Section]]
+
+
+def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
+    """What stands before the pictures: the meters and what follows them at once, an answer's table. And the others.
+
+    A curve is a picture of its own, so that only its remark is left of it.
+    """
+    named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
+    meters = [one for one in named if one[0] == "meter"]
+    others = [one for one in named if one[0] != "meter"]
+    has_answer = bool(others) and others[0][0] == "table"
+    return [*meters, *others[:has_answer]], others[has_answer:]
 
 
 def _kind(thing: Section | Picture) -> str:
