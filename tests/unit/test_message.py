@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.message.log import find_messages, scan
+from ullage.analysis.text.explain import explain_text
+from ullage.message.log import Found, find_messages, scan
 from ullage.message.message import Process, hits_of, read_message
-from ullage.message.wording import TABLE, Kind
+from ullage.message.tally import MANY, Rest, Tally
+from ullage.message.wording import TABLE, Kind, Words
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -411,7 +413,8 @@ def test_a_log_may_be_cut_anywhere(seed: int) -> None:
     cuts = sorted(chance.randrange(len(log)) for _ in range(chance.choice([3, 300])))
     pieces = [log[start:end] for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True)]
     assert list(scan(pieces)) == list(scan([log]))
-    assert all(log.split("\n")[found.row - 1].find(found.message.text[:12]) >= 0 for found in scan([log]))
+    rows = log.split("\n")
+    assert all(rows[found.row - 1].find(found.message.text[:12]) >= 0 for found in find_messages(log))
 
 
 WORDS = st.sampled_from(
@@ -459,3 +462,67 @@ def test_a_hostile_line_of_ten_megabytes_takes_seconds(line: str) -> None:
     began = time.process_time()
     find_messages(line)
     assert time.process_time() - began < 5
+
+
+OFTEN = {
+    "whole": (WORDINGS["torch 2.8, with a limit"][0] + "\n", 60_000),
+    "on one line": ("CUDA out of memory. Tried to allocate ", 1_500_000),
+    "killed": ("Killed\n", 3_000_000),
+}
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_a_log_that_says_the_same_a_million_times_takes_seconds(name: str) -> None:
+    """The first thousand are read; the rest are counted, every one."""
+    words, times = OFTEN[name]
+    text = words * times
+    began = time.process_time()
+    told = explain_text(text).explanation
+    assert time.process_time() - began < 5
+    assert told.evidence["messages"] == times
+    assert f"at least {times} messages of memory running out, {MANY - 1} of the {MANY} that were read" in " ".join(
+        told.notes
+    )
+
+
+def test_what_decides_is_found_behind_any_number_of_others() -> None:
+    """Enough of one head is not enough of another: the first certain message decides, wherever it stands."""
+    text = "Killed\n" * 5000 + "RuntimeError: CUDA error: out of memory\n" + "Killed\n" * 5000
+    found = [found for found in find_messages(text) if found.message.is_certain]
+    assert [(one.message.wording, one.row) for one in found] == [("cuda_error", 5001)]
+    told = explain_text(text)
+    assert told.found.message.wording == "cuda_error"
+    assert told.explanation.evidence["messages"] == 10_001
+
+
+def test_figures_of_a_warning_that_nobody_read_are_not_told() -> None:
+    """The refusal takes its figures from the warning before it; of many warnings the last ones are only counted."""
+    warning, refusal = WORDINGS["torch 2.12, the warning before"][0], WORDINGS["torch 2.12, refused before"][0]
+    few, many = (explain_text(f"{warning}\n" * times + refusal) for times in (3, MANY + 3))
+    assert few.explanation.evidence["reserved_bytes"] == 20 * GIB
+    assert "reserved_bytes" not in many.explanation.evidence
+    assert many.explanation.evidence["warnings"] == MANY + 3
+
+
+def test_a_count_does_not_depend_on_the_pieces() -> None:
+    text = (
+        "".join(text + "\n" for text, _ in WORDINGS.values()) * 60
+        + "CUDA out of memory. Tried to allocate 1 GiB\n" * 900
+    )
+    chance = random.Random(1)
+    cuts = sorted(chance.randrange(len(text)) for _ in range(40))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole, cut = list(scan([text])), list(scan(pieces))
+    assert [one for one in whole if isinstance(one, Found)] == [one for one in cut if isinstance(one, Found)]
+    assert [one for one in whole if isinstance(one, Rest)][-1] == [one for one in cut if isinstance(one, Rest)][-1]
+
+
+@pytest.mark.parametrize("words", TABLE, ids=lambda words: f"{words.wording} {words.find}")
+def test_the_pattern_that_counts_sees_what_is_read(words: Words) -> None:
+    """Every text that is known, and every head of the table: as many are counted as are looked at."""
+    texts = [text for text, _ in WORDINGS.values()] + [f"{words.before[0]}{words.find}\n", f"x{words.find} 137\n"]
+    text = "\n".join(texts) + "\n"
+    read, counted = Tally(), Tally()
+    list(hits_of(text, 0, None, read))
+    counted.count(words.find, text, 0, len(text))
+    assert counted.counted[words.find] == read.looked.get(words.find, 0)

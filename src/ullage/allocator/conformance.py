@@ -11,19 +11,31 @@ line an operation: `o` (what was done) and what came of it: `r` (the place of an
 import argparse
 import gzip
 import json
+import os
+import signal
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from ullage._errors import UllageError, UsageError
 from ullage.allocator.replay import Call, Device, Replay, replay
 from ullage.program import Op, Program, ProgramWriter
-from ullage.settings import parse_settings, semantics_of
+from ullage.settings import Settings, parse_settings, semantics_of
 
 _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
 _PLACEMENTS: Final = {"bump": "ascending", "firstfit": "first fit", "down": "descending"}
+_SHOWN: Final = 60  # characters of what is wrong
+_SIZE: Final = "a whole number of bytes below 2^62"
+_HEADER: Final[dict[str, str | tuple[str, ...]]] = {  # what a size is, or the texts that there are; (): any
+    "torch": (),
+    "conf": (),
+    "total": _SIZE,
+    "base_used": _SIZE,
+    "policy": tuple(_PLACEMENTS),
+}
 _LOWEST: Final = 0x700000000000  # addresses of cudaMalloc are written from here on
 _STREAMS: Final = 0x500000000000
 _ASSERTS: Final = {
@@ -37,6 +49,8 @@ class Sequence:
     """One recorded sequence: its header and its lines."""
 
     file: str
+    row: int
+    """Of the header in the file, from 1; an operation a row follows."""
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
@@ -62,93 +76,167 @@ def read_sequences(path: Path) -> Iterator[Sequence]:
     opened = gzip.open if path.suffix == ".gz" else open
     header: dict[str, Any] | None = None
     lines: list[dict[str, Any]] = []
+    row = number = 0
     try:
         with opened(path, "rt", encoding="utf-8") as stream:
             for number, text in enumerate(stream, start=1):
-                data = json.loads(text)
+                data = _line(text, number, path)
                 if "seq" in data:
                     if header is not None:
-                        yield Sequence(file=str(path), header=header, lines=lines)
-                    header, lines = data, []
-                elif header is None or "o" not in data:
-                    raise UsageError(f"line {number} of {path} is no header and no operation; expected 'seq' or 'o'")
+                        yield Sequence(file=str(path), row=row, header=header, lines=lines)
+                    header, lines, row = data, [], number
+                elif header is None or not isinstance(data.get("o"), str):
+                    raise UsageError(
+                        f"line {number} of {path} is no header and no operation; expected 'seq', or 'o' with a text "
+                        "below a header"
+                    )
                 else:
                     lines.append(data)
-    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path} cannot be read as recorded sequences: {error}") from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read as recorded sequences behind line {number}: {error}") from None
     if header is None:
         raise UsageError(f"{path} holds no sequence; expected a header line with 'seq'")
-    yield Sequence(file=str(path), header=header, lines=lines)
+    yield Sequence(file=str(path), row=row, header=header, lines=lines)
 
 
-def program_of_lines(lines: Iterable[dict[str, Any]], *, semantics: str, first: Any) -> Program:
-    """Make a program of operation lines; `first` are the settings at the start."""
-    writer = ProgramWriter()
-    keys: dict[str, int] = {}
-    settings = first
+def _line(text: str, number: int, path: Path) -> dict[str, Any]:
+    """Read a line of a file.
 
-    def stream(text: str) -> int:
-        return _STREAMS + 0x100 * int(text) if int(text) else 0
+    Raises:
+        UsageError: it is no JSON object.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"line {number} of {path} cannot be read as recorded sequences, expected a JSON object: {error}"
+        ) from None
+    if not isinstance(data, dict):
+        raise UsageError(
+            f"line {number} of {path} is {text.strip()[:_SHOWN]}; expected a JSON object with 'seq' or 'o'"
+        )
+    return data
 
-    for line in lines:
-        name, *words = line["o"].split(" ")
+
+def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
+    """Make a program of the operations; `first` are the settings at the start.
+
+    Raises:
+        UsageError: a line is no operation; the text names it.
+    """
+    writer = _Writer(semantics=semantics, settings=first)
+    for row, line in enumerate(sequence.lines, start=sequence.row + 1):
+        try:
+            writer.add(line["o"])
+        except (UllageError, ValueError, IndexError) as error:
+            why = "a word is missing" if isinstance(error, IndexError) else str(error)
+            raise UsageError(
+                f"line {row} of {sequence.file} has {line['o'][:_SHOWN]!r}; expected an operation of a recorded "
+                f"sequence: {why[: 3 * _SHOWN]}"
+            ) from None
+    return writer.program.program()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Writer:
+    """Operations as they are recorded, made into a program's."""
+
+    semantics: str
+    settings: Settings
+    program: ProgramWriter = field(default_factory=ProgramWriter)
+    keys: dict[str, int] = field(default_factory=dict)
+
+    def add(self, text: str) -> None:
+        """Add what an `o` says: a letter, and words that are apart by one space."""
+        writer, keys = self.program, self.keys
+        name, *words = text.split(" ")
         match name:
             case "a":
                 keys[words[0]] = len(keys)
-                size = int(words[1])
+                size = _integer(words[1], least=0, below=1 << 64)
                 writer.add(
-                    Op.ALLOCATE, key=keys[words[0]], size=size - (1 << 64) * (size >> 63), stream=stream(words[2])
+                    Op.ALLOCATE, key=keys[words[0]], size=size - (1 << 64) * (size >> 63), stream=_stream(words[2])
                 )
             case "f":
                 writer.add(Op.FREE, key=keys.setdefault(words[0], len(keys)))
             case "r":
-                writer.add(Op.RECORD_STREAM, key=keys.setdefault(words[0], len(keys)), stream=stream(words[1]))
+                writer.add(Op.RECORD_STREAM, key=keys.setdefault(words[0], len(keys)), stream=_stream(words[1]))
             case "e":
                 writer.add(Op.EMPTY_CACHE)
             case "F":
                 writer.set_fraction(float(words[0]))
             case "s":
-                settings = parse_settings(words[0] if words else "", semantics=semantics, before=settings)
-                writer.set_settings(settings)
+                text = words[0] if words else ""
+                self.settings = parse_settings(text, semantics=self.semantics, before=self.settings)
+                writer.set_settings(self.settings)
             case "x":
-                writer.add(Op.SET_OTHERS, size=int(words[0]))
+                writer.add(Op.SET_OTHERS, size=_integer(words[0]))
             case "X":
-                writer.add(Op.FAIL_NEXT, key=int(words[0]))
+                writer.add(Op.FAIL_NEXT, key=_integer(words[0]))
             case "h" | "u" | "c":
                 op = {"h": Op.HOLD, "u": Op.UNHOLD, "c": Op.COMPLETE}[name]
-                writer.add(op, stream=stream(words[0]))
+                writer.add(op, stream=_stream(words[0]))
             case "S":
                 writer.add(Op.SYNCHRONIZE)
             case "p":
-                writer.begin_pool(int(words[1]), [stream(word) for word in words[2:]] or None)
+                writer.begin_pool(_integer(words[1]), [_stream(word) for word in words[2:]] or None)
             case "q":
-                writer.add(Op.END_POOL, key=int(words[1]))
+                writer.add(Op.END_POOL, key=_integer(words[1]))
             case "R":
-                writer.add(Op.RELEASE_POOL, key=int(words[1]))
+                writer.add(Op.RELEASE_POOL, key=_integer(words[1]))
             case "b" | "B":
                 writer.add(Op.BEGIN_CAPTURE if name == "b" else Op.END_CAPTURE)
             case "n" | "t":
                 writer.add(Op.NOTHING)
             case _:
-                raise UsageError(f"{line['o']!r} is no operation of a recorded sequence")
-    return writer.program()
+                raise UsageError(f"{name[:_SHOWN]!r} is no operation of a recorded sequence")
+
+
+def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
+    """Read a whole number in a range: a program holds signed ones of 64 bits."""
+    number = int(word)
+    if not least <= number < below:
+        raise ValueError(f"{word[:_SHOWN]} is out of range")
+    return number
+
+
+def _stream(word: str) -> int:
+    number = _integer(word, least=0, below=1 << 48)
+    return _STREAMS + 0x100 * number if number else 0
+
+
+def _check_header(sequence: Sequence) -> None:
+    for name, expected in _HEADER.items():
+        value = sequence.header.get(name)
+        if isinstance(expected, str):
+            is_right = type(value) is int and 0 <= value < 1 << 62
+        else:
+            is_right = isinstance(value, str) and (not expected or value in expected)
+            expected = f"one of {', '.join(expected)}" if expected else "a text"
+        if not is_right:
+            said = "none" if name not in sequence.header else json.dumps(value)[:_SHOWN]
+            raise UsageError(
+                f"line {sequence.row} of {sequence.file} is a damaged header: {name!r} is {said}; expected {expected}"
+            )
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
     """Run a sequence on the core and return its operation lines, with what came of each."""
     header = sequence.header
+    _check_header(sequence)
     try:
         semantics = semantics_of(header["torch"])
         settings = parse_settings(header["conf"], semantics=semantics)
-        program = program_of_lines(sequence.lines, semantics=semantics, first=settings)
-        device = Device(
-            total_bytes=header["total"], others_bytes=header["base_used"], placement=_PLACEMENTS[header["policy"]]
-        )
-    except (KeyError, ValueError, IndexError, TypeError) as error:
-        raise UsageError(
-            f"{header.get('seq')} of {sequence.file} is damaged: {type(error).__name__}: {error}"
-        ) from None
-    done = replay(program, settings, device, levels=True, places=True, calls=True)
+    except UllageError as error:
+        raise UsageError(f"line {sequence.row} of {sequence.file} is a damaged header: {error}") from None
+    program = _program_of(sequence, semantics=semantics, first=settings)
+    device = Device(
+        total_bytes=header["total"], others_bytes=header["base_used"], placement=_PLACEMENTS[header["policy"]]
+    )
+    try:
+        done = replay(program, settings, device, levels=True, places=True, calls=True)
+    except UllageError as error:
+        raise UsageError(f"the sequence at line {sequence.row} of {sequence.file} cannot be run: {error}") from None
     return list(_lines_of(sequence, done, semantics))
 
 
@@ -213,17 +301,17 @@ def _call(call: Call, number: int, size: int, offset: int, count: int, address: 
 def compare(sequence: Sequence) -> Divergence | None:
     """Return the first operation at which the core differs from what was recorded; None where it never does."""
     ours = run(sequence)
-    name = f"{sequence.header['seq']} of {sequence.file}"
+    title = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):
-        for field in _RESULTS:
-            expected, found = recorded.get(field), line.get(field)
+        for name in _RESULTS:
+            expected, found = recorded.get(name), line.get(name)
             if expected != found:
                 return Divergence(
-                    sequence=name, line=number, operation=recorded["o"], field=field, recorded=expected, ours=found
+                    sequence=title, line=number, operation=recorded["o"], field=name, recorded=expected, ours=found
                 )
     if len(ours) != len(sequence.lines):
         return Divergence(
-            sequence=name,
+            sequence=title,
             line=len(ours),
             operation=sequence.lines[len(ours)]["o"],
             field="end",
@@ -277,5 +365,21 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
 
 
+def _end() -> int:
+    """Run as a program, which ends without a word where its reader has gone."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os._exit(128 + signal.SIGPIPE)  # the interpreter's last flush would fail once more
+    except OSError as error:
+        print(f"error: standard output cannot be written: {error}", file=sys.stderr, flush=True)
+        os._exit(2)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_end())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.message.message import WINDOW, Hit, Message, hits_of
+from ullage.message.tally import Rest, Tally
 from ullage.place import is_library, short_place
 
 _BEHIND: Final = 1 << 16
@@ -52,12 +53,22 @@ class Found:
 
 
 def find_messages(text: str) -> list[Found]:
-    """Find every message in a text, in order."""
-    return list(scan(text[at : at + _PIECE] for at in range(0, len(text), _PIECE)))
+    """Find every message in a text, in order; of those that begin alike, the first thousand."""
+    return [found for found in scan(pieces_of(text)) if isinstance(found, Found)]
 
 
-def scan(pieces: Iterable[str]) -> Iterator[Found]:
-    """Find every message in a text that comes in pieces; they may end anywhere."""
+def pieces_of(text: str) -> Iterator[str]:
+    """Cut a text into pieces for `scan`."""
+    return (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+
+
+def scan(pieces: Iterable[str]) -> Iterator[Found | Rest]:
+    """Find every message in a text that comes in pieces; they may end anywhere.
+
+    Of messages that begin alike the first thousand are read. The others are counted: a `Rest` has the count up to the
+    end of what was searched, and comes before the messages that follow.
+    """
+    tally, rest = Tally(), Rest(0, 0)
     kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
     last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
     for piece, is_last in _with_last(pieces):
@@ -66,9 +77,10 @@ def scan(pieces: Iterable[str]) -> Iterator[Found]:
         if until <= done:
             continue
         at, row = 0, rows
-        for hit in hits_of(kept, done):
-            if hit.start >= until:
-                break
+        hits = list(hits_of(kept, done, until, tally))
+        if rest != (rest := tally.rest()):
+            yield rest
+        for hit in hits:
             row += kept.count("\n", at, hit.start)
             at, done = hit.start, hit.end
             yield _found(kept, hit, row + 1, last)

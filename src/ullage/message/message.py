@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ullage._units import TIB, parse_bytes
+from ullage.message.tally import EXCEPTIONS, Tally
 from ullage.message.wording import BY_FIND, DEVICE, PROCESS, SIZES, Kind, Words
 
 WINDOW: Final = 4096
 """No message is longer than this many characters."""
-_EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
 """No limit, and a driver that does not tell (WSL, Windows), read as 2^64 bytes."""
@@ -91,21 +91,29 @@ def read_message(text: str) -> Message | None:
     return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
 
 
-def hits_of(text: str, begin: int = 0) -> Iterator[Hit]:
-    """Find every message that begins at `begin` or later, in order; no character belongs to two."""
+def hits_of(text: str, begin: int = 0, until: int | None = None, tally: Tally | None = None) -> Iterator[Hit]:
+    """Find every message that begins at `begin` or later and before `until`, in order; no character belongs to two.
+
+    What `tally` has enough of is counted there, and no hit.
+    """
+    until = len(text) + 1 if until is None else until
     found = sorted(
-        (place for place in _found(text, begin) if place.start >= begin), key=lambda place: (place.start, -place.end)
+        (place for place in _found(text, begin, until, tally) if place.start >= begin),
+        key=lambda place: (place.start, -place.end),
     )
     heads = [place.start for place in found if place.words.has_sizes]
     taken, head = 0, 0
     for at, place in enumerate(found):
-        following = found[at + 1].start if at + 1 < len(found) else len(text) + 1
+        if place.start >= until:
+            break
         # Where the name of the exception stands before words that are known, these are the message.
-        if place.start < taken or (place.words.wording == "unknown" and following <= place.end):
+        if place.start < taken or (place.words.wording == "unknown" and _is_followed(text, found, at, tally)):
             continue
         while head < len(heads) and heads[head] < place.end:
             head += 1
         stop = min(place.start + WINDOW, heads[head] if head < len(heads) else len(text))
+        if tally is not None and place.words.has_sizes:
+            stop = tally.next_head(text, place.end, stop, with_sizes=True)
         hit = _hit(text, place, max(stop, place.end))
         taken = hit.end
         yield hit
@@ -122,16 +130,29 @@ class _Place:
     backend: str | None
 
 
-def _found(text: str, begin: int) -> Iterator[_Place]:
+def _found(text: str, begin: int, until: int, tally: Tally | None) -> Iterator[_Place]:
     for find, table in BY_FIND.items():
         at = text.find(find, begin)
         while at >= 0:
+            if tally is not None and tally.is_full(find):
+                tally.count(find, text, at, until)
+                break
             for words in table:
                 place = _place(text, at, words)
                 if place is not None:
+                    if tally is not None and begin <= place.start < until:
+                        tally.look(find)
                     yield place
                     break
             at = text.find(find, at + len(find))
+
+
+def _is_followed(text: str, found: list[_Place], at: int, tally: Tally | None) -> bool:
+    """Whether other words begin within those at a place."""
+    place = found[at]
+    if at + 1 < len(found) and found[at + 1].start <= place.end:
+        return True
+    return tally is not None and tally.next_head(text, place.start + 1, place.end, with_sizes=False) < place.end
 
 
 def _place(text: str, at: int, words: Words) -> _Place | None:
@@ -139,7 +160,7 @@ def _place(text: str, at: int, words: Words) -> _Place | None:
         return None
     before = next(before for before in words.before if text.endswith(before, 0, at))
     start = at - len(before)
-    if words.at_start and start and text[start - 1] not in "\r\n" and not text.endswith(_EXCEPTIONS, 0, start):
+    if words.at_start and start and text[start - 1] not in "\r\n" and not text.endswith(EXCEPTIONS, 0, start):
         return None
     match = words.after.match(text, at)
     if match is None:

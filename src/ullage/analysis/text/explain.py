@@ -24,6 +24,7 @@ RECORDING: Final = (
     "torch.cuda.memory._dump_snapshot('oom.pickle')",
 )
 """What to run at the start, and where the error is caught, to have a snapshot next time."""
+_NO_REST: Final = Rest(failures=0, warnings=0)
 _CONSEQUENCES: Final = 3  # ranks or lines that are named
 
 
@@ -90,23 +91,18 @@ class _Count:
     """Failures that say the same as the first, word for word."""
     warnings: int = 0
     ranks: list[str] | None = None
-    rest: Rest = Rest(0, 0)
+    rest: Rest = _NO_REST
+    """Messages that were not read."""
 
     @classmethod
     def of(cls, messages: Iterable[Found | Rest]) -> "_Count":
         count = cls(ranks=[])
         for found in messages:
             if isinstance(found, Rest):
-                count.pass_over(found)
+                count.rest = found
             else:
                 count.add(found)
         return count
-
-    def pass_over(self, rest: Rest) -> None:
-        """Take the number of those that were not read."""
-        if self.failures == 0 and rest.warnings > self.rest.warnings:
-            self.warning = None  # the last one before the failure is among them
-        self.rest = rest
 
     def add(self, found: Found) -> None:
         message = found.message
@@ -116,6 +112,8 @@ class _Count:
                 self.warning = message
                 self.deciding = self.deciding or found
             return
+        if self.failures == 0 and self.rest.warnings:
+            self.warning = None  # the last one before this failure was only counted
         self.failures += 1
         assert self.ranks is not None
         if found.rank is not None and found.rank not in self.ranks and len(self.ranks) < 1024:
