@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ullage.allocator.conformance import compare, main, read_sequences
+from ullage.allocator.conformance import compare, main
+from ullage.allocator.recorded import read_sequences
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.jsonl.gz"))
 SEQUENCES = [sequence for path in CORPUS for sequence in read_sequences(path)]
