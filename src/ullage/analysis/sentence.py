@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.analysis.cause import Cause, Evidence
+from ullage.analysis.cause import Cause, Evidence, is_full
 from ullage.analysis.growth import Growth
 from ullage.analysis.recording import Held, Recording
 from ullage.analysis.remedy import Remedy
@@ -87,9 +87,10 @@ def cure_of(remedies: Sequence[Remedy], evidence: Evidence) -> str:
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     if best is None or "requested_bytes" not in evidence:
         return ""
-    left = text_of_bytes(max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)))
+    left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0))
+    thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
     return (
-        f"\n{best.setting} lets it through, with {left} left. Before the process starts:\n"
+        f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
         f"  export PYTORCH_ALLOC_CONF={best.setting}"
     )
 

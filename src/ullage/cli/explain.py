@@ -63,7 +63,8 @@ def explain(
     if html is not None:
         check_output("--html", html, inputs=(file,))
     if is_text(file):
-        _explain_text(file, {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}, html, as_json)
+        options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
+        _explain_text(file, options | {"--torch-version": torch_version}, html, as_json)
         return
     history = history_of(file, device)
     explanation = with_progress(
