@@ -25,6 +25,11 @@ class Ended:
     error: str
 
     @property
+    def text(self) -> str:
+        """Standard output without its line breaks: where a sentence wraps depends on the length of a path in it."""
+        return " ".join(self.out.split())
+
+    @property
     def json(self) -> dict[str, Any]:
         """Standard output, which has to be JSON and nothing else."""
         data: dict[str, Any] = json.loads(self.out)

@@ -53,7 +53,7 @@ def test_a_script_can_hide_the_card(predict: Predict, workplace: Path) -> None:
     )
     ended = predict(script)
     assert ended.code == 4, ended.error
-    assert "the script hides every GPU from torch with CUDA_VISIBLE_DEVICES=''" in ended.out
+    assert "the script hides every GPU from torch with CUDA_VISIBLE_DEVICES=''" in ended.text
 
 
 def test_children_of_every_kind_see_the_card(predict: Predict, workplace: Path) -> None:

@@ -164,8 +164,8 @@ def test_between_the_ends_of_the_interval_nothing_is_said(predict: Predict) -> N
     """A card that holds the low end and not the high end gives exit code 4, and the reason."""
     ended = predict("train.py", "--total-memory", "180MiB")
     assert ended.code == 4, ended.error
-    assert "CANNOT BE JUDGED" in ended.out
-    assert "would be used of 180.0 MiB: the CUDA context" in ended.out
+    assert "CANNOT BE JUDGED" in ended.text
+    assert "would be used of 180.0 MiB: the CUDA context" in ended.text
 
 
 # ---- files and streams that cannot be written

@@ -47,9 +47,9 @@ def test_an_oom_at_the_first_allocation_does_not_fit(predict: Predict) -> None:
     """There is nothing alive to show, and the verdict is the same."""
     ended = predict("memory_runs_out.py", "first")
     assert ended.code == 1, ended.error
-    assert "DOES NOT FIT" in ended.out
-    assert "Tried to allocate 400.00 GiB" in ended.out
-    assert f"memory_runs_out.py:{line_of('memory_runs_out.py', 'torch.zeros')}" in ended.out
+    assert "DOES NOT FIT" in ended.text
+    assert "Tried to allocate 400.00 GiB" in ended.text
+    assert f"memory_runs_out.py:{line_of('memory_runs_out.py', 'torch.zeros')}" in ended.text
 
 
 def test_a_retry_with_a_smaller_batch_fits(predict: Predict) -> None:
@@ -140,7 +140,7 @@ def test_what_grows_is_told_with_the_line_that_allocates_it(predict: Predict) ->
     assert growth["line"] in (line_of("grows.py", "hidden = "), line_of("grows.py", "losses.append"))
     assert not ended.json["settled"]
     text = predict("grows.py", "--steps", "4")
-    assert "grows by 16.0 MiB a step, allocated at " in text.out
+    assert "grows by 16.0 MiB a step, allocated at " in text.text
     assert "grows.py:" in text.out
     assert predict("train.py", "--json").json["growth"] is None
 
@@ -158,7 +158,7 @@ def test_without_a_gpu_there_is_nothing_to_judge(predict: Predict) -> None:
     """Exit code 4 for a script that trains on the CPU."""
     ended = predict("no_gpu.py")
     assert ended.code == 4, ended.error
-    assert "The script's own process allocated nothing on the GPU" in ended.out
+    assert "The script's own process allocated nothing on the GPU" in ended.text
 
 
 # ---- time

@@ -57,9 +57,9 @@ def test_the_largest_fits_the_next_does_not_and_predict_says_the_same(workplace:
 def test_a_margin_stays_free_and_a_range_ends(workplace: Path) -> None:
     ended = fit(workplace, "--vary", "--batch-size=64..128:64", "--margin", "30%", "--no-levers")
     assert ended.code == 0, ended.error
-    assert "BATCH SIZE 128 FITS" in ended.out
+    assert "BATCH SIZE 128 FITS" in ended.text
     assert "with a margin of 307.2 MiB" in " ".join(ended.out.split())
-    assert "It is the end of the range that was asked for." in ended.out
+    assert "It is the end of the range that was asked for." in ended.text
 
 
 def test_two_options_make_a_frontier(workplace: Path) -> None:
@@ -75,8 +75,8 @@ def test_two_options_make_a_frontier(workplace: Path) -> None:
 def test_nothing_fits(workplace: Path) -> None:
     ended = fit(workplace, "--vary", "--batch-size=10000000..20000000", "--no-levers")
     assert ended.code == 1, ended.error
-    assert "NOTHING FITS" in ended.out
-    assert "Even batch size 10000000 does not fit" in ended.out
+    assert "NOTHING FITS" in ended.text
+    assert "Even batch size 10000000 does not fit" in ended.text
 
 
 def test_a_value_with_which_the_script_fails_is_named(workplace: Path) -> None:

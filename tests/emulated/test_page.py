@@ -1,5 +1,6 @@
 """The page in a real browser, with no network: drawn, without an error, alive under the pointer."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -89,6 +90,7 @@ def test_a_prediction_is_drawn_without_a_network(predict: Predict, workplace: Pa
 
 
 @needs_browser
+@pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="half a minute for one more kind of picture: ULLAGE_SLOW=1")
 def test_a_frontier_is_drawn(workplace: Path) -> None:
     """Curve 0 is the line, curve 1 what fits."""
     vary = ("--vary", "--batch-size=8..16:8", "--vary", "--width=64..128")
