@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import Device, State, replay
-from ullage.analysis.fidelity import semantics_told
 from ullage.analysis.recording import cut, users_frame
 from ullage.history import Action, History
 from ullage.rebuild import program_of
@@ -97,7 +96,7 @@ def _at_end(history: History) -> Holding:
 
 
 def _at_peak(history: History, semantics: str | None) -> Holding:
-    rebuilt = program_of(history, semantics=semantics or semantics_told(history))
+    rebuilt = program_of(history, semantics=semantics)  # what is allocated is the same in every version
     device = Device(total_bytes=rebuilt.room_bytes)
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
     done = replay(cut(rebuilt.program, peak + 1), rebuilt.settings, device)
