@@ -285,7 +285,7 @@ def test_a_name_in_square_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
                         "addr": 1 << 24,
                         "size": MIB,
                         "stream": 0,
-                        "frames": [{"name": "f", "filename": "/home/me/[/bold]ds.py", "line": 3}],
+                        "frames": [{"name": "f", "filename": "/project/[/bold]ds.py", "line": 3}],
                     },
                 ]
             ],

@@ -230,7 +230,7 @@ def start(workplace: Path, script: Path) -> subprocess.Popen[str]:
         (signal.SIGTERM, False, "ended by SIGTERM; nothing was left behind\n"),
     ],
 )
-def test_an_interruption_ends_everything(workplace: Path, number: int, to_group: bool, said: str) -> None:  # noqa: FBT001
+def test_an_interruption_ends_everything(workplace: Path, number: int, to_group: bool, said: str) -> None:
     """Ctrl-C and SIGTERM leave one line and no process, at once; the exit code is the shell's own."""
     process = start(workplace, SCRIPTS / "ends.py")
     began = time.monotonic()

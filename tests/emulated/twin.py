@@ -22,11 +22,11 @@ CARD_BYTES, CONTEXT_BYTES = 1 << 30, 64 * MIB
 LOWEST, OURS_LOWEST = 0x0A0000000000, 0x700000000000  # where cudaMalloc begins, on the emulated card and in the core
 ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES)  # before torch is imported
 
-import torch  # noqa: E402
+import torch  # noqa: E402  the card has to be there first
 
-from ullage.allocator.replay import Call, Device, Replay, State, replay  # noqa: E402
-from ullage.program import Op, ProgramWriter  # noqa: E402
-from ullage.settings import Settings, parse_settings, semantics_of  # noqa: E402
+from ullage.allocator.replay import Call, Device, Replay, State, replay  # noqa: E402  after the card
+from ullage.program import Op, ProgramWriter  # noqa: E402  after the card
+from ullage.settings import Settings, parse_settings, semantics_of  # noqa: E402  after the card
 
 SEMANTICS = semantics_of(torch.__version__)
 CONFS = (

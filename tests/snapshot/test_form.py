@@ -19,7 +19,7 @@ from ullage.snapshot.snapshot import load_snapshot
 
 MIB = 1 << 20
 BASE = 0x7F0000000000
-FRAMES = [{"filename": "/home/user/train.py", "line": 12, "name": "forward"}]
+FRAMES = [{"filename": "/project/train.py", "line": 12, "name": "forward"}]
 
 
 def block(address: int, size: int, state: str = "active_allocated", **more: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_of_2022_with_histories_of_blocks(tmp_path: Path) -> None:
     assert [part.requested for part in found] == [MIB, MIB - 24, 4]
     assert [history.stacks.frames_of(part.stack) for part in found] == [
         (),
-        (Frame("forward", "/home/user/train.py", 12),),
+        (Frame("forward", "/project/train.py", 12),),
         (),
     ]
     assert history.segments[0].is_large
@@ -234,7 +234,7 @@ def test_fields_that_are_not_known(tmp_path: Path) -> None:
     history = only(tmp_path, plain)
     assert (len(history), len(history.segments)) == (1, 1)
     assert history.address.tolist() == [BASE]
-    assert history.stacks.frames_of(int(history.stack[0])) == (Frame("forward", "/home/user/train.py", 12),)
+    assert history.stacks.frames_of(int(history.stack[0])) == (Frame("forward", "/project/train.py", 12),)
 
 
 def test_whole_numbers_of_every_width(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_every_wording_is_read_to_the_last_figure(name: str) -> None:
         ("out of resource: shared memory, Required: 65536, Hardware limit: 49152.", Kind.ON_CHIP, "TRITON", True),
     ],
 )
-def test_what_hides_behind_other_errors(text: str, kind: Kind, backend: str | None, certain: bool) -> None:  # noqa: FBT001
+def test_what_hides_behind_other_errors(text: str, kind: Kind, backend: str | None, certain: bool) -> None:
     """The kind, who says it, and whether the text itself says that memory was missing."""
     message = read_message(text)
     assert message is not None
@@ -353,8 +353,8 @@ def test_figures_of_the_next_line_are_not_the_errors() -> None:
 
 RANKS = """\
 [rank3]: Traceback (most recent call last):
-[rank3]:   File "/home/somebody/project/train.py", line 12, in <module>
-[rank1]:   File "/home/somebody/project/other.py", line 99, in main
+[rank3]:   File "/project/train.py", line 12, in <module>
+[rank1]:   File "/project/other.py", line 99, in main
 [rank3]:     loss = step(batch)
 [rank3]:            ^^^^^^^^^^^
 [rank3]:   File "/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward

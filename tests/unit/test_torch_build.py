@@ -11,7 +11,7 @@ CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"
     ("capability", "runs"),
     [((7, 0), False), ((7, 5), True), ((8, 9), True), ((9, 0), True), ((10, 3), True), ((12, 1), True)],
 )
-def test_a_build_runs_on_the_generations_it_has_code_for(capability: tuple[int, int], runs: bool) -> None:  # noqa: FBT001
+def test_a_build_runs_on_the_generations_it_has_code_for(capability: tuple[int, int], runs: bool) -> None:
     assert has_code_for(capability, CUDA_13) is runs
 
 
