@@ -10,28 +10,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from figure import Measured
 
 HERE = Path(__file__).resolve().parent
 GPT2 = HERE.parent / "examples" / "train_gpt2.py"
 LLAMA = HERE / "scripts" / "llama.py"
 STEP = HERE / "scripts" / "gpt2_step.py"
 GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One figure, its unit, and the bound it must keep (None: for information)."""
-
-    what: str
-    value: float
-    unit: str
-    bound: float | None = None
-
-    @property
-    def kept(self) -> bool:
-        return self.bound is None or self.value <= self.bound
 
 
 def predict(*arguments: str) -> tuple[dict, float, float]:
@@ -109,9 +96,7 @@ def measurements() -> list[Measured]:
 def main() -> None:
     found = measurements()
     for measured in found:
-        bound = "" if measured.bound is None else f"  bound {measured.bound:g} {measured.unit}"
-        mark = "" if measured.bound is None else "ok  " if measured.kept else "PAST"
-        print(f"{mark:4} {measured.value:9.2f} {measured.unit:3} {measured.what}{bound}")
+        print(measured)
     sys.exit(0 if all(measured.kept for measured in found) else 1)
 
 

@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from figure import Measured
 
 from ullage.history import History
 from ullage.snapshot.snapshot import load_snapshot
@@ -61,20 +62,6 @@ from pathlib import Path
 from ullage.snapshot.snapshot import load_snapshot
 print(sum(len(history) for history in load_snapshot(Path(sys.argv[1])).devices.values()))
 """
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One figure, its unit, and the bound it must keep (None: for information)."""
-
-    what: str
-    value: float
-    unit: str
-    bound: float | None = None
-
-    @property
-    def kept(self) -> bool:
-        return self.bound is None or self.value <= self.bound
 
 
 # ---- a large file
@@ -248,9 +235,7 @@ def main() -> None:
     kept = True
     with tempfile.TemporaryDirectory(prefix="ullage-") as folder:
         for measured in measurements(Path(folder)):
-            bound = "" if measured.bound is None else f"  bound {measured.bound:g} {measured.unit}"
-            mark = "" if measured.bound is None else "ok  " if measured.kept else "PAST"
-            print(f"{mark:4} {measured.value:9.2f} {measured.unit:3} {measured.what}{bound}", flush=True)
+            print(measured, flush=True)
             kept = kept and measured.kept
     sys.exit(0 if kept else 1)
 

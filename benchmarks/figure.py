@@ -1,0 +1,22 @@
+"""A measured figure and its bound, as every benchmark prints it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure, its unit, and the bound it must keep (None: for information)."""
+
+    what: str
+    value: float
+    unit: str
+    bound: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.bound is None or self.value <= self.bound
+
+    def __str__(self) -> str:
+        mark = "" if self.bound is None else "ok  " if self.kept else "PAST"
+        bound = "" if self.bound is None else f"  bound {self.bound:g} {self.unit}"
+        return f"{mark:4} {self.value:9.2f} {self.unit:3} {self.what}{bound}"
