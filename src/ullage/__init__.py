@@ -12,12 +12,14 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ullage.emulator import Emulation, emulate
+    from ullage.guard.guard import Guard
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Emulation": "ullage.emulator",
     "EmulationError": "ullage._errors",
+    "Guard": "ullage.guard.guard",
     "ScriptError": "ullage._errors",
     "TorchMissingError": "ullage._errors",
     "UllageError": "ullage._errors",
@@ -28,6 +30,7 @@ _HOMES = {
 __all__ = [
     "Emulation",
     "EmulationError",
+    "Guard",
     "ScriptError",
     "TorchMissingError",
     "UllageError",

@@ -19,6 +19,7 @@ def test_public_names_are_exactly_these() -> None:
     assert set(ullage.__all__) == {
         "Emulation",
         "EmulationError",
+        "Guard",
         "ScriptError",
         "TorchMissingError",
         "UllageError",

@@ -1,0 +1,119 @@
+"""A batch of any form: how many items it has, what its shape is, and the same batch in parts.
+
+A batch is a tensor, or any nesting of dicts, lists, tuples, named tuples, dataclasses and mappings of them. Nothing is
+copied: a part is views of the batch's tensors.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+
+Shape = tuple[Any, ...]
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch, in order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from tensors_of(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from tensors_of(value)
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        for field in fields(batch):
+            yield from tensors_of(getattr(batch, field.name))
+
+
+def items_of(batch: Any, dim: int = 0) -> int | None:
+    """Return how many items a batch has along a dimension: its first tensor's; None where no tensor has it."""
+    return next((tensor.size(dim) for tensor in tensors_of(batch) if tensor.dim() > dim), None)
+
+
+def shape_of(batch: Any) -> Shape:
+    """Return the shapes and types of a batch's tensors: what its memory depends on."""
+    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(batch))
+
+
+def length_of(batch: Any, dim: int = 0) -> int:
+    """Return the elements of one item in its largest tensor: the tokens of a sequence, the pixels of a picture."""
+    return max(
+        (tensor.numel() // max(tensor.size(dim), 1) for tensor in tensors_of(batch) if tensor.dim() > dim), default=0
+    )
+
+
+def repacked(batch: Any) -> Any:
+    """Return the same tensors in containers of their own, which a function may then change."""
+    return _mapped(batch, repacked)
+
+
+def even_parts(items: int, at_least: int) -> int:
+    """Return a number of parts, `at_least` or half as many more, that divides the items if one does.
+
+    Parts of one size are one shape to compile for, and one for the allocator.
+    """
+    at_least = min(at_least, items)
+    return next((parts for parts in range(at_least, min(items, at_least * 3 // 2) + 1) if items % parts == 0), at_least)
+
+
+def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
+    """Return the items of a batch from `start` on."""
+    items = items_of(batch, dim)
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.narrow(dim, start, length) if value.dim() > dim and value.size(dim) == items else value
+        if dim == 0 and isinstance(value, list | tuple) and len(value) == items and not _holds_tensors(value):
+            return value[start : start + length]
+        return _mapped(value, cut)
+
+    return cut(batch)
+
+
+def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], dim: int = 0) -> Any:
+    """Put what a loss function returned beside the loss, part by part, together as for the whole batch.
+
+    Tensors with a row for each item are joined, single numbers weighted by the parts' shares, containers joined element
+    by element; anything else becomes a list of what each part has.
+    """
+    first = parts[0]
+    if isinstance(first, torch.Tensor) and first.dim() > dim:
+        if all(part.dim() > dim and part.size(dim) == length for part, length in zip(parts, lengths, strict=True)):
+            return torch.cat(list(parts), dim)
+        return list(parts)
+    if isinstance(first, float) or (isinstance(first, torch.Tensor) and first.dim() == 0 and first.is_floating_point()):
+        return sum(part * share for part, share in zip(parts, shares, strict=True))
+    if isinstance(first, dict) and all(part.keys() == first.keys() for part in parts):
+        return type(first)((key, join([part[key] for part in parts], lengths, shares, dim)) for key in first)
+    if isinstance(first, tuple) and all(len(part) == len(first) for part in parts):
+        columns = (join(column, lengths, shares, dim) for column in zip(*parts, strict=True))
+        return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
+    return list(parts)
+
+
+def _holds_tensors(value: Any) -> bool:
+    return next(tensors_of(value), None) is not None
+
+
+def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
+    """The same container with every element cut."""
+    if type(value) is dict:
+        return {key: cut(element) for key, element in value.items()}
+    if isinstance(value, Mapping):
+        elements = {key: cut(element) for key, element in value.items()}
+        if not isinstance(getattr(value, "data", None), dict):
+            return type(value)(elements)  # type: ignore[call-arg]
+        made: Any = copy.copy(value)  # transformers' BatchEncoding and its like know more than their elements
+        made.data = elements
+        return made
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(cut(element) for element in value))
+    if isinstance(value, list | tuple):
+        return type(value)(cut(element) for element in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: cut(getattr(value, field.name)) for field in fields(value) if field.init})
+    return value

@@ -1,0 +1,106 @@
+"""Forward and backward in less memory with the same values: saved tensors kept on the host, modules computed again."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from ullage._errors import UsageError
+from ullage.guard.plan import Plan
+
+_WORTH_MOVING_BYTES: Final = 1 << 20
+
+
+class Ease:
+    """What a plan puts around an attempt."""
+
+    def __init__(self, modules: Sequence[nn.Module], names: Sequence[str], pinned_bytes: int) -> None:
+        self._modules = modules
+        self._pinned_bytes = pinned_bytes
+        self.checkpointed = _named(modules, names)
+
+    @contextmanager
+    def around(self, plan: Plan) -> Iterator[None]:
+        with ExitStack() as stack:
+            if plan.checkpoint:
+                stack.enter_context(_computed_again(self.checkpointed))
+            if plan.offload:
+                stack.enter_context(_kept_on_host(self._modules, self._pinned_bytes))
+            yield
+
+
+def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module]:
+    """Return the modules that names such as "layers.*" mean.
+
+    Raises:
+        UsageError: a name means no module.
+    """
+    found: list[nn.Module] = []
+    for pattern in names:
+        meant = [child for module in modules for name, child in module.named_modules() if fnmatchcase(name, pattern)]
+        if not meant:
+            known = ", ".join(name for module in modules for name, _ in module.named_children())
+            raise UsageError(
+                f"checkpoint={pattern!r} names no module of the model; expected names as named_modules() has them, "
+                f"such as 'layers.*'; its first level is: {known or 'empty'}"
+            )
+        found += meant
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Have modules keep their inputs alone, and compute the rest again in backward."""
+
+    def wrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    own = [module for module in modules if "forward" in vars(module)]
+    before = {id(module): vars(module)["forward"] for module in own}
+    for module in modules:
+        module.forward = wrapped(module.forward)
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward
+            if id(module) in before:
+                module.forward = before[id(module)]
+
+
+@contextmanager
+def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[None]:
+    """Keep what forward saves in the host's memory, page-locked up to a budget; parameters stay where they are."""
+    stay = {parameter.untyped_storage().data_ptr() for module in modules for parameter in module.parameters()}
+    left = pinned_bytes
+
+    def pack(tensor: torch.Tensor) -> Any:
+        nonlocal left
+        moves = (
+            tensor.device.type != "cpu"
+            and tensor.layout is torch.strided
+            and tensor.nbytes >= _WORTH_MOVING_BYTES
+            and tensor.untyped_storage().data_ptr() not in stay
+        )
+        if not moves:
+            return tensor
+        pin = tensor.nbytes <= left
+        kept = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=pin)  # with its strides
+        left -= tensor.nbytes if pin else 0
+        kept.copy_(tensor)
+        return tensor.device, kept
+
+    def unpack(packed: Any) -> torch.Tensor:
+        if isinstance(packed, torch.Tensor):
+            return packed
+        device, kept = packed
+        moved: torch.Tensor = kept.to(device)
+        return moved
+
+    with saved_tensors_hooks(pack, unpack):
+        yield

@@ -1,0 +1,253 @@
+"""`ullage.Guard`: a training step that is taken back when memory runs out, and taken again in a way that fits.
+
+A step has two stages. Forward and backward change nothing that cannot be put back, so they are simply run again, in
+ever less memory (`ladder`). The optimizer's step writes parameters, so it is never begun again but brought to its end
+(`update`).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ullage._errors import UsageError
+from ullage._units import GIB
+from ullage.guard.ease import Ease
+from ullage.guard.event import Event
+from ullage.guard.farewell import farewell
+from ullage.guard.ladder import Ladder, LossOf
+from ullage.guard.norm import BatchNorm, BatchNorms
+from ullage.guard.oom import read_oom
+from ullage.guard.part import Cutter, Weight
+from ullage.guard.plan import Plans
+from ullage.guard.rewind import Rewind
+from ullage.guard.room import Room
+from ullage.guard.update import Update
+
+_EVENTS: Final = 1000
+_WARM: Final = 3
+"""Steps after which cuDNN has tried its algorithms, and with them workspaces that are not needed again."""
+
+
+class Guard:
+    """Takes training steps that survive running out of memory, with the gradient of the full batch.
+
+    Example:
+        guard = ullage.Guard(model, optimizer)
+        for batch in loader:
+            loss = guard.step(batch, lambda b: loss_fn(model(b["x"]), b["y"]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
+        *,
+        scaler: torch.amp.GradScaler | None = None,
+        scheduler: Any = None,
+        batch_dim: int = 0,
+        reduction: str = "mean",
+        weight: Weight | None = None,
+        splittable: bool = True,
+        batchnorm: BatchNorm | None = None,
+        clip_grad_norm: float | None = None,
+        before_step: Callable[[], Any] | None = None,
+        checkpoint: Sequence[str] = (),
+        offload: bool = True,
+        pinned_bytes: int = 4 * GIB,
+        backward: Callable[[torch.Tensor], Any] | None = None,
+        log: Callable[[str], Any] | None = None,
+    ) -> None:
+        """Guard the steps of a model and its optimizer; nothing is copied and nothing runs before the first step.
+
+        Args:
+            model: the module that is trained, or several.
+            optimizer: what steps its parameters, or several, which step together.
+            scaler: unscales, steps and updates as in a loop with automatic mixed precision.
+            scheduler: stepped after each optimizer step; or several.
+            batch_dim: the dimension along which items lie in the tensors of a batch.
+            reduction: "mean" where the loss is a mean over items, "sum" where it is a sum.
+            weight: for a mean over something else than items, such as tokens that are not padding: how many of them a
+                batch, or a part of one, has. Only called when a batch is split.
+            splittable: False where the loss of one item depends on the others (in-batch negatives).
+            batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
+                a split change the statistics without a warning.
+            clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
+            before_step: called after the last backward and before the optimizer, with gradients unscaled.
+            checkpoint: names of modules ("layers.*") that may be computed again in backward where one item does not
+                fit.
+            offload: whether what forward saves may be kept in the host's memory where one item does not fit.
+            pinned_bytes: how much of that may be page-locked.
+            backward: called instead of `loss.backward()`.
+            log: called with one line each time memory ran out; else the logger "ullage.guard" warns.
+
+        Raises:
+            UsageError: an argument is not what is expected.
+        """
+        self._modules = _several(model, nn.Module, "model")
+        self._optimizers = _several(optimizer, Optimizer, "optimizer")
+        _check(self._optimizers, reduction, batchnorm, clip_grad_norm)
+        parameters = _parameters_of(self._modules, self._optimizers)
+        self._room = Room(parameter.device for parameter in parameters)
+        self._norms = BatchNorms(self._modules, batchnorm)
+        self._ladder = Ladder(
+            room=self._room,
+            rewind=Rewind(self._modules, parameters, self._room.devices),
+            norms=self._norms,
+            ease=Ease(self._modules, checkpoint, pinned_bytes),
+            cutter=Cutter(batch_dim, reduction, weight),
+            plans=Plans(),
+            backward=_backward_of(scaler, backward),
+            is_splittable=splittable,
+            may_offload=offload,
+            tell=self._tell,
+        )
+        self._update = Update(
+            self._optimizers,
+            parameters,
+            self._room,
+            self._tell_of_update,
+            scaler=scaler,
+            clip_grad_norm=clip_grad_norm,
+            before_step=before_step,
+        )
+        self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
+        self._log = log or logging.getLogger("ullage.guard").warning
+        self._steps = 0
+        self._is_updated = False
+        self.events: deque[Event] = deque(maxlen=_EVENTS)
+        """What happened, the latest thousand."""
+
+    def step(self, batch: Any, loss_of: LossOf, *, update: bool = True) -> Any:
+        """Run forward, backward and, where `update` is true, the optimizer's step.
+
+        Gradients are set to None at the beginning of a step that follows an update: they can be looked at after one.
+
+        Args:
+            batch: a tensor or any nesting of dicts, lists, tuples, dataclasses of tensors; `loss_of` gets it whole, or
+                in parts of the same form.
+            loss_of: computes the loss of a batch, a tensor with one element; or a tuple of it and anything else.
+            update: False for all but the last call of an accumulation; a loss is then divided by the caller, as ever.
+
+        Returns:
+            The loss of the whole batch, detached; or the tuple, its second element put together from the parts'.
+
+        Raises:
+            torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why.
+            UsageError: `loss_of` returns no loss.
+        """
+        self._steps += 1
+        if self._is_updated:
+            self._drop_gradients()
+        with self._norms.frozen(), _Farewell(self._room):
+            done = self._ladder.climb(batch, loss_of, self._steps)
+        if update:
+            self.update()
+        if self._steps == _WARM and torch.backends.cudnn.benchmark:
+            self._room.empty_cache()
+        return self._ladder.outcome(done)
+
+    def update(self) -> None:
+        """Apply the gradients that steps with `update=False` have left: clip, step the optimizers and schedulers.
+
+        Raises:
+            torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
+        """
+        with _Farewell(self._room):
+            self._update.run()
+        for scheduler in self._schedulers:
+            scheduler.step()
+        self._is_updated = True
+
+    @property
+    def total_norm(self) -> torch.Tensor | None:
+        """The norm of all gradients together before they were clipped the last time."""
+        return self._update.total_norm
+
+    def _drop_gradients(self) -> None:
+        for optimizer in self._optimizers:
+            if type(optimizer).zero_grad is Optimizer.zero_grad:  # the same without its profiling
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad = None
+            else:
+                optimizer.zero_grad()
+        self._is_updated = False
+
+    def _tell(self, event: Event) -> None:
+        self.events.append(event)
+        self._log(str(event))
+
+    def _tell_of_update(self, stage: str, action: str, error: BaseException) -> None:
+        message = read_oom(error, is_on_host=True)
+        assert message is not None
+        self._tell(Event(step=self._steps, stage=stage, action=action, message=message))
+
+
+class _Farewell:
+    """Adds the report to an error of memory that leaves."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and read_oom(error, is_on_host=self._room.is_on_host) is not None:
+            farewell(error, self._room)
+
+
+def _several(value: Any, kind: type, name: str) -> list[Any]:
+    several = list(value) if isinstance(value, list | tuple) else [value]
+    for one in several:
+        if not isinstance(one, kind):
+            raise UsageError(
+                f"{name} is of type {type(one).__name__}; expected a torch {kind.__name__} or a list of them"
+            )
+    if not several:
+        raise UsageError(f"{name} is an empty list; expected a torch {kind.__name__} or a list of them")
+    return several
+
+
+def _parameters_of(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
+    """Return every parameter of modules and optimizers, each once."""
+    of_modules = [parameter for module in modules for parameter in module.parameters()]
+    return list(
+        dict.fromkeys(
+            [
+                *of_modules,
+                *(one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]),
+            ]
+        )
+    )
+
+
+def _backward_of(
+    scaler: torch.amp.GradScaler | None, backward: Callable[[torch.Tensor], Any] | None
+) -> Callable[[torch.Tensor], Any]:
+    run = backward or torch.Tensor.backward
+    if scaler is None or not scaler.is_enabled():
+        return run
+    return lambda loss: run(scaler.scale(loss))
+
+
+def _check(optimizers: Sequence[Optimizer], reduction: str, batchnorm: object, clip_grad_norm: float | None) -> None:
+    if reduction not in ("mean", "sum"):
+        raise UsageError(
+            f"reduction={reduction!r}; expected 'mean' or 'sum': how the loss is made of those of its items"
+        )
+    if batchnorm not in ("freeze", "allow", None):
+        raise UsageError(f"batchnorm={batchnorm!r}; expected 'freeze' or 'allow', or leave it out to be warned")
+    if clip_grad_norm is not None and not clip_grad_norm > 0:
+        raise UsageError(f"clip_grad_norm={clip_grad_norm!r}; expected a norm above 0")
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise UsageError(
+                "LBFGS runs forward and backward itself, as often as it likes, and cannot be guarded; expected an "
+                "optimizer whose step needs no closure"
+            )

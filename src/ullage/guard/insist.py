@@ -1,0 +1,136 @@
+"""Operations that are run to their end: one that runs out of memory is run again when room has been made.
+
+It works for code that writes tensors in place and therefore cannot be begun again, such as an optimizer's step: what
+has been written stays written, and the code does not learn that memory ran out in between.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ullage.guard.lists import is_on_lists
+from ullage.guard.oom import forget, read_oom
+
+_IN_PLACE: Final = frozenset(
+    f"__i{name}__"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+) | {"__setitem__"}
+_NO_WRITE: Final = frozenset({"requires_grad_", "detach_", "retain_grad_", "rename_", "share_memory_", "resize_as_"})
+_UNSCALE: Final = "_amp_foreach_non_finite_check_and_unscale_"
+
+
+def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operation writes in place, by its name; those of a list one by one."""
+    if kwargs.get("out") is not None:
+        return _flat(kwargs["out"])
+    is_in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name not in _NO_WRITE)
+    return _flat(args[0]) if is_in_place and args else []
+
+
+class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types for it
+    """Runs each operation again after every way to make room, and at last on the host."""
+
+    def __init__(
+        self,
+        ways: Sequence[Callable[[BaseException], None]],
+        made: Mapping[int, int] | None = None,
+        made_on_lists: int = 0,
+    ) -> None:
+        """Take ways to make room, and what an attempt before this one has written.
+
+        As many writes are left out: of each tensor (by its `id`), and of the operations on lists, in their order.
+        Everything else is computed anew. That is exact where no tensor is read before it is written and the result
+        used after.
+        """
+        super().__init__()
+        self._ways = ways
+        self._left_out = Counter(made or {})
+        self._lists_left_out = made_on_lists
+        self._on_host: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._left_out or self._lists_left_out:
+            name = getattr(func, "__name__", "")
+            targets = targets_of(name, args, kwargs)
+            if targets and is_on_lists(name):
+                if self._lists_left_out:
+                    self._lists_left_out -= 1
+                    return self._pass_over(func, name, args)
+            elif targets and self._left_out[id(targets[0])] > 0:
+                self._left_out[id(targets[0])] -= 1
+                return args[0] if args else kwargs["out"]
+        return self.run(func, args, kwargs)
+
+    def _pass_over(self, func: Any, name: str, args: Any) -> Any:
+        if name == _UNSCALE:  # divided already, but whoever asked has to learn what was infinite
+            self.run(func, (args[0], args[1], torch.ones_like(args[2])), {})
+        return None
+
+    def make_room(self, error: BaseException) -> None:
+        """Make room in the first way."""
+        self._ways[0](error)
+        forget(error)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self._on_host and any(id(tensor) in self._on_host for tensor in _flat((args, kwargs))):
+            return self._run_on_host(func, args, kwargs)
+        failure: BaseException
+        for way in (*self._ways, None):
+            try:
+                return func(*args, **kwargs)
+            except Exception as error:
+                if read_oom(error, is_on_host=True) is None:
+                    raise
+                failure = error
+            if way is not None:
+                way(failure)
+            forget(failure)
+        del failure
+        return self._run_on_host(func, args, kwargs)
+
+    def _run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation on copies in the host's memory; what it writes in place is copied back."""
+        copies: dict[int, torch.Tensor] = {}
+
+        def to_host(tensor: torch.Tensor) -> torch.Tensor:
+            return copies.setdefault(id(tensor), tensor.detach().cpu() if tensor.device.type != "cpu" else tensor)
+
+        with torch.no_grad():
+            result = func(*_mapped(args, to_host), **_mapped(kwargs, to_host))
+            targets = targets_of(getattr(func, "__name__", ""), args, kwargs)
+            for target in targets:
+                if target.device.type != "cpu":
+                    target.copy_(copies[id(target)])
+        if targets:
+            return args[0] if args else kwargs["out"]
+        for tensor in _flat(result):
+            self._on_host[id(tensor)] = tensor
+        return result
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    return list(_tensors(value))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _tensors(element)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(element, change) for element in value)
+    if isinstance(value, dict):
+        return {key: _mapped(element, change) for key, element in value.items()}
+    return value

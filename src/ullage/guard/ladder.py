@@ -1,0 +1,227 @@
+"""Forward and backward of a batch, taken again in ever less memory until it fits: as it was, with the cache given back,
+in parts, with modules computed again, with saved tensors on the host.
+
+An attempt that fails leaves nothing behind: it is taken back (`rewind`), and none of its tensors is alive when the next
+one begins. What an attempt does is told by its `Plan`; what fitted is remembered for each shape (`plan.Plans`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ullage._errors import UsageError
+from ullage.guard.batch import shape_of, tensors_of
+from ullage.guard.ease import Ease
+from ullage.guard.event import Event
+from ullage.guard.norm import BatchNorms
+from ullage.guard.oom import forget, read_oom
+from ullage.guard.part import Cutter, Done, Part
+from ullage.guard.plan import Plan, Plans, Rung
+from ullage.guard.rewind import Rewind
+from ullage.guard.room import Room
+from ullage.message.message import Message
+
+LossOf = Callable[[Any], Any]
+STAGE = "forward and backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """What a guard has that is needed to take forward and backward again."""
+
+    room: Room
+    rewind: Rewind
+    norms: BatchNorms
+    ease: Ease
+    cutter: Cutter
+    plans: Plans
+    backward: Callable[[torch.Tensor], Any]
+    is_splittable: bool
+    may_offload: bool
+    tell: Callable[[Event], None]
+
+    def climb(self, batch: Any, loss_of: LossOf, step: int) -> list[Done]:
+        """Run forward and backward of a batch, in as many parts as it takes.
+
+        Raises:
+            torch.OutOfMemoryError: nothing fits; everything is as it was.
+        """
+        return _Climb(self, batch, loss_of, step).run()
+
+    def outcome(self, done: list[Done]) -> Any:
+        """Return the loss of a whole batch, and what came with it."""
+        if len(done) == 1:
+            return self.cutter.outcome(done)
+        with self.room.insisting():
+            return self.cutter.outcome(done)
+
+
+class _Climb:
+    """One batch on its way."""
+
+    def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int) -> None:
+        self._on = ladder
+        self._batch = batch
+        self._loss_of = loss_of
+        self._step = step
+        self._shape = shape_of(batch)
+        self._versions = [tensor._version for tensor in tensors_of(batch)]
+        self._used: set[Rung] = set()
+        self._plan = ladder.plans.plan_for(self._shape) or Plan()
+        whole = ladder.cutter.whole(batch)
+        self._items = whole.items
+        self._pending = deque([whole])
+        self._to_begin: Callable[[], bool] | None = None
+        if self._plan.parts > 1 and whole.items is not None:
+            self._cut(-(-whole.items // self._plan.parts))
+
+    def run(self) -> list[Done]:
+        done: list[Done] = []
+        while self._pending:
+            one, failure = self._attempt(self._pending[0])
+            if one is not None:
+                self._on.rewind.keep()
+                done.append(one)
+                self._pending.popleft()
+                continue
+            assert failure is not None
+            forget(failure)
+            self._take_back()
+            rung = self._choose(failure)
+            if rung is Rung.GIVE_UP:
+                self._give_up(failure)
+            self._apply(rung, failure)
+        self._on.plans.succeeded(self._shape, self._plan)
+        return done
+
+    def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
+        on = self._on
+        try:
+            on.rewind.record()
+            if self._to_begin is None and len(self._pending) > 1:
+                self._to_begin = on.rewind.mark()
+            with on.rewind.without(part.finished), on.ease.around(self._plan):
+                return self._forward_and_backward(part), None
+        except Exception as error:
+            if read_oom(error, is_on_host=on.room.is_on_host) is None:
+                raise
+            return None, error
+
+    def _forward_and_backward(self, part: Part) -> Done:
+        result = self._loss_of(self._on.cutter.take(self._batch, part))
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        loss, extra = result if is_pair else (result, None)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise UsageError(
+                f"the loss function returned {_described(loss)}; expected a tensor with one element that requires a "
+                "gradient, or a tuple of one and anything else"
+            )
+        if part.share is not None and part.share != 1:
+            loss = loss * part.share
+        kept = loss.detach()
+        self._on.backward(loss)
+        return Done(part=part, loss=kept, extra=_detached(extra), is_pair=is_pair)
+
+    def _take_back(self) -> None:
+        part = self._pending.popleft()
+        try:
+            with self._on.room.insisting():
+                finished = self._on.rewind.back()
+        finally:
+            self._on.room.collect()
+        self._pending.appendleft(replace(part, finished=part.finished | finished))
+
+    def _choose(self, failure: Exception) -> Rung:
+        on, part, used = self._on, self._pending[0], self._used
+        message = self._read(failure)
+        if [tensor._version for tensor in tensors_of(self._batch)] != self._versions:
+            failure.add_note(
+                "The loss function writes into the batch, which cannot be put back; have it write into a copy."
+            )
+            return Rung.GIVE_UP
+        if on.plans.is_trying(self._shape):
+            return Rung.SHRINK
+        if Rung.AGAIN not in used:
+            return Rung.AGAIN
+        if Rung.EMPTY_CACHE not in used and on.room.is_in_pieces(message):
+            return Rung.EMPTY_CACHE
+        if on.is_splittable and part.items is not None and part.items > 1:
+            return Rung.SPLIT
+        if on.ease.checkpointed and not self._plan.checkpoint:
+            return Rung.CHECKPOINT
+        if on.may_offload and not self._plan.offload and not on.room.is_on_host:
+            return Rung.OFFLOAD
+        return Rung.GIVE_UP
+
+    def _apply(self, rung: Rung, failure: Exception) -> None:
+        failed = self._pending[0]
+        self._used.add(rung)
+        if rung is Rung.EMPTY_CACHE:
+            self._on.room.empty_cache()
+        elif rung is Rung.SHRINK:
+            self._used |= {Rung.AGAIN, Rung.EMPTY_CACHE}
+            self._plan = self._on.plans.failed_to_grow(self._shape)
+            self._cut(-(-(self._items or 1) // self._plan.parts))
+        elif rung is Rung.SPLIT and failed.items is not None and self._items is not None:
+            self._cut(-(-failed.items // 2))
+            smallest = min(part.items or 1 for part in self._pending)
+            self._plan = replace(self._plan, parts=max(self._plan.parts + 1, -(-self._items // smallest)))
+            self._on.norms.warn_of(self._items, self._plan.parts)
+        elif rung is Rung.CHECKPOINT:
+            self._plan = replace(self._plan, checkpoint=True)
+        elif rung is Rung.OFFLOAD:
+            self._plan = replace(self._plan, offload=True)
+        self._tell(rung, failure, failed)
+
+    def _cut(self, size: int) -> None:
+        """Cut what is left into parts of at most `size` items."""
+        self._pending = deque(piece for part in self._pending for piece in self._on.cutter.cut(self._batch, part, size))
+
+    def _give_up(self, failure: Exception) -> None:
+        with self._on.room.insisting():
+            is_dropped = (
+                self._to_begin() if self._to_begin is not None else self._on.rewind.drop(self._pending[0].finished)
+            )
+        if is_dropped:
+            failure.add_note(
+                "Gradients of earlier calls with update=False that had a share of this batch already are None now."
+            )
+        self._tell(Rung.GIVE_UP, failure, self._pending[0])
+        raise failure
+
+    def _read(self, failure: Exception) -> Message:
+        message = read_oom(failure, is_on_host=self._on.room.is_on_host)
+        assert message is not None
+        return message
+
+    def _tell(self, rung: Rung, failure: Exception, failed: Part) -> None:
+        self._on.tell(
+            Event(
+                step=self._step,
+                stage=STAGE,
+                action=rung.text(self._plan.parts),
+                message=self._read(failure),
+                items=failed.items,
+                parts=self._plan.parts,
+            )
+        )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        grad = "" if value.requires_grad else " that requires no gradient"
+        return f"a tensor of shape {tuple(value.shape)}{grad}"
+    return f"{type(value).__name__}"
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, dict) and type(value) is dict:
+        return {key: _detached(element) for key, element in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_detached(element) for element in value)
+    return value

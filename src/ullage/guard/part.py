@@ -1,0 +1,100 @@
+"""Some items of a batch that are taken at once, with the weight that their loss has in the whole."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+
+from ullage._errors import UsageError
+from ullage.guard.batch import even_parts, items_of, join, narrow, repacked
+
+Weight = Callable[[Any], float]
+_AGREES: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The items of a batch from `start` on; `items` is None for a batch that has none to count."""
+
+    start: int = 0
+    items: int | None
+    share: float | None = None
+    """What the loss of these items is multiplied by; None for the whole batch, whose loss stays as it is."""
+    finished: frozenset[int] = frozenset()
+    """Parameters whose gradient has these items' contribution already, from an attempt that failed later on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What forward and backward of a part came to."""
+
+    part: Part
+    loss: torch.Tensor
+    """Detached, multiplied by the part's share."""
+    extra: Any
+    is_pair: bool
+    """Whether the loss came in a tuple with something else, which is `extra`."""
+
+
+class Cutter:
+    """Cuts a batch into parts whose losses, each with its share, sum to the batch's."""
+
+    def __init__(self, batch_dim: int, reduction: str, weight: Weight | None) -> None:
+        self._dim = batch_dim
+        self._reduction = reduction
+        self._weight = weight
+
+    def whole(self, batch: Any) -> Part:
+        return Part(items=items_of(batch, self._dim))
+
+    def take(self, batch: Any, part: Part) -> Any:
+        """Return the items of a part, in containers of their own."""
+        if part.share is None or part.items is None:
+            return repacked(batch)
+        return narrow(batch, self._dim, part.start, part.items)
+
+    def cut(self, batch: Any, part: Part, size: int) -> list[Part]:
+        """Return a part in parts of at most `size` items, of one size where that is possible.
+
+        Raises:
+            UsageError: the user's weights of the parts do not sum to the whole's.
+        """
+        if part.items is None or part.items <= size:
+            return [part]
+        length = -(-part.items // even_parts(part.items, -(-part.items // size)))
+        pieces = [
+            replace(part, start=part.start + start, items=min(length, part.items - start))
+            for start in range(0, part.items, length)
+        ]
+        total = items_of(batch, self._dim)
+        assert total is not None
+        if self._reduction == "sum":
+            return [replace(piece, share=1.0) for piece in pieces]
+        if self._weight is None:
+            return [replace(piece, share=piece.items / total) for piece in pieces if piece.items is not None]
+        return self._weighted(batch, pieces, part, self._weight)
+
+    def _weighted(self, batch: Any, pieces: list[Part], part: Part, weight: Weight) -> list[Part]:
+        whole = float(weight(batch))
+        weights = [float(weight(narrow(batch, self._dim, piece.start, piece.items or 0))) for piece in pieces]
+        expected = whole * (part.share if part.share is not None else 1.0)
+        if whole <= 0 or min(weights) < 0 or abs(sum(weights) - expected) > _AGREES * whole:
+            raise UsageError(
+                f"weight gives {expected:g} for {part.items} items and {sum(weights):g} for the {len(pieces)} parts of "
+                "them together; expected a count such as of tokens, above 0, that sums over parts to the whole's"
+            )
+        # A mean over nothing is no number: a part without weight has no loss to add.
+        return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True) if own]
+
+    def outcome(self, done: list[Done]) -> Any:
+        """Return the loss of a whole batch, and what came with it."""
+        loss = done[0].loss
+        for one in done[1:]:
+            loss.add_(one.loss)
+        if not done[0].is_pair:
+            return loss
+        if len(done) == 1:
+            return loss, done[0].extra
+        shares = [one.part.share or 0.0 for one in done]
+        return loss, join([one.extra for one in done], [one.part.items or 0 for one in done], shares, self._dim)

@@ -1,0 +1,84 @@
+"""An optimizer's step tried out: it makes its state and its temporaries, and writes nothing.
+
+What it allocates is what the step itself allocates next, in the same order; where that does not fit, this is known
+before the first parameter has changed. It is for PyTorch's own optimizers, whose operations PyTorch sees all of.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+
+from ullage.guard.insist import targets_of
+
+
+def try_out(optimizer: Optimizer) -> None:
+    """Run an optimizer's step without effect: parameters, gradients and state are as before, hooks are not called.
+
+    Raises:
+        torch.OutOfMemoryError: the state or the temporaries do not fit; nothing has changed then either.
+    """
+    writes = _Unwritten()
+    try:
+        with _without_hooks(optimizer), _state_kept(optimizer), writes:
+            optimizer.step()
+    finally:
+        writes.undo()
+
+
+class _Unwritten(TorchFunctionMode):  # type: ignore[misc]  # torch has no types for it
+    """Leaves out what writes in place, but for single numbers such as the count of steps, which are put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        targets = targets_of(getattr(func, "__name__", ""), args, kwargs)
+        if not targets:
+            return func(*args, **kwargs)
+        if any(target.numel() != 1 for target in targets):
+            return args[0] if args else kwargs["out"]
+        for target in targets:
+            if id(target) not in self._before:
+                self._before[id(target)] = (target, target.detach().clone())
+        return func(*args, **kwargs)
+
+    def undo(self) -> None:
+        with torch.no_grad():
+            for target, before in self._before.values():
+                target.copy_(before)
+        self._before.clear()
+
+
+@contextmanager
+def _state_kept(optimizer: Optimizer) -> Iterator[None]:
+    """Drop the state that is made inside."""
+    before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    try:
+        yield
+    finally:
+        for parameter in list(optimizer.state):
+            if parameter in before:
+                optimizer.state[parameter].clear()
+                optimizer.state[parameter].update(before[parameter])
+            else:
+                del optimizer.state[parameter]
+
+
+@contextmanager
+def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    hooks = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+    for name in hooks:
+        setattr(optimizer, name, OrderedDict())
+    try:
+        yield
+    finally:
+        for name, value in hooks.items():
+            setattr(optimizer, name, value)

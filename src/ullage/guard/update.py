@@ -1,0 +1,221 @@
+"""The optimizer's step and what belongs to it (unscaling, clipping, the scaler's own update): never left half applied.
+
+A step whose state has not been made yet is tried out first (`trial`), so that what it needs is known before the first
+write. Later steps run as they are; only the version of every tensor is noted (`Tensor._version`, which each write in
+place raises). Where memory runs out in the middle, room is made and the step goes on from there (`insist`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ullage.guard.insist import Insisting
+from ullage.guard.lists import Lists
+from ullage.guard.oom import forget, read_oom
+from ullage.guard.room import Room
+from ullage.guard.trial import try_out
+
+_RESUMABLE: Final = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+)
+"""Optimizers that read no tensor before they write it to use the result after: what has been written can be left out of
+a second run. tests/guard/test_update.py tries each at every operation. All others run operation by operation."""
+_version: Final = attrgetter("_version")
+
+Tell = Callable[[str, str, BaseException], None]
+"""Called with a stage, what was done, and the error."""
+
+
+class Update:
+    """What happens between the last backward and the next forward; `run()` does all of it or nothing."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        parameters: Sequence[nn.Parameter],
+        room: Room,
+        tell: Tell,
+        *,
+        scaler: torch.amp.GradScaler | None = None,
+        clip_grad_norm: float | None = None,
+        before_step: Callable[[], Any] | None = None,
+    ) -> None:
+        self._optimizers = optimizers
+        self._parameters = parameters
+        self._room = room
+        self._tell = tell
+        self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        self._clip_grad_norm = clip_grad_norm
+        self._before_step = before_step
+        self._lists = Lists()
+        self._secured: dict[int, tuple[int, int]] = {}
+        self.total_norm: torch.Tensor | None = None
+
+    def run(self) -> None:
+        """Apply the gradients.
+
+        Raises:
+            torch.OutOfMemoryError: the optimizer's state does not fit; nothing has changed.
+        """
+        new = [optimizer for optimizer in self._optimizers if self._secured.get(id(optimizer)) != _state_key(optimizer)]
+        for optimizer in new:
+            if _is_torchs_own(optimizer):
+                self._secure(optimizer)
+        if self._scaler is not None:
+            for optimizer in self._optimizers:
+                self._complete("unscaling", partial(self._scaler.unscale_, optimizer), self._gradients)
+        if self._clip_grad_norm is not None:
+            self._clip(self._clip_grad_norm)
+        if self._before_step is not None:
+            with self._insisting("before_step"):
+                self._before_step()
+        for optimizer in self._optimizers:
+            self._step(optimizer, is_new=optimizer in new)
+        if self._scaler is not None:
+            self._complete("the scaler's update", self._scaler.update, self._of_scaler)
+        for optimizer in new:
+            self._secured[id(optimizer)] = _state_key(optimizer)
+
+    def _clip(self, max_norm: float) -> None:
+        def measure() -> None:
+            self.total_norm = nn.utils.get_total_norm(self._gradients())
+
+        def scale() -> None:
+            assert self.total_norm is not None
+            nn.utils.clip_grads_with_norm_(self._parameters, max_norm, self.total_norm)
+
+        # In two, because the norm can no longer be measured once the first gradient has been scaled.
+        self._complete("clipping", measure, list)
+        self._complete("clipping", scale, self._gradients)
+
+    def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
+        run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
+        if is_new or not _is_resumable(optimizer):
+            with self._insisting("the optimizer's step"):
+                run()
+        else:
+            self._complete("the optimizer's step", run, partial(_written_by, optimizer))
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [gradient for gradient in map(attrgetter("grad"), self._parameters) if gradient is not None]
+
+    def _of_scaler(self) -> list[torch.Tensor]:
+        values = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler is not None else ()
+        return [value for value in values if value is not None]
+
+    def _complete(self, stage: str, run: Callable[[], Any], written: Callable[[], list[torch.Tensor]]) -> None:
+        """Run a stage; where memory runs out, run it again and leave out the writes that have been made."""
+        before = written()
+        versions = list(map(_version, before))
+
+        def insist(operation: Callable[[], Any], error: Exception) -> Any:
+            insisting = self._insisting(stage)
+            insisting.make_room(error)
+            return insisting.run(operation, (), {})
+
+        failure: BaseException
+        try:
+            with self._lists.run_to_end(insist):
+                run()
+            self._lists.forget()
+            return
+        except Exception as error:
+            if read_oom(error, is_on_host=self._room.is_on_host) is None:
+                raise
+            failure = error
+        forget(failure)
+        self._room.collect()
+        made = self._made(dict(zip(map(id, before), versions, strict=True)), written())
+        n_lists = self._lists.forget()
+        self._tell(stage, "goes on from where it stopped" if made or n_lists else "again", failure)
+        with self._insisting(stage, made, n_lists):
+            run()
+
+    def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
+        """Return how often each tensor has been written by itself since its version was noted."""
+        on_lists = {id(tensor) for targets in self._lists.written for tensor in targets}
+        return {
+            id(tensor): writes
+            for tensor in now
+            if id(tensor) not in on_lists and (writes := tensor._version - before.get(id(tensor), 0))
+        }
+
+    def _insisting(self, stage: str, made: dict[int, int] | None = None, made_on_lists: int = 0) -> Insisting:
+        def collect(error: BaseException) -> None:
+            self._tell(stage, "one operation again", error)
+            forget(error)
+            self._room.collect()
+
+        def empty(error: BaseException) -> None:
+            self._tell(stage, "one operation again after empty_cache", error)
+            forget(error)
+            self._room.collect()
+            self._room.empty_cache()
+
+        return Insisting((collect, empty), made, made_on_lists)
+
+    def _secure(self, optimizer: Optimizer) -> None:
+        """Try the step out, and where it does not fit, make it need less, before anything is written."""
+        foreach = [group.get("foreach") for group in optimizer.param_groups]
+        ways = (None, self._room.empty_cache, partial(_go_one_by_one, optimizer))
+        for way in ways:
+            if way is not None:
+                way()
+            try:
+                try_out(optimizer)
+                return
+            except Exception as error:
+                if read_oom(error, is_on_host=self._room.is_on_host) is None:
+                    return  # the step itself will say what is wrong with it
+                failure = error
+            forget(failure)
+            self._room.collect()
+            self._tell("the optimizer's first step", "tried out again" if way is not ways[-1] else "given up", failure)
+        for group, value in zip(optimizer.param_groups, foreach, strict=True):
+            if "foreach" in group:
+                group["foreach"] = value
+        raise failure
+
+
+def _state_key(optimizer: Optimizer) -> tuple[int, int]:
+    """What changes when an optimizer has state to make: the parameters that have some, and the groups."""
+    return len(optimizer.state), len(optimizer.param_groups)
+
+
+def _is_torchs_own(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim.")
+
+
+def _is_resumable(optimizer: Optimizer) -> bool:
+    # What a complex parameter's step writes are views, which are other tensors than those that were noted.
+    return type(optimizer) in _RESUMABLE and not any(
+        parameter.dtype.is_complex for group in optimizer.param_groups for parameter in group["params"]
+    )
+
+
+def _written_by(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return what a step may write: parameters, their gradients, and state."""
+    parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    gradients = [gradient for gradient in map(attrgetter("grad"), parameters) if gradient is not None]
+    state = chain.from_iterable(map(dict.values, optimizer.state.values()))
+    return parameters + gradients + [value for value in state if isinstance(value, torch.Tensor)]
+
+
+def _go_one_by_one(optimizer: Optimizer) -> None:
+    """Have the step go parameter by parameter: its temporaries are then those of the largest one alone."""
+    for group in optimizer.param_groups:
+        if "foreach" in group and not group.get("fused"):
+            group["foreach"] = False
