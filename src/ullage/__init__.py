@@ -41,11 +41,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        import importlib
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ullage' has no attribute {name!r}")
+    import importlib
 
+    try:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'ullage' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from ullage._errors import TorchMissingError
+
+        raise TorchMissingError(f"ullage.{name} needs PyTorch, which is not installed here: pip install torch") from None
 
 
 def __dir__() -> list[str]:

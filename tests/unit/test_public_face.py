@@ -27,9 +27,16 @@ def test_public_names_are_exactly_these() -> None:
         "UsageError",
         "emulate",
     }
-    assert all(getattr(ullage, name).__name__ == name for name in ullage.__all__)
+    without_torch = set(ullage.__all__) - {"Guard"}
+    assert all(getattr(ullage, name).__name__ == name for name in without_torch)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ullage.nothing
+
+
+def test_the_guard_says_that_it_needs_torch() -> None:
+    done = run(WITHOUT_TORCH + "import ullage; ullage.Guard")
+    assert "TorchMissingError: " in done.stderr
+    assert "pip install" in done.stderr
 
 
 def test_import_takes_under_100_ms_and_no_torch() -> None:
