@@ -52,7 +52,9 @@ def __getattr__(name: str) -> Any:
             raise
         from ullage._errors import TorchMissingError
 
-        raise TorchMissingError(f"ullage.{name} needs PyTorch, which is not installed here: pip install torch") from None
+        raise TorchMissingError(
+            f"ullage.{name} needs PyTorch, which is not installed here: pip install torch"
+        ) from None
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ ever less memory (`ladder`). The optimizer's step writes parameters, so it is ne
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 
 from ullage._errors import UsageError
 from ullage._units import GIB
+from ullage.guard.batch import Shape
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.farewell import farewell
@@ -24,6 +26,7 @@ from ullage.guard.norm import BatchNorm, BatchNorms
 from ullage.guard.oom import read_oom
 from ullage.guard.part import Cutter, Weight
 from ullage.guard.plan import Plans
+from ullage.guard.ranks import RankError, Ranks, ranks_of
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.guard.update import Update
@@ -60,6 +63,7 @@ class Guard:
         offload: bool = True,
         pinned_bytes: int = 4 * GIB,
         backward: Callable[[torch.Tensor], Any] | None = None,
+        timeout: timedelta = timedelta(minutes=30),
         log: Callable[[str], Any] | None = None,
     ) -> None:
         """Guard the steps of a model and its optimizer; nothing is copied and nothing runs before the first step.
@@ -83,6 +87,8 @@ class Guard:
             offload: whether what forward saves may be kept in the host's memory where one item does not fit.
             pinned_bytes: how much of that may be page-locked.
             backward: called instead of `loss.backward()`.
+            timeout: how long a rank waits for the others (DistributedDataParallel, FSDP) before it raises. Every rank
+                makes its guard, because the group in which they agree is made then.
             log: called with one line each time memory ran out; else the logger "ullage.guard" warns.
 
         Raises:
@@ -93,6 +99,7 @@ class Guard:
         _check(self._optimizers, reduction, batchnorm, clip_grad_norm)
         parameters = _parameters_of(self._modules, self._optimizers)
         self._room = Room(parameter.device for parameter in parameters)
+        self._ranks = ranks_of(self._modules, self._room, timeout)
         self._norms = BatchNorms(self._modules, batchnorm)
         self._ladder = Ladder(
             room=self._room,
@@ -105,6 +112,7 @@ class Guard:
             is_splittable=splittable,
             may_offload=offload,
             tell=self._tell,
+            ranks=self._ranks,
         )
         self._update = Update(
             self._optimizers,
@@ -118,6 +126,7 @@ class Guard:
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
         self._log = log or logging.getLogger("ullage.guard").warning
         self._steps = 0
+        self._split = 0
         self._is_updated = False
         self.events: deque[Event] = deque(maxlen=_EVENTS)
         """What happened, the latest thousand."""
@@ -143,13 +152,15 @@ class Guard:
         self._steps += 1
         if self._is_updated:
             self._drop_gradients()
-        with self._norms.frozen(), _Farewell(self._room):
-            done = self._ladder.climb(batch, loss_of, self._steps)
+        with self._norms.frozen(), _Leaving(self._room, self._ranks):
+            climbed = self._ladder.climb(batch, loss_of, self._steps)
+        if climbed.split > self._split:
+            self._split = climbed.split
         if update:
-            self.update()
+            self._update_all(climbed.shape)
         if self._steps == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
-        return self._ladder.outcome(done)
+        return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
         """Apply the gradients that steps with `update=False` have left: clip, step the optimizers and schedulers.
@@ -157,7 +168,15 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
         """
-        with _Farewell(self._room):
+        self._update_all(None)
+
+    def _update_all(self, shape: Shape | None) -> None:
+        with _Leaving(self._room, self._ranks):
+            if self._ranks is not None:
+                split, self._split = self._ranks.agree(self._split), 0
+                if split and shape is not None and self._ladder.is_splittable:
+                    self._ladder.plans.adopt(shape, split)
+                self._ranks.share()
             self._update.run()
         for scheduler in self._schedulers:
             scheduler.step()
@@ -188,18 +207,23 @@ class Guard:
         self._tell(Event(step=self._steps, stage=stage, action=action, message=message))
 
 
-class _Farewell:
-    """Adds the report to an error of memory that leaves."""
+class _Leaving:
+    """Adds the report to an error of memory that leaves the guard, and tells the other ranks of any error."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, ranks: Ranks | None) -> None:
         self._room = room
+        self._ranks = ranks
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and read_oom(error, is_on_host=self._room.is_on_host) is not None:
+        if error is None:
+            return
+        if read_oom(error, is_on_host=self._room.is_on_host) is not None:
             farewell(error, self._room)
+        if self._ranks is not None and isinstance(error, Exception) and not isinstance(error, RankError):
+            self._ranks.leave()
 
 
 def _several(value: Any, kind: type, name: str) -> list[Any]:

@@ -13,19 +13,30 @@ from typing import Any
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import shape_of, tensors_of
+from ullage.guard.batch import Shape, shape_of, tensors_of
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.norm import BatchNorms
 from ullage.guard.oom import forget, read_oom
 from ullage.guard.part import Cutter, Done, Part
 from ullage.guard.plan import Plan, Plans, Rung
+from ullage.guard.ranks import Ranks
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.message.message import Message
 
 LossOf = Callable[[Any], Any]
 STAGE = "forward and backward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climbed:
+    """What forward and backward of a batch came to."""
+
+    done: list[Done]
+    shape: Shape
+    split: int
+    """In how many parts the batch is taken now, if that is news; else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +53,19 @@ class Ladder:
     is_splittable: bool
     may_offload: bool
     tell: Callable[[Event], None]
+    ranks: Ranks | None
 
-    def climb(self, batch: Any, loss_of: LossOf, step: int) -> list[Done]:
+    def climb(self, batch: Any, loss_of: LossOf, step: int) -> Climbed:
         """Run forward and backward of a batch, in as many parts as it takes.
 
         Raises:
             torch.OutOfMemoryError: nothing fits; everything is as it was.
         """
-        return _Climb(self, batch, loss_of, step).run()
+        climb = _Climb(self, batch, loss_of, step)
+        if self.ranks is None:
+            return climb.run()
+        with self.ranks.alone():
+            return climb.run()
 
     def outcome(self, done: list[Done]) -> Any:
         """Return the loss of a whole batch, and what came with it."""
@@ -75,10 +91,12 @@ class _Climb:
         self._items = whole.items
         self._pending = deque([whole])
         self._to_begin: Callable[[], bool] | None = None
+        if ladder.ranks is not None:
+            self._plan = replace(self._plan, parts=ladder.ranks.begin(self._plan.parts))
         if self._plan.parts > 1 and whole.items is not None:
             self._cut(-(-whole.items // self._plan.parts))
 
-    def run(self) -> list[Done]:
+    def run(self) -> Climbed:
         done: list[Done] = []
         while self._pending:
             one, failure = self._attempt(self._pending[0])
@@ -95,7 +113,8 @@ class _Climb:
                 self._give_up(failure)
             self._apply(rung, failure)
         self._on.plans.succeeded(self._shape, self._plan)
-        return done
+        split = self._plan.parts if Rung.SPLIT in self._used else 0
+        return Climbed(done=done, shape=self._shape, split=split)
 
     def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
         on = self._on
@@ -140,6 +159,12 @@ class _Climb:
         if [tensor._version for tensor in tensors_of(self._batch)] != self._versions:
             failure.add_note(
                 "The loss function writes into the batch, which cannot be put back; have it write into a copy."
+            )
+            return Rung.GIVE_UP
+        if on.ranks is not None and on.ranks.in_lockstep:
+            failure.add_note(
+                "The other ranks are in the middle of the same step, which has collectives of its own (FSDP, "
+                "SyncBatchNorm) and cannot be taken back: start again with a smaller batch, or rehearse() first."
             )
             return Rung.GIVE_UP
         if on.plans.is_trying(self._shape):

@@ -101,6 +101,13 @@ class Plans:
         else:
             memory.successes += 1
 
+    def adopt(self, shape: Shape, parts: int) -> None:
+        """Take a batch of this shape in at least so many parts from now on, as another rank has to."""
+        memory = self._shapes.setdefault(shape, _Memory(Plan()))
+        if memory.plan.parts < parts:
+            memory.plan = replace(memory.plan, parts=parts)
+        memory.trying, memory.successes = None, 0
+
     def failed_to_grow(self, shape: Shape) -> Plan:
         """Learn that the plan that was tried does not fit; return the one that does."""
         memory = self._shapes[shape]
