@@ -30,7 +30,7 @@ def farewell(error: BaseException, room: Room) -> None:
         return
     page = io.StringIO()
     draw(report, Console(file=page, width=_WIDTH, no_color=True, legacy_windows=False))
-    error.add_note(page.getvalue())
+    error.add_note("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
 
 
 def _of_recording(room: Room) -> Report | None:

@@ -21,6 +21,7 @@ from ullage.guard.batch import Shape
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.farewell import farewell
+from ullage.guard.forecast import Forecast
 from ullage.guard.ladder import Ladder, LossOf
 from ullage.guard.norm import BatchNorm, BatchNorms
 from ullage.guard.oom import read_oom
@@ -108,6 +109,7 @@ class Guard:
             ease=Ease(self._modules, checkpoint, pinned_bytes),
             cutter=Cutter(batch_dim, reduction, weight),
             plans=Plans(),
+            forecast=Forecast(self._room),
             backward=_backward_of(scaler, backward),
             is_splittable=splittable,
             may_offload=offload,
@@ -257,7 +259,13 @@ def _backward_of(
     run = backward or torch.Tensor.backward
     if scaler is None or not scaler.is_enabled():
         return run
-    return lambda loss: run(scaler.scale(loss))
+
+    def run_scaled(loss: torch.Tensor) -> Any:
+        if scaler._growth_tracker is None:
+            scaler._scale = None  # an attempt that failed between the two leaves a scaler that never makes the second
+        return run(scaler.scale(loss))
+
+    return run_scaled
 
 
 def _check(optimizers: Sequence[Optimizer], reduction: str, batchnorm: object, clip_grad_norm: float | None) -> None:

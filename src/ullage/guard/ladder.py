@@ -16,6 +16,7 @@ from ullage._errors import UsageError
 from ullage.guard.batch import Shape, shape_of, tensors_of
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
+from ullage.guard.forecast import Forecast
 from ullage.guard.norm import BatchNorms
 from ullage.guard.oom import forget, read_oom
 from ullage.guard.part import Cutter, Done, Part
@@ -49,6 +50,7 @@ class Ladder:
     ease: Ease
     cutter: Cutter
     plans: Plans
+    forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool
     may_offload: bool
@@ -86,15 +88,19 @@ class _Climb:
         self._shape = shape_of(batch)
         self._versions = [tensor._version for tensor in tensors_of(batch)]
         self._used: set[Rung] = set()
-        self._plan = ladder.plans.plan_for(self._shape) or Plan()
         whole = ladder.cutter.whole(batch)
         self._items = whole.items
+        self._length = ladder.cutter.length(batch)
+        self._plan = ladder.plans.plan_for(self._shape) or Plan(parts=self._parts_foreseen())
         self._pending = deque([whole])
         self._to_begin: Callable[[], bool] | None = None
         if ladder.ranks is not None:
             self._plan = replace(self._plan, parts=ladder.ranks.begin(self._plan.parts))
         if self._plan.parts > 1 and whole.items is not None:
             self._cut(-(-whole.items // self._plan.parts))
+
+    def _parts_foreseen(self) -> int:
+        return self._on.forecast.parts_for(self._items, self._length) if self._on.is_splittable else 1
 
     def run(self) -> Climbed:
         done: list[Done] = []
@@ -108,6 +114,7 @@ class _Climb:
             assert failure is not None
             forget(failure)
             self._take_back()
+            self._on.forecast.learn_failure(self._pending[0].items, self._length, self._read(failure))
             rung = self._choose(failure)
             if rung is Rung.GIVE_UP:
                 self._give_up(failure)
@@ -130,6 +137,7 @@ class _Climb:
             return None, error
 
     def _forward_and_backward(self, part: Part) -> Done:
+        watch = self._on.forecast.watch(part.items, self._length) if self._plan.is_direct else None
         result = self._loss_of(self._on.cutter.take(self._batch, part))
         is_pair = isinstance(result, tuple) and len(result) == 2
         loss, extra = result if is_pair else (result, None)
@@ -141,7 +149,11 @@ class _Climb:
         if part.share is not None and part.share != 1:
             loss = loss * part.share
         kept = loss.detach()
+        if watch is not None:
+            watch.loss_is_made()
         self._on.backward(loss)
+        if watch is not None:
+            watch.end()
         return Done(part=part, loss=kept, extra=_detached(extra), is_pair=is_pair)
 
     def _take_back(self) -> None:
@@ -191,7 +203,8 @@ class _Climb:
             self._plan = self._on.plans.failed_to_grow(self._shape)
             self._cut(-(-(self._items or 1) // self._plan.parts))
         elif rung is Rung.SPLIT and failed.items is not None and self._items is not None:
-            self._cut(-(-failed.items // 2))
+            parts = max(self._on.forecast.parts_for(failed.items, self._length), 2)
+            self._cut(-(-failed.items // parts))
             smallest = min(part.items or 1 for part in self._pending)
             self._plan = replace(self._plan, parts=max(self._plan.parts + 1, -(-self._items // smallest)))
             self._on.norms.warn_of(self._items, self._plan.parts)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import even_parts, items_of, join, narrow, repacked
+from ullage.guard.batch import even_parts, items_of, join, length_of, narrow, repacked
 
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
@@ -47,6 +47,10 @@ class Cutter:
 
     def whole(self, batch: Any) -> Part:
         return Part(items=items_of(batch, self._dim))
+
+    def length(self, batch: Any) -> int:
+        """Return the elements of one item."""
+        return length_of(batch, self._dim)
 
     def take(self, batch: Any, part: Part) -> Any:
         """Return the items of a part, in containers of their own."""

@@ -54,8 +54,13 @@ class Plan:
     """Whether what forward saves for backward is kept in the host's memory."""
 
     @property
+    def is_direct(self) -> bool:
+        """Whether what forward saves stays on the device."""
+        return not (self.checkpoint or self.offload)
+
+    @property
     def is_plain(self) -> bool:
-        return not (self.checkpoint or self.offload) and self.parts == 1
+        return self.is_direct and self.parts == 1
 
 
 @dataclass(slots=True)
