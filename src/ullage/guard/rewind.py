@@ -128,6 +128,7 @@ class _Buffers:
         self._constant: set[int] = set()
 
     def record(self) -> None:
+        self._versions = []  # nothing is put back of a recording that fails
         tensors = [module._buffers.get(name) for module, name in self._places]
         if len(tensors) != len(self._tensors) or any(a is not b for a, b in zip(tensors, self._tensors, strict=True)):
             self._copy_anew(tensors)
@@ -138,7 +139,7 @@ class _Buffers:
 
     def _copy_anew(self, tensors: list[torch.Tensor | None]) -> None:
         """Some buffer is another tensor than before: copies that fit it, and lists of one device and type each."""
-        self._tensors, self._versions = [], []
+        self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
             if tensor is None or place in self._constant or tensor.nbytes > _FIRST_BYTES:
@@ -156,8 +157,8 @@ class _Buffers:
         for place, (tensor, version) in enumerate(zip(self._tensors, self._versions, strict=False)):
             module, name = self._places[place]
             module._buffers[name] = tensor
-            if tensor is None or tensor._version == version:
-                continue
+            if tensor is None or (place not in self._copies and tensor._version == version):
+                continue  # the version alone would not do: batch_norm leaves that of its statistics as it is
             if place not in self._copies:
                 raise RuntimeError(
                     f"the buffer {name} of {type(module).__name__} ({tensor.nbytes:,} bytes) changed in the step that "

@@ -6,6 +6,7 @@ place raises). Where memory runs out in the middle, room is made and the step go
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -61,7 +62,7 @@ class Update:
         self._clip_grad_norm = clip_grad_norm
         self._before_step = before_step
         self._lists = Lists()
-        self._secured: dict[int, tuple[int, int]] = {}
+        self._secured: dict[int, tuple[int, ...]] = {}
         self.total_norm: torch.Tensor | None = None
 
     def run(self) -> None:
@@ -70,7 +71,7 @@ class Update:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; nothing has changed.
         """
-        new = [optimizer for optimizer in self._optimizers if self._secured.get(id(optimizer)) != _state_key(optimizer)]
+        new = [optimizer for optimizer in self._optimizers if self._is_new(optimizer)]
         for optimizer in new:
             if _is_torchs_own(optimizer):
                 self._secure(optimizer)
@@ -83,11 +84,14 @@ class Update:
             with self._insisting("before_step"):
                 self._before_step()
         for optimizer in self._optimizers:
-            self._step(optimizer, is_new=optimizer in new)
+            self._step(optimizer)
         if self._scaler is not None:
             self._complete("the scaler's update", self._scaler.update, self._of_scaler)
-        for optimizer in new:
-            self._secured[id(optimizer)] = _state_key(optimizer)
+
+    def _is_new(self, optimizer: Optimizer) -> bool:
+        """Tell whether a step may have state to make, which it is tried out for."""
+        known = self._known.get(id(optimizer))
+        return known is None or known.state_key != _state_key(optimizer)
 
     def _clip(self, max_norm: float) -> None:
         def measure() -> None:
@@ -101,13 +105,18 @@ class Update:
         self._complete("clipping", measure, list)
         self._complete("clipping", scale, self._gradients)
 
-    def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
+    def _step(self, optimizer: Optimizer) -> None:
         run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
-        if is_new or not _is_resumable(optimizer):
-            with self._insisting("the optimizer's step"):
-                run()
-        else:
-            self._complete("the optimizer's step", run, partial(_written_by, optimizer))
+        known = self._known.get(id(optimizer))
+        if known is not None and known.state_key == _state_key(optimizer) and known.is_resumable:
+            # Lists that are written are counted as they are; the versions of the others are only noted if there are any.
+            self._complete("the optimizer's step", run, partial(_written_by, optimizer) if known.writes_alone else list)
+            return
+        is_resumable = _is_resumable(optimizer)
+        with self._insisting("the optimizer's step") as insisting:
+            run()
+        writes_alone = insisting.has_written_alone(_written_by(optimizer))
+        self._known[id(optimizer)] = _Known(_state_key(optimizer), is_resumable, writes_alone)
 
     def _gradients(self) -> list[torch.Tensor]:
         return [gradient for gradient in map(attrgetter("grad"), self._parameters) if gradient is not None]
@@ -146,7 +155,7 @@ class Update:
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
         """Return how often each tensor has been written by itself since its version was noted."""
-        on_lists = {id(tensor) for targets in self._lists.written for tensor in targets}
+        on_lists = set(chain.from_iterable(self._lists.written))
         return {
             id(tensor): writes
             for tensor in now
@@ -190,9 +199,23 @@ class Update:
         raise failure
 
 
-def _state_key(optimizer: Optimizer) -> tuple[int, int]:
-    """What changes when an optimizer has state to make: the parameters that have some, and the groups."""
-    return len(optimizer.state), len(optimizer.param_groups)
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the steps of an optimizer that were run operation by operation have shown."""
+
+    state_key: tuple[int, int]
+    is_resumable: bool
+    writes_alone: bool
+    """Whether parameters and state are written by other operations than those on lists too."""
+
+
+def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
+    """What changes when an optimizer has state to make: the groups, and the parameters that have a gradient and none."""
+    parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    state = optimizer.state
+    if len(state) == len(parameters) and all(state.values()):
+        return (len(optimizer.param_groups),)
+    return len(optimizer.param_groups), *(id(one) for one in parameters if one.grad is not None and not state.get(one))
 
 
 def _is_torchs_own(optimizer: Optimizer) -> bool:
