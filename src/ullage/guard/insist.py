@@ -5,7 +5,7 @@ has been written stays written, and the code does not learn that memory ran out 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -50,20 +50,26 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         self._left_out = Counter(made or {})
         self._lists_left_out = made_on_lists
         self._on_host: dict[int, torch.Tensor] = {}
+        self._written_singly: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._left_out or self._lists_left_out:
-            name = getattr(func, "__name__", "")
-            targets = targets_of(name, args, kwargs)
-            if targets and is_on_lists(name):
-                if self._lists_left_out:
-                    self._lists_left_out -= 1
-                    return self._pass_over(func, name, args)
-            elif targets and self._left_out[id(targets[0])] > 0:
+        name = getattr(func, "__name__", "")
+        targets = targets_of(name, args, kwargs)
+        if targets and is_on_lists(name):
+            if self._lists_left_out:
+                self._lists_left_out -= 1
+                return self._pass_over(func, name, args)
+        elif targets:
+            self._written_singly.update(map(id, targets))
+            if self._left_out[id(targets[0])] > 0:
                 self._left_out[id(targets[0])] -= 1
                 return args[0] if args else kwargs["out"]
         return self.run(func, args, kwargs)
+
+    def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Tell whether any of these has been written by an operation that is not one on lists."""
+        return not self._written_singly.isdisjoint(map(id, tensors))
 
     def _pass_over(self, func: Any, name: str, args: Any) -> Any:
         if name == _UNSCALE:  # divided already, but whoever asked has to learn what was infinite

@@ -34,8 +34,8 @@ class Lists:
         self._standing_in = {
             name: self._guarded(function, writes=name.endswith("_")) for name, function in _ORIGINALS.items()
         }
-        self.written: list[Any] = []
-        """The list that was written, once for each operation that did."""
+        self.written: list[tuple[int, ...]] = []
+        """The `id` of the tensors that were written, once for each operation that did: held, they would live longer."""
 
     @contextmanager
     def run_to_end(self, insist: Callable[[Callable[[], Any], Exception], Any]) -> Iterator[None]:
@@ -50,7 +50,7 @@ class Lists:
             self._insist = None
 
     def forget(self) -> int:
-        """Hold no list any more; return how many were written."""
+        """Begin to count anew; return how many were written."""
         count = len(self.written)
         self.written = []
         return count
@@ -68,7 +68,8 @@ class Lists:
             if failure is not None and self._insist is not None:
                 result = self._insist(lambda: function(*args, **kwargs), failure)
             if writes:
-                self.written.append(args[0])
+                written = args[0] if isinstance(args[0], list | tuple) else (args[0],)
+                self.written.append(tuple(map(id, written)))
             return result
 
         return run

@@ -62,7 +62,7 @@ class Update:
         self._clip_grad_norm = clip_grad_norm
         self._before_step = before_step
         self._lists = Lists()
-        self._secured: dict[int, tuple[int, ...]] = {}
+        self._known: dict[int, _Known] = {}
         self.total_norm: torch.Tensor | None = None
 
     def run(self) -> None:
@@ -84,7 +84,7 @@ class Update:
             with self._insisting("before_step"):
                 self._before_step()
         for optimizer in self._optimizers:
-            self._step(optimizer)
+            self._step(optimizer, is_new=optimizer in new)
         if self._scaler is not None:
             self._complete("the scaler's update", self._scaler.update, self._of_scaler)
 
@@ -105,18 +105,20 @@ class Update:
         self._complete("clipping", measure, list)
         self._complete("clipping", scale, self._gradients)
 
-    def _step(self, optimizer: Optimizer) -> None:
+    def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
         run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
         known = self._known.get(id(optimizer))
-        if known is not None and known.state_key == _state_key(optimizer) and known.is_resumable:
-            # Lists that are written are counted as they are; the versions of the others are only noted if there are any.
-            self._complete("the optimizer's step", run, partial(_written_by, optimizer) if known.writes_alone else list)
+        if known is not None and known.is_resumable and not is_new:
+            # Lists that are written are counted as they are; versions are only noted where single tensors are, too.
+            self._complete(
+                "the optimizer's step", run, partial(_written_by, optimizer) if known.writes_singly else list
+            )
             return
         is_resumable = _is_resumable(optimizer)
         with self._insisting("the optimizer's step") as insisting:
             run()
-        writes_alone = insisting.has_written_alone(_written_by(optimizer))
-        self._known[id(optimizer)] = _Known(_state_key(optimizer), is_resumable, writes_alone)
+        writes_singly = insisting.has_written_singly(_written_by(optimizer))
+        self._known[id(optimizer)] = _Known(_state_key(optimizer), is_resumable, writes_singly)
 
     def _gradients(self) -> list[torch.Tensor]:
         return [gradient for gradient in map(attrgetter("grad"), self._parameters) if gradient is not None]
@@ -203,14 +205,15 @@ class Update:
 class _Known:
     """What the steps of an optimizer that were run operation by operation have shown."""
 
-    state_key: tuple[int, int]
+    state_key: tuple[int, ...]
     is_resumable: bool
-    writes_alone: bool
-    """Whether parameters and state are written by other operations than those on lists too."""
+    writes_singly: bool
+    """Whether parameters and state are written by other operations than those on lists, too."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
-    """What changes when an optimizer has state to make: the groups, and the parameters that have a gradient and none."""
+    """What changes when an optimizer has state to make: the groups, and the parameters that have a gradient and
+    none."""
     parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     state = optimizer.state
     if len(state) == len(parameters) and all(state.values()):
