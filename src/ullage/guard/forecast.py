@@ -1,9 +1,9 @@
 """How much memory the forward and backward of a batch need, learned from the run's own: before it is too much.
 
 What forward leaves for backward is taken to be b*n + c*n*len + d*n*len^2 for n items of len elements (the sequence's
-tokens, or the picture's pixels), with no coefficient below zero: a linear layer's share, and attention's. It is measured
-once for each shape between forward and backward. What a step needs at most grows with it; that share is learned from the
-steps that raised PyTorch's own peak, which is never reset, because it is the user's figure too.
+tokens, or the picture's pixels), with no coefficient below zero: a linear layer's share, and attention's. It is
+measured once for each shape between forward and backward. What a step needs at most grows with it; that share is
+learned from the steps that raised PyTorch's own peak, which is never reset, because it is the user's figure too.
 """
 
 from collections import OrderedDict
@@ -75,7 +75,8 @@ class Forecast:
         self._coefficients = None
 
     def learn_failure(self, items: int | None, length: int, message: Message) -> None:
-        """Learn that a step did not fit: that there is less room than it needs, or that it needs more than was thought."""
+        """Learn that a step did not fit: that there is less room than it needs, or that it needs more than was
+        thought."""
         if self._card is None or items is None:
             return
         if message.allocated_bytes is not None and message.requested_bytes is not None:
@@ -99,7 +100,7 @@ class Forecast:
         assert self._card is not None
         free, total = torch.cuda.mem_get_info(self._card)
         reserved: int = stats["reserved_bytes"]["all"]["current"]
-        room = free + reserved
+        room: int = free + reserved
         fraction = torch.cuda.get_per_process_memory_fraction(self._card)
         if fraction < 1:
             room = min(room, int(fraction * total))

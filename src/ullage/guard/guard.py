@@ -7,7 +7,8 @@ ever less memory (`ladder`). The optimizer's step writes parameters, so it is ne
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from ullage.guard.oom import read_oom
 from ullage.guard.part import Cutter, Weight
 from ullage.guard.plan import Plans
 from ullage.guard.ranks import RankError, Ranks, ranks_of
+from ullage.guard.rehearsal import Cost, Rehearsal, rehearse
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.guard.update import Update
@@ -127,6 +129,7 @@ class Guard:
         )
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
         self._log = log or logging.getLogger("ullage.guard").warning
+        self._batch_dim = batch_dim
         self._steps = 0
         self._split = 0
         self._is_updated = False
@@ -183,6 +186,56 @@ class Guard:
         for scheduler in self._schedulers:
             scheduler.step()
         self._is_updated = True
+
+    def rehearse(
+        self,
+        batches: Iterable[Any],
+        loss_of: LossOf,
+        *,
+        batch_of: Callable[[int], Any] | None = None,
+        cost: Cost | None = None,
+    ) -> Rehearsal:
+        """Take the heaviest step first, without effect: forward, backward, and what the optimizer makes.
+
+        In how many parts it has to be taken is known from then on, and PyTorch's cache has segments that the largest
+        shapes fit into, which is the cure for lengths that vary. Parameters, gradients, buffers, optimizer state and
+        random numbers are as before. Every rank has to call it.
+
+        Args:
+            batches: a loader or a list, which is gone through once; or lengths, with `batch_of`.
+            loss_of: as for `step`.
+            batch_of: makes the batch whose longest item has a length.
+            cost: how heavy a batch is; its items times the elements of one, if left out.
+
+        Raises:
+            UsageError: there is no batch, or lengths come without `batch_of`.
+            torch.OutOfMemoryError: the heaviest batch fits in no way; the error's notes say why.
+        """
+        with self._norms.frozen(), _Leaving(self._room, self._ranks):
+            return rehearse(
+                self._ladder,
+                self._update,
+                batches,
+                loss_of,
+                batch_dim=self._batch_dim,
+                batch_of=batch_of,
+                cost=cost,
+                tell=self._log,
+            )
+
+    @contextmanager
+    def phase(self) -> Iterator[None]:
+        """Give PyTorch's cache back before and after something with other shapes: evaluation, or saving.
+
+        Example:
+            with guard.phase(), torch.no_grad():
+                evaluate(model)
+        """
+        self._room.empty_cache()
+        try:
+            yield
+        finally:
+            self._room.empty_cache()
 
     @property
     def total_norm(self) -> torch.Tensor | None:

@@ -100,6 +100,10 @@ class Ranks:
                             self._insist(dist.broadcast, buffer, source, group=self._shared)
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
+    def restart(self) -> None:
+        """Take the first rank's buffers again at the next step."""
+        self._are_buffers_due = True
+
     def agree(self, split: int) -> int:
         """Wait until all ranks have come through forward and backward.
 

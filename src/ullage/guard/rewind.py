@@ -29,7 +29,7 @@ class Rewind:
     def __init__(
         self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], devices: Sequence[torch.device]
     ) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
         self._cards = [device for device in devices if device.type == "cuda"]
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
@@ -39,7 +39,7 @@ class Rewind:
         """Record what the next attempt may change."""
         self._gradients = {
             index: (gradient, gradient._version)
-            for index, gradient in enumerate(map(_gradient, self._parameters))
+            for index, gradient in enumerate(map(_gradient, self.parameters))
             if gradient is not None
         }
         self._random = _random_state(self._cards)
@@ -55,7 +55,7 @@ class Rewind:
             RuntimeError: a large buffer has changed for the first time in the attempt that failed.
         """
         finished: set[int] = set()
-        for index, parameter in enumerate(self._parameters):
+        for index, parameter in enumerate(self.parameters):
             gradient, version = self._gradients.get(index, (None, 0))
             if gradient is not None and gradient._version != version:
                 finished.add(index)
@@ -79,7 +79,7 @@ class Rewind:
 
         def back() -> bool:
             is_dropped = False
-            for index, parameter in enumerate(self._parameters):
+            for index, parameter in enumerate(self.parameters):
                 gradient, version = gradients.get(index, (None, 0))
                 is_whole = gradient is None or gradient._version == version
                 parameter.grad = gradient if is_whole else None
@@ -94,7 +94,7 @@ class Rewind:
     def drop(self, finished: Collection[int]) -> bool:
         """Drop these gradients; return whether there were any."""
         for index in finished:
-            self._parameters[index].grad = None
+            self.parameters[index].grad = None
         return bool(finished)
 
     @contextmanager
@@ -103,7 +103,7 @@ class Rewind:
         if not finished:
             yield
             return
-        aside = [(self._parameters[index], self._parameters[index].grad) for index in finished]
+        aside = [(self.parameters[index], self.parameters[index].grad) for index in finished]
         hooks = [parameter.register_post_accumulate_grad_hook(_drop) for parameter, _ in aside]
         for parameter, _ in aside:
             parameter.grad = None

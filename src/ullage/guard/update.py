@@ -88,6 +88,20 @@ class Update:
         if self._scaler is not None:
             self._complete("the scaler's update", self._scaler.update, self._of_scaler)
 
+    def try_out(self) -> bool:
+        """Make what the optimizers need with the gradients that there are, and write nothing.
+
+        Returns:
+            Whether all of them could be tried; only PyTorch's own can.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit.
+        """
+        own = [optimizer for optimizer in self._optimizers if _is_torchs_own(optimizer)]
+        for optimizer in own:
+            self._secure(optimizer)
+        return len(own) == len(self._optimizers)
+
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Tell whether a step may have state to make, which it is tried out for."""
         known = self._known.get(id(optimizer))

@@ -1,0 +1,159 @@
+"""The heaviest step of a run, taken first and without effect: what it needs is then known, and PyTorch's cache is made
+of segments that the largest shapes fit into."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Final
+
+import torch
+
+from ullage._errors import UsageError
+from ullage._units import text_of_bytes
+from ullage.guard.batch import items_of, length_of
+from ullage.guard.ladder import Climbed, Ladder, LossOf
+from ullage.guard.update import Update
+
+Cost = Callable[[Any], float]
+_TELL_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What the heaviest step has come to."""
+
+    batches: int
+    """How many were looked at."""
+    items: int | None
+    length: int
+    """Elements of one item of the heaviest batch in its largest tensor: its tokens, or its pixels."""
+    parts: int
+    """In how many parts it is taken."""
+    has_tried_optimizers: bool
+    """Whether the optimizers' state and temporaries were made too; only PyTorch's own can be tried without effect."""
+    peak_allocated_bytes: int | None
+    """The most that PyTorch has had allocated in this process; None without a CUDA device."""
+    peak_reserved_bytes: int | None
+
+    def __str__(self) -> str:
+        size = f"{self.items} items of {self.length:,}" if self.items is not None else "the heaviest batch"
+        taken = "fits" if self.parts == 1 else f"is taken in {self.parts} parts"
+        peak = (
+            f"; at most {text_of_bytes(self.peak_allocated_bytes)} allocated, "
+            f"{text_of_bytes(self.peak_reserved_bytes)} reserved"
+            if self.peak_allocated_bytes is not None and self.peak_reserved_bytes is not None
+            else ""
+        )
+        return f"rehearsed with the heaviest of {self.batches} batches ({size}): it {taken}{peak}"
+
+
+@dataclass(slots=True)
+class _Heaviest:
+    batches: int = 0
+    by_cost: Any = None
+    cost: float = -1.0
+    by_length: Any = None
+    length: int = -1
+
+
+def rehearse(
+    ladder: Ladder,
+    update: Update,
+    batches: Iterable[Any],
+    loss_of: LossOf,
+    *,
+    batch_dim: int,
+    batch_of: Callable[[int], Any] | None,
+    cost: Cost | None,
+    tell: Callable[[str], Any],
+) -> Rehearsal:
+    """Find the heaviest batch, take its step without effect, and put everything back.
+
+    Raises:
+        UsageError: there is no batch, or lengths are given without `batch_of`.
+        torch.OutOfMemoryError: it does not fit in any way.
+    """
+    with _everything_kept(ladder):
+        heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, tell)
+        chosen = [heaviest.by_cost]
+        # Attention's share grows with the square of a length: the longest items may need more than the most tokens.
+        if heaviest.by_length is not heaviest.by_cost or (ladder.ranks is not None and ladder.ranks.in_lockstep):
+            chosen.append(heaviest.by_length)
+        climbed: list[Climbed] = []
+        for batch in chosen:
+            for parameter in ladder.rewind.parameters:
+                parameter.grad = None
+            climbed.append(ladder.climb(batch, loss_of, 0))
+        has_tried = update.try_out()
+    on_card = any(device.type == "cuda" for device in ladder.room.devices)
+    return Rehearsal(
+        batches=heaviest.batches,
+        items=items_of(heaviest.by_cost, batch_dim),
+        length=length_of(heaviest.by_cost, batch_dim),
+        parts=max(sum(1 for _ in one.done) for one in climbed),
+        has_tried_optimizers=has_tried,
+        peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, _cards(ladder))) if on_card else None,
+        peak_reserved_bytes=sum(map(torch.cuda.max_memory_reserved, _cards(ladder))) if on_card else None,
+    )
+
+
+def _cards(ladder: Ladder) -> list[torch.device]:
+    return [device for device in ladder.room.devices if device.type == "cuda"]
+
+
+def _heaviest_of(
+    batches: Iterable[Any],
+    batch_dim: int,
+    batch_of: Callable[[int], Any] | None,
+    cost: Cost | None,
+    tell: Callable[[str], Any],
+) -> _Heaviest:
+    found = _Heaviest()
+    told = time.monotonic()
+    longest: int | None = None
+    for batch in batches:
+        found.batches += 1
+        if isinstance(batch, Integral):
+            longest = max(int(batch), longest or 0)
+            continue
+        length = length_of(batch, batch_dim)
+        own = cost(batch) if cost is not None else float((items_of(batch, batch_dim) or 1) * length)
+        if own > found.cost:
+            found.by_cost, found.cost = batch, own
+        if length > found.length:
+            found.by_length, found.length = batch, length
+        if time.monotonic() - told > _TELL_SECONDS:
+            told = time.monotonic()
+            tell(f"rehearse: looked at {found.batches} batches so far")
+    if longest is not None:
+        if batch_of is None:
+            raise UsageError(
+                "rehearse was given lengths, which are no batches; expected batch_of=, a function that makes the batch "
+                "of the longest one, or a loader"
+            )
+        found.by_cost = found.by_length = batch_of(longest)
+    if not found.batches:
+        raise UsageError("rehearse was given no batch at all; expected a loader, a list of batches, or lengths")
+    return found
+
+
+@contextmanager
+def _everything_kept(ladder: Ladder) -> Iterator[None]:
+    """Put random numbers, buffers and gradients back at the end."""
+    gradients = [parameter.grad for parameter in ladder.rewind.parameters]
+    for parameter in ladder.rewind.parameters:
+        parameter.grad = None
+    ladder.rewind.record()
+    back = ladder.rewind.mark()
+    try:
+        yield
+    finally:
+        with ladder.room.insisting():
+            back()
+        for parameter, gradient in zip(ladder.rewind.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        ladder.rewind.keep()
+        if ladder.ranks is not None:
+            ladder.ranks.restart()
