@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     )
     from ullage.emulator import Emulation, emulate
     from ullage.guard.guard import Guard
+    from ullage.guard.sampler import TokenBudgetBatchSampler
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ _HOMES = {
     "EmulationError": "ullage._errors",
     "Guard": "ullage.guard.guard",
     "ScriptError": "ullage._errors",
+    "TokenBudgetBatchSampler": "ullage.guard.sampler",
     "TorchMissingError": "ullage._errors",
     "UllageError": "ullage._errors",
     "UnknownGpuError": "ullage._errors",
@@ -32,6 +34,7 @@ __all__ = [
     "EmulationError",
     "Guard",
     "ScriptError",
+    "TokenBudgetBatchSampler",
     "TorchMissingError",
     "UllageError",
     "UnknownGpuError",

@@ -21,6 +21,7 @@ def test_public_names_are_exactly_these() -> None:
         "EmulationError",
         "Guard",
         "ScriptError",
+        "TokenBudgetBatchSampler",
         "TorchMissingError",
         "UllageError",
         "UnknownGpuError",
@@ -58,7 +59,16 @@ def test_the_check_for_torch_can_fail() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["cli.app", "prediction.script", "prediction.describe", "report.terminal", "ownership.role", "emulator", "gpus"],
+    [
+        "cli.app",
+        "prediction.script",
+        "prediction.describe",
+        "report.terminal",
+        "ownership.role",
+        "emulator",
+        "gpus",
+        "guard.sampler",
+    ],
 )
 def test_works_without_torch(module: str) -> None:
     done = run(WITHOUT_TORCH + f"import ullage.{module}")
