@@ -6,8 +6,6 @@ that the failed attempt has added to already is finished, and what the next atte
 is made.
 """
 
-import random
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -15,6 +13,8 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+
+from ullage.guard.chance import Chance
 
 _SMALL_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 256 << 20
@@ -30,10 +30,9 @@ class Rewind:
         self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], devices: Sequence[torch.device]
     ) -> None:
         self.parameters = parameters
-        self._cards = [device for device in devices if device.type == "cuda"]
+        self._chance = Chance(devices)
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
-        self._random: tuple[Any, ...] | None = None
 
     def record(self) -> None:
         """Record what the next attempt may change."""
@@ -42,7 +41,7 @@ class Rewind:
             for index, gradient in enumerate(map(_gradient, self.parameters))
             if gradient is not None
         }
-        self._random = _random_state(self._cards)
+        self._chance.record()
         self._buffers.record()
 
     def back(self) -> set[int]:
@@ -60,14 +59,14 @@ class Rewind:
             if gradient is not None and gradient._version != version:
                 finished.add(index)
             parameter.grad = gradient
-        if self._random is not None:
-            _set_random_state(self._random, self._cards)
+        self._chance.back()
         self._buffers.back()
         return finished
 
     def keep(self) -> None:
         """Hold nothing of an attempt that went well."""
-        self._gradients, self._random = {}, None
+        self._gradients = {}
+        self._chance.forget()
         self._buffers.keep()
 
     def mark(self) -> Callable[[], bool]:
@@ -75,7 +74,7 @@ class Rewind:
 
         That returns whether gradients of earlier calls had to be dropped, because they have been added to since.
         """
-        random_state, gradients, buffers = self._random, dict(self._gradients), self._buffers.values()
+        states, gradients, buffers = self._chance.states, dict(self._gradients), self._buffers.values()
 
         def back() -> bool:
             is_dropped = False
@@ -84,8 +83,7 @@ class Rewind:
                 is_whole = gradient is None or gradient._version == version
                 parameter.grad = gradient if is_whole else None
                 is_dropped |= not is_whole
-            if random_state is not None:
-                _set_random_state(random_state, self._cards)
+            self._chance.back(states)
             self._buffers.set_values(buffers)
             return is_dropped
 
@@ -206,23 +204,3 @@ _gradient: Final = attrgetter("grad")
 
 def _drop(parameter: torch.Tensor) -> None:
     parameter.grad = None
-
-
-def _random_state(cards: Sequence[torch.device]) -> tuple[Any, ...]:
-    numpy = sys.modules.get("numpy.random")
-    return (
-        torch.get_rng_state(),
-        [torch.cuda.get_rng_state(card) for card in cards],
-        random.getstate(),
-        numpy.get_state() if numpy else None,
-    )
-
-
-def _set_random_state(state: tuple[Any, ...], cards: Sequence[torch.device]) -> None:
-    host, of_cards, python, of_numpy = state
-    torch.set_rng_state(host)
-    for card, of_card in zip(cards, of_cards, strict=True):
-        torch.cuda.set_rng_state(of_card, card)
-    random.setstate(python)
-    if of_numpy is not None:
-        sys.modules["numpy.random"].set_state(of_numpy)
