@@ -6,7 +6,7 @@ copied: a part is views of the batch's tensors.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -34,15 +34,29 @@ def items_of(batch: Any, dim: int = 0) -> int | None:
     return next((tensor.size(dim) for tensor in tensors_of(batch) if tensor.dim() > dim), None)
 
 
-def shape_of(batch: Any) -> Shape:
-    """Return the shapes and types of a batch's tensors: what its memory depends on."""
-    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(batch))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What there is to know of a batch before it is used."""
+
+    shape: Shape
+    """The shapes and types of its tensors: what its memory depends on."""
+    items: int | None
+    """How many it has; None where no tensor has the dimension along which they lie."""
+    length: int
+    """The elements of one item in its largest tensor: the tokens of a sequence, the pixels of a picture."""
+    versions: tuple[int, ...]
+    """PyTorch's count of the writes to each tensor."""
 
 
-def length_of(batch: Any, dim: int = 0) -> int:
-    """Return the elements of one item in its largest tensor: the tokens of a sequence, the pixels of a picture."""
-    return max(
-        (tensor.numel() // max(tensor.size(dim), 1) for tensor in tensors_of(batch) if tensor.dim() > dim), default=0
+def form_of(batch: Any, dim: int = 0) -> Form:
+    """Return the form of a batch whose items lie along `dim`."""
+    tensors = list(tensors_of(batch))
+    lying = [tensor for tensor in tensors if tensor.dim() > dim]
+    return Form(
+        shape=tuple([(tensor.shape, tensor.dtype) for tensor in tensors]),
+        items=lying[0].size(dim) if lying else None,
+        length=max([tensor.numel() // max(tensor.size(dim), 1) for tensor in lying], default=0),
+        versions=tuple([tensor._version for tensor in tensors]),
     )
 
 

@@ -130,6 +130,7 @@ class Guard:
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
         self._log = log or logging.getLogger("ullage.guard").warning
         self._batch_dim = batch_dim
+        self._drops_all = _are_all_in(self._optimizers, parameters)
         self._steps = 0
         self._split = 0
         self._is_updated = False
@@ -155,10 +156,9 @@ class Guard:
             UsageError: `loss_of` returns no loss.
         """
         self._steps += 1
-        if self._is_updated:
-            self._drop_gradients()
+        is_fresh = self._is_updated and self._drop_gradients()
         with self._norms.frozen(), _Leaving(self._room, self._ranks):
-            climbed = self._ladder.climb(batch, loss_of, self._steps)
+            climbed = self._ladder.climb(batch, loss_of, self._steps, is_fresh=is_fresh)
         if climbed.split > self._split:
             self._split = climbed.split
         if update:
@@ -242,7 +242,8 @@ class Guard:
         """The norm of all gradients together before they were clipped the last time."""
         return self._update.total_norm
 
-    def _drop_gradients(self) -> None:
+    def _drop_gradients(self) -> bool:
+        """Set gradients to None; return whether that is known to be all of them."""
         for optimizer in self._optimizers:
             if type(optimizer).zero_grad is Optimizer.zero_grad:  # the same without its profiling
                 for group in optimizer.param_groups:
@@ -251,6 +252,7 @@ class Guard:
             else:
                 optimizer.zero_grad()
         self._is_updated = False
+        return self._drops_all
 
     def _tell(self, event: Event) -> None:
         self.events.append(event)
@@ -304,6 +306,18 @@ def _parameters_of(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
             ]
         )
     )
+
+
+def _are_all_in(optimizers: Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
+    """Tell whether optimizers drop the gradients of all of these parameters."""
+    dropped = {
+        id(parameter)
+        for optimizer in optimizers
+        if type(optimizer).zero_grad is Optimizer.zero_grad
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return dropped.issuperset(map(id, parameters))
 
 
 def _backward_of(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import Shape, shape_of, tensors_of
+from ullage.guard.batch import Shape
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.forecast import Forecast
@@ -57,13 +57,19 @@ class Ladder:
     tell: Callable[[Event], None]
     ranks: Ranks | None
 
-    def climb(self, batch: Any, loss_of: LossOf, step: int) -> Climbed:
+    def climb(self, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> Climbed:
         """Run forward and backward of a batch, in as many parts as it takes.
+
+        Args:
+            batch: of any form.
+            loss_of: the user's function.
+            step: its number, for events.
+            is_fresh: whether no parameter has a gradient.
 
         Raises:
             torch.OutOfMemoryError: nothing fits; everything is as it was.
         """
-        climb = _Climb(self, batch, loss_of, step)
+        climb = _Climb(self, batch, loss_of, step, is_fresh=is_fresh)
         if self.ranks is None:
             return climb.run()
         with self.ranks.alone():
@@ -80,27 +86,24 @@ class Ladder:
 class _Climb:
     """One batch on its way."""
 
-    def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int) -> None:
+    def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
         self._on = ladder
         self._batch = batch
         self._loss_of = loss_of
         self._step = step
-        self._shape = shape_of(batch)
-        self._versions = [tensor._version for tensor in tensors_of(batch)]
+        self._is_fresh = is_fresh
+        self._form = form = ladder.cutter.form(batch)
         self._used: set[Rung] = set()
-        whole = ladder.cutter.whole(batch)
-        self._items = whole.items
-        self._length = ladder.cutter.length(batch)
-        self._plan = ladder.plans.plan_for(self._shape) or Plan(parts=self._parts_foreseen())
-        self._pending = deque([whole])
+        self._plan = ladder.plans.plan_for(form.shape) or Plan(parts=self._parts_foreseen())
+        self._pending = deque([Part(items=form.items)])
         self._to_begin: Callable[[], bool] | None = None
         if ladder.ranks is not None:
             self._plan = replace(self._plan, parts=ladder.ranks.begin(self._plan.parts))
-        if self._plan.parts > 1 and whole.items is not None:
-            self._cut(-(-whole.items // self._plan.parts))
+        if self._plan.parts > 1 and form.items is not None:
+            self._cut(-(-form.items // self._plan.parts))
 
     def _parts_foreseen(self) -> int:
-        return self._on.forecast.parts_for(self._items, self._length) if self._on.is_splittable else 1
+        return self._on.forecast.parts_for(self._form.items, self._form.length) if self._on.is_splittable else 1
 
     def run(self) -> Climbed:
         done: list[Done] = []
@@ -108,27 +111,30 @@ class _Climb:
             one, failure = self._attempt(self._pending[0])
             if one is not None:
                 self._on.rewind.keep()
+                self._is_fresh = False
                 done.append(one)
                 self._pending.popleft()
                 continue
             assert failure is not None
             forget(failure)
             self._take_back()
-            self._on.forecast.learn_failure(self._pending[0].items, self._length, self._read(failure))
+            self._on.forecast.learn_failure(self._pending[0].items, self._form.length, self._read(failure))
             rung = self._choose(failure)
             if rung is Rung.GIVE_UP:
                 self._give_up(failure)
             self._apply(rung, failure)
-        self._on.plans.succeeded(self._shape, self._plan)
+        self._on.plans.succeeded(self._form.shape, self._plan)
         split = self._plan.parts if Rung.SPLIT in self._used else 0
-        return Climbed(done=done, shape=self._shape, split=split)
+        return Climbed(done=done, shape=self._form.shape, split=split)
 
     def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
         on = self._on
         try:
-            on.rewind.record()
+            on.rewind.record(is_fresh=self._is_fresh)
             if self._to_begin is None and len(self._pending) > 1:
                 self._to_begin = on.rewind.mark()
+            if self._plan.is_direct and not part.finished:
+                return self._forward_and_backward(part), None
             with on.rewind.without(part.finished), on.ease.around(self._plan):
                 return self._forward_and_backward(part), None
         except Exception as error:
@@ -137,7 +143,7 @@ class _Climb:
             return None, error
 
     def _forward_and_backward(self, part: Part) -> Done:
-        watch = self._on.forecast.watch(part.items, self._length) if self._plan.is_direct else None
+        watch = self._on.forecast.watch(part.items, self._form.length) if self._plan.is_direct else None
         result = self._loss_of(self._on.cutter.take(self._batch, part))
         is_pair = isinstance(result, tuple) and len(result) == 2
         loss, extra = result if is_pair else (result, None)
@@ -168,7 +174,7 @@ class _Climb:
     def _choose(self, failure: Exception) -> Rung:
         on, part, used = self._on, self._pending[0], self._used
         message = self._read(failure)
-        if [tensor._version for tensor in tensors_of(self._batch)] != self._versions:
+        if on.cutter.form(self._batch).versions != self._form.versions:
             failure.add_note(
                 "The loss function writes into the batch, which cannot be put back; have it write into a copy."
             )
@@ -179,7 +185,7 @@ class _Climb:
                 "SyncBatchNorm) and cannot be taken back: start again with a smaller batch, or rehearse() first."
             )
             return Rung.GIVE_UP
-        if on.plans.is_trying(self._shape):
+        if on.plans.is_trying(self._form.shape):
             return Rung.SHRINK
         if Rung.AGAIN not in used:
             return Rung.AGAIN
@@ -200,14 +206,14 @@ class _Climb:
             self._on.room.empty_cache()
         elif rung is Rung.SHRINK:
             self._used |= {Rung.AGAIN, Rung.EMPTY_CACHE}
-            self._plan = self._on.plans.failed_to_grow(self._shape)
-            self._cut(-(-(self._items or 1) // self._plan.parts))
-        elif rung is Rung.SPLIT and failed.items is not None and self._items is not None:
-            parts = max(self._on.forecast.parts_for(failed.items, self._length), 2)
+            self._plan = self._on.plans.failed_to_grow(self._form.shape)
+            self._cut(-(-(self._form.items or 1) // self._plan.parts))
+        elif rung is Rung.SPLIT and failed.items is not None and self._form.items is not None:
+            parts = max(self._on.forecast.parts_for(failed.items, self._form.length), 2)
             self._cut(-(-failed.items // parts))
             smallest = min(part.items or 1 for part in self._pending)
-            self._plan = replace(self._plan, parts=max(self._plan.parts + 1, -(-self._items // smallest)))
-            self._on.norms.warn_of(self._items, self._plan.parts)
+            self._plan = replace(self._plan, parts=max(self._plan.parts + 1, -(-self._form.items // smallest)))
+            self._on.norms.warn_of(self._form.items, self._plan.parts)
         elif rung is Rung.CHECKPOINT:
             self._plan = replace(self._plan, checkpoint=True)
         elif rung is Rung.OFFLOAD:

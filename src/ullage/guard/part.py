@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import even_parts, items_of, join, length_of, narrow, repacked
+from ullage.guard.batch import Form, even_parts, form_of, items_of, join, narrow, repacked
 
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
@@ -45,12 +45,9 @@ class Cutter:
         self._reduction = reduction
         self._weight = weight
 
-    def whole(self, batch: Any) -> Part:
-        return Part(items=items_of(batch, self._dim))
-
-    def length(self, batch: Any) -> int:
-        """Return the elements of one item."""
-        return length_of(batch, self._dim)
+    def form(self, batch: Any) -> Form:
+        """Return the form of a batch whose items lie as this one's do."""
+        return form_of(batch, self._dim)
 
     def take(self, batch: Any, part: Part) -> Any:
         """Return the items of a part, in containers of their own."""

@@ -12,7 +12,7 @@ import torch
 
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
-from ullage.guard.batch import items_of, length_of
+from ullage.guard.batch import form_of
 from ullage.guard.ladder import Climbed, Ladder, LossOf
 from ullage.guard.update import Update
 
@@ -85,13 +85,13 @@ def rehearse(
         for batch in chosen:
             for parameter in ladder.rewind.parameters:
                 parameter.grad = None
-            climbed.append(ladder.climb(batch, loss_of, 0))
+            climbed.append(ladder.climb(batch, loss_of, 0, is_fresh=True))
         has_tried = update.try_out()
     on_card = any(device.type == "cuda" for device in ladder.room.devices)
     return Rehearsal(
         batches=heaviest.batches,
-        items=items_of(heaviest.by_cost, batch_dim),
-        length=length_of(heaviest.by_cost, batch_dim),
+        items=form_of(heaviest.by_cost, batch_dim).items,
+        length=form_of(heaviest.by_cost, batch_dim).length,
         parts=max(sum(1 for _ in one.done) for one in climbed),
         has_tried_optimizers=has_tried,
         peak_allocated_bytes=sum(map(torch.cuda.max_memory_allocated, _cards(ladder))) if on_card else None,
@@ -118,12 +118,12 @@ def _heaviest_of(
         if isinstance(batch, Integral):
             longest = max(int(batch), longest or 0)
             continue
-        length = length_of(batch, batch_dim)
-        own = cost(batch) if cost is not None else float((items_of(batch, batch_dim) or 1) * length)
+        form = form_of(batch, batch_dim)
+        own = cost(batch) if cost is not None else float((form.items or 1) * form.length)
         if own > found.cost:
             found.by_cost, found.cost = batch, own
-        if length > found.length:
-            found.by_length, found.length = batch, length
+        if form.length > found.length:
+            found.by_length, found.length = batch, form.length
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
             tell(f"rehearse: looked at {found.batches} batches so far")
@@ -145,7 +145,7 @@ def _everything_kept(ladder: Ladder) -> Iterator[None]:
     gradients = [parameter.grad for parameter in ladder.rewind.parameters]
     for parameter in ladder.rewind.parameters:
         parameter.grad = None
-    ladder.rewind.record()
+    ladder.rewind.record(is_fresh=True)
     back = ladder.rewind.mark()
     try:
         yield

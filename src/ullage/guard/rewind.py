@@ -34,12 +34,11 @@ class Rewind:
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
 
-    def record(self) -> None:
-        """Record what the next attempt may change."""
+    def record(self, *, is_fresh: bool) -> None:
+        """Record what the next attempt may change; `is_fresh` where no parameter has a gradient."""
+        gradients = () if is_fresh else enumerate(map(_gradient, self.parameters))
         self._gradients = {
-            index: (gradient, gradient._version)
-            for index, gradient in enumerate(map(_gradient, self.parameters))
-            if gradient is not None
+            index: (gradient, gradient._version) for index, gradient in gradients if gradient is not None
         }
         self._chance.record()
         self._buffers.record()

@@ -105,7 +105,9 @@ class Update:
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Tell whether a step may have state to make, which it is tried out for."""
         known = self._known.get(id(optimizer))
-        return known is None or known.state_key != _state_key(optimizer)
+        if known is None or len(optimizer.state) != known.states:
+            return True
+        return known.state_key != (_state_key(optimizer) if known.is_partial else (len(optimizer.param_groups),))
 
     def _clip(self, max_norm: float) -> None:
         def measure() -> None:
@@ -122,17 +124,20 @@ class Update:
     def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
         run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
         known = self._known.get(id(optimizer))
-        if known is not None and known.is_resumable and not is_new:
-            # Lists that are written are counted as they are; versions are only noted where single tensors are, too.
-            self._complete(
-                "the optimizer's step", run, partial(_written_by, optimizer) if known.writes_singly else list
-            )
+        if known is not None and known.is_resumable and not is_new and not _has_hooks(optimizer):
+            written = partial(_written_by, optimizer)
+            self._complete("the optimizer's step", run, written, singly=known.writes_singly)
             return
         is_resumable = _is_resumable(optimizer)
         with self._insisting("the optimizer's step") as insisting:
             run()
         writes_singly = insisting.has_written_singly(_written_by(optimizer))
-        self._known[id(optimizer)] = _Known(_state_key(optimizer), is_resumable, writes_singly)
+        self._known[id(optimizer)] = _Known(
+            state_key=_state_key(optimizer),
+            states=len(optimizer.state),
+            is_resumable=is_resumable,
+            writes_singly=writes_singly,
+        )
 
     def _gradients(self) -> list[torch.Tensor]:
         return [gradient for gradient in map(attrgetter("grad"), self._parameters) if gradient is not None]
@@ -141,9 +146,15 @@ class Update:
         values = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler is not None else ()
         return [value for value in values if value is not None]
 
-    def _complete(self, stage: str, run: Callable[[], Any], written: Callable[[], list[torch.Tensor]]) -> None:
-        """Run a stage; where memory runs out, run it again and leave out the writes that have been made."""
-        before = written()
+    def _complete(
+        self, stage: str, run: Callable[[], Any], written: Callable[[], list[torch.Tensor]], *, singly: bool = True
+    ) -> None:
+        """Run a stage; where memory runs out, run it again and leave out the writes that have been made.
+
+        Those are writes to what `written` returns, which outlives the attempt: anything else is made and written anew.
+        Lists that are written are counted as they are; versions are only noted where single tensors are, too.
+        """
+        before = written() if singly else []
         versions = list(map(_version, before))
 
         def insist(operation: Callable[[], Any], error: Exception) -> Any:
@@ -163,10 +174,12 @@ class Update:
             failure = error
         forget(failure)
         self._room.collect()
-        made = self._made(dict(zip(map(id, before), versions, strict=True)), written())
-        n_lists = self._lists.forget()
-        self._tell(stage, "goes on from where it stopped" if made or n_lists else "again", failure)
-        with self._insisting(stage, made, n_lists):
+        lasting = written()
+        made = self._made(dict(zip(map(id, before), versions, strict=True)), lasting if singly else [])
+        lists = [targets for targets in self._lists.written if not set(map(id, lasting)).isdisjoint(targets)]
+        self._lists.forget()
+        self._tell(stage, "goes on from where it stopped" if made or lists else "again", failure)
+        with self._insisting(stage, made, lists):
             run()
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
@@ -178,7 +191,9 @@ class Update:
             if id(tensor) not in on_lists and (writes := tensor._version - before.get(id(tensor), 0))
         }
 
-    def _insisting(self, stage: str, made: dict[int, int] | None = None, made_on_lists: int = 0) -> Insisting:
+    def _insisting(
+        self, stage: str, made: dict[int, int] | None = None, made_on_lists: Sequence[tuple[int, ...]] = ()
+    ) -> Insisting:
         def collect(error: BaseException) -> None:
             self._tell(stage, "one operation again", error)
             forget(error)
@@ -200,7 +215,7 @@ class Update:
             if way is not None:
                 way()
             try:
-                try_out(optimizer)
+                try_out(optimizer, self._room.insisting())
                 return
             except Exception as error:
                 if read_oom(error, is_on_host=self._room.is_on_host) is None:
@@ -215,14 +230,21 @@ class Update:
         raise failure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
     """What the steps of an optimizer that were run operation by operation have shown."""
 
     state_key: tuple[int, ...]
+    states: int
+    """How many parameters have state."""
     is_resumable: bool
     writes_singly: bool
     """Whether parameters and state are written by other operations than those on lists, too."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there are parameters without state."""
+        return len(self.state_key) > 1
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
@@ -244,6 +266,11 @@ def _is_resumable(optimizer: Optimizer) -> bool:
     return type(optimizer) in _RESUMABLE and not any(
         parameter.dtype.is_complex for group in optimizer.param_groups for parameter in group["params"]
     )
+
+
+def _has_hooks(optimizer: Optimizer) -> bool:
+    """Tell whether a step calls functions of the user's, which a second run would call again."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 
 def _written_by(optimizer: Optimizer) -> list[torch.Tensor]:
