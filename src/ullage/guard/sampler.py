@@ -219,6 +219,8 @@ class TokenBudgetBatchSampler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on with the very next batch of a state; nothing is left if its epoch was done.
 
+        Whoever iterates next, goes on: load after a rehearsal that goes through the same loader, not before it.
+
         Raises:
             UsageError: it is no state of such a sampler, or one of a sampler with other lengths or settings.
         """
