@@ -48,7 +48,7 @@ def test_a_fault_at_any_operation_changes_nothing(name: str) -> str:
         faults = Faults({point})
         world = guarded(build, faults)
         changed = differences(expected, left_of(world))
-        if changed or faults.raised != 1 or len(world.said) != 1:
+        if changed or faults.raised != 1 or len(world.said) > 1:
             wrong.append((point, str(counting.operations[point]), changed[:3], world.said))
     assert not wrong, f"{len(wrong)} of {len(points)}: {wrong[:5]}"
     return f"{len(points)} points of {counting.count}"

@@ -166,7 +166,7 @@ def two_optimizers() -> World:
     model = nn.ModuleDict(
         {"frozen": nn.Linear(5, 6), "body": nn.Linear(6, 6), "head": nn.Linear(6, 3), "unused": nn.Linear(2, 2)}
     )
-    model["frozen"].requires_grad_(False)
+    model["frozen"].requires_grad_(requires_grad=False)
     groups = [
         {"params": [model["body"].weight], "weight_decay": 0.1, "lr": 0.02},
         {"params": [model["body"].bias, *model["unused"].parameters()]},
@@ -189,13 +189,12 @@ def toggled() -> World:
     torch.manual_seed(9)
     model = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.2), nn.ReLU(), nn.Linear(6, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True)
-    return World(
-        model=model,
-        optimizers=[optimizer],
-        batches=pairs(4, 5),
-        loss_of=squared(model),
-        begin=lambda number: (model[0].requires_grad_(number != 1), model[3].requires_grad_(number != 0)) and None,
-    )
+
+    def begin(number: int) -> None:
+        model[0].requires_grad_(number != 1)
+        model[3].requires_grad_(number != 0)
+
+    return World(model=model, optimizers=[optimizer], batches=pairs(4, 5), loss_of=squared(model), begin=begin)
 
 
 class _Sparse(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ullage.guard.lists import is_on_lists
+from ullage.guard.lists import identities_of, is_on_lists
 from ullage.guard.oom import forget, read_oom
 
 _IN_PLACE: Final = frozenset(
@@ -37,18 +37,18 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         self,
         ways: Sequence[Callable[[BaseException], None]],
         made: Mapping[int, int] | None = None,
-        made_on_lists: int = 0,
+        made_on_lists: Iterable[tuple[int, ...]] = (),
     ) -> None:
         """Take ways to make room, and what an attempt before this one has written.
 
-        As many writes are left out: of each tensor (by its `id`), and of the operations on lists, in their order.
-        Everything else is computed anew. That is exact where no tensor is read before it is written and the result
+        As many writes are left out: of each tensor (by its `id`), and of each list of tensors. Everything else is
+        computed anew. That is exact where no tensor is read before it is written and the result
         used after.
         """
         super().__init__()
         self._ways = ways
         self._left_out = Counter(made or {})
-        self._lists_left_out = made_on_lists
+        self._lists_left_out = Counter(made_on_lists)
         self._on_host: dict[int, torch.Tensor] = {}
         self._written_singly: set[int] = set()
 
@@ -57,8 +57,9 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         name = getattr(func, "__name__", "")
         targets = targets_of(name, args, kwargs)
         if targets and is_on_lists(name):
-            if self._lists_left_out:
-                self._lists_left_out -= 1
+            written = identities_of(args[0])
+            if self._lists_left_out[written] > 0:
+                self._lists_left_out[written] -= 1
                 return self._pass_over(func, name, args)
         elif targets:
             self._written_singly.update(map(id, targets))

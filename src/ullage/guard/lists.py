@@ -26,6 +26,11 @@ def is_on_lists(name: str) -> bool:
     return name in _ORIGINALS
 
 
+def identities_of(written: Any) -> tuple[int, ...]:
+    """Return the `id` of each tensor of a list, or of a single one."""
+    return tuple(map(id, written if isinstance(written, list | tuple) else (written,)))
+
+
 class Lists:
     """While entered, runs every such operation to its end, and notes what those that write in place have written."""
 
@@ -68,8 +73,7 @@ class Lists:
             if failure is not None and self._insist is not None:
                 result = self._insist(lambda: function(*args, **kwargs), failure)
             if writes:
-                written = args[0] if isinstance(args[0], list | tuple) else (args[0],)
-                self.written.append(tuple(map(id, written)))
+                self.written.append(identities_of(args[0]))
             return result
 
         return run

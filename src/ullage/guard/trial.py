@@ -6,7 +6,7 @@ before the first parameter has changed. It is for PyTorch's own optimizers, whos
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -16,8 +16,12 @@ from torch.overrides import TorchFunctionMode
 from ullage.guard.insist import targets_of
 
 
-def try_out(optimizer: Optimizer) -> None:
+def try_out(optimizer: Optimizer, insisting: AbstractContextManager[Any]) -> None:
     """Run an optimizer's step without effect: parameters, gradients and state are as before, hooks are not called.
+
+    Args:
+        optimizer: one of PyTorch's own.
+        insisting: has each operation inside run to its end, which those that put something back have to.
 
     Raises:
         torch.OutOfMemoryError: the state or the temporaries do not fit; nothing has changed then either.
@@ -27,7 +31,8 @@ def try_out(optimizer: Optimizer) -> None:
         with _without_hooks(optimizer), _state_kept(optimizer), writes:
             optimizer.step()
     finally:
-        writes.undo()
+        with insisting:
+            writes.undo()
 
 
 class _Unwritten(TorchFunctionMode):  # type: ignore[misc]  # torch has no types for it
