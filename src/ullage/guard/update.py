@@ -135,6 +135,7 @@ class Update:
         self._known[id(optimizer)] = _Known(
             state_key=_state_key(optimizer),
             states=len(optimizer.state),
+            is_partial=bool(_without_state(optimizer)),
             is_resumable=is_resumable,
             writes_singly=writes_singly,
         )
@@ -238,23 +239,24 @@ class _Known:
     states: int
     """How many parameters have state."""
     is_resumable: bool
+    is_partial: bool
+    """Whether there are parameters without state, with a gradient or (as yet) without."""
     writes_singly: bool
     """Whether parameters and state are written by other operations than those on lists, too."""
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether there are parameters without state."""
-        return len(self.state_key) > 1
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
     """What changes when an optimizer has state to make: the groups, and the parameters that have a gradient and
     none."""
+    return len(optimizer.param_groups), *(id(one) for one in _without_state(optimizer) if one.grad is not None)
+
+
+def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
     parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
     state = optimizer.state
     if len(state) == len(parameters) and all(state.values()):
-        return (len(optimizer.param_groups),)
-    return len(optimizer.param_groups), *(id(one) for one in parameters if one.grad is not None and not state.get(one))
+        return []
+    return [parameter for parameter in parameters if not state.get(parameter)]
 
 
 def _is_torchs_own(optimizer: Optimizer) -> bool:
