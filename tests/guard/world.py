@@ -103,7 +103,8 @@ def left_of(world: World) -> Left:
     named["scheduler"] = world.scheduler.state_dict() if world.scheduler else None
     named["losses"] = list(world.losses)
     named["random"] = [torch.get_rng_state(), hash(random.getstate()), numpy.random.get_state()[1].tobytes().hex()]
-    return {name: _plain(value) for flat in named for name, value in _flat(flat, named[flat])}
+    plain = {name: _plain(value) for flat in named for name, value in _flat(flat, named[flat])}
+    return {name: value for name, value in plain.items() if not name.endswith(" foreach")}  # how, and not what
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
