@@ -1,4 +1,4 @@
-"""Errors of memory at two and more operations: a guard holds in its own recovery too, and gives up whole or not at all."""
+"""Errors of memory at two and more operations: a guard holds in its own recovery too, and gives up whole."""
 
 import random
 
@@ -69,7 +69,7 @@ def _exact() -> "World":
 
 @inside
 def test_many_faults_split_or_give_up_whole() -> str:
-    """After any schedule of errors what is left is within 1e-12, each step that was given up having been taken again."""
+    """After any schedule of errors what is left is within 1e-12; a step that was given up is taken again."""
     counting = Faults()
     expected = left_of(guarded(_exact, counting))
     given_up = splits = raised = 0

@@ -46,5 +46,5 @@ class BatchNorms:
             f"instead of the batch's, and update their running statistics {parts} times a step instead of once: the "
             "gradient is not that of the whole batch. Pass batchnorm='freeze' to normalise with the running statistics "
             "in every step, or batchnorm='allow' to accept it without this warning",
-            stacklevel=4,
+            stacklevel=6,  # warn_of, _apply, run, climb, step, and the line that calls it
         )
