@@ -34,6 +34,12 @@ if [ ! -e "$stamp" ]; then
   pip install --no-deps "${packages[@]}"
   touch "$stamp"
 fi
+# What ullage.Guard is tested with, where transformers is.
+frameworks=(accelerate==1.15.0 lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0)
+if [ "$version" = 2.11.0 ] && [ "$(cat "$folder/.frameworks" 2>/dev/null)" != "${frameworks[*]}" ]; then
+  pip install --no-deps "${frameworks[@]}"
+  echo "${frameworks[*]}" >"$folder/.frameworks"
+fi
 tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2
   scikit-build-core nanobind cmake ninja)
 if [ "$(cat "$folder/.tools" 2>/dev/null)" != "${tools[*]}" ]; then

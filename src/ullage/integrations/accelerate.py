@@ -1,0 +1,114 @@
+"""Accelerate: a guard for what `accelerator.prepare` returns.
+
+Backward is the accelerator's (it divides by the steps of an accumulation and scales for fp16), the optimizer is the one
+that Accelerate has wrapped, and `accelerator.accumulate` decides when it steps.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from torch import nn
+
+from ullage._errors import UsageError
+from ullage.guard.guard import Guard
+from ullage.guard.ladder import LossOf
+from ullage.integrations.framework import OwnScaling, framework
+
+_accelerate: Final = framework("accelerate")
+_STEPS_BY_ITSELF: Final = ("DEEPSPEED", "MEGATRON_LM", "XLA")
+
+
+def guard(
+    accelerator: Any,
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Any,
+    *,
+    scheduler: Any = None,
+    before_step: Callable[[], Any] | None = None,
+    **options: Any,
+) -> Guard:
+    """Return a guard for a model, optimizers and schedulers that `accelerator.prepare` has returned.
+
+    Example:
+        model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+        guard = ullage.integrations.accelerate.guard(accelerator, model, optimizer, scheduler=scheduler)
+        for batch in loader:
+            with accelerator.accumulate(model):
+                loss = guard.step(batch, lambda b: model(**b).loss)
+
+    Args:
+        accelerator: the Accelerator that has prepared the rest.
+        model: the model, or several.
+        optimizer: the optimizer, or several.
+        scheduler: the scheduler, or several; stepped as in Accelerate's own loop.
+        before_step: as in `ullage.Guard`; gradients are unscaled by then. Leave clipping to `clip_grad_norm`.
+        options: what else `ullage.Guard` takes.
+
+    Raises:
+        UsageError: Accelerate leaves the step to DeepSpeed, Megatron-LM or XLA, which cannot be guarded.
+    """
+    kind = accelerator.distributed_type
+    if kind.name in _STEPS_BY_ITSELF:
+        raise UsageError(
+            f"the accelerator leaves forward, backward and the optimizer's step to {kind.value}, which has them to "
+            "itself and cannot be guarded; expected one process, DistributedDataParallel or FSDP"
+        )
+    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    skipped = _Skipped(optimizers if accelerator.scaler is not None else [])
+
+    def before() -> None:
+        skipped.assume()
+        if before_step is not None:
+            before_step()
+
+    return _Guard(
+        accelerator,
+        model,
+        [_unwrapped(one) for one in optimizers],
+        scheduler=scheduler,
+        scaler=OwnScaling(accelerator.scaler) if accelerator.scaler is not None else None,
+        backward=accelerator.backward,
+        before_step=before if skipped.optimizers or before_step is not None else None,
+        **options,
+    )
+
+
+class _Guard(Guard):
+    """Steps the optimizer when `accelerator.accumulate` says so."""
+
+    def __init__(self, accelerator: Any, model: Any, optimizer: Any, **options: Any) -> None:
+        super().__init__(model, optimizer, **options)
+        self._accelerator = accelerator
+
+    def step(self, batch: Any, loss_of: LossOf, *, update: bool = True) -> Any:
+        is_due = update and self._accelerator.sync_gradients
+        result = super().step(batch, loss_of, update=is_due)
+        if update and not is_due:
+            for scheduler in self._schedulers:  # a prepared one counts the steps of an accumulation
+                if isinstance(scheduler, _accelerate.scheduler.AcceleratedScheduler):
+                    scheduler.step()
+        return result
+
+
+class _Skipped:
+    """Tells Accelerate's optimizers whether their scaler has left a step out; their schedulers ask them."""
+
+    def __init__(self, optimizers: list[Any]) -> None:
+        self.optimizers = [one for one in optimizers if isinstance(one, _accelerate.optimizer.AcceleratedOptimizer)]
+        for optimizer in self.optimizers:
+            _unwrapped(optimizer).register_step_post_hook(partial(_has_stepped, optimizer))
+
+    def assume(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer._is_overflow = True
+
+
+def _has_stepped(optimizer: Any, *_: object) -> None:
+    optimizer._is_overflow = False
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    while isinstance(optimizer, _accelerate.optimizer.AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    return optimizer

@@ -1,0 +1,129 @@
+"""Automatic optimization: a callback that guards every training step.
+
+Lightning runs `training_step`, `zero_grad` and backward in a closure. Here `zero_grad` comes first, the rest is what a
+guard takes back and takes again, and the optimizer's step follows when it has gone well. What a step logs is held back
+until then, so that it is logged once and for the whole batch.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from ullage._errors import UsageError
+from ullage.guard.guard import Guard
+from ullage.integrations.framework import framework
+from ullage.integrations.lightning.held import Held
+from ullage.integrations.lightning.precision import scaler_of
+
+_lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
+
+
+class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
+    """Guards every training step of automatic optimization.
+
+    Example:
+        trainer = lightning.Trainer(callbacks=[GuardCallback()])
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Take what `ullage.Guard` takes, but for what Lightning knows: model, optimizer, scaler, clipping."""
+        self._options = options
+        self._backward: Callable[[torch.Tensor], Any] | None = None
+        self.guard: Guard | None = None
+        """The guard, from the beginning of `fit` on; `guard.events` tells what happened."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not pl_module.automatic_optimization:
+            raise UsageError(
+                f"{type(pl_module).__name__} optimizes by itself (automatic_optimization=False); expected one that "
+                "leaves it to Lightning: make a guard with ullage.integrations.lightning.guard(self), and call its "
+                "step in training_step"
+            )
+        plugin, optimizer = trainer.precision_plugin, trainer.optimizers[0]
+        self.guard = Guard(
+            trainer.strategy.model,
+            optimizer,
+            scaler=scaler_of(plugin),
+            backward=self._run_backward,
+            before_step=partial(plugin._after_closure, pl_module, optimizer),
+            **self._options,
+        )
+        loop = trainer.fit_loop.epoch_loop.automatic_optimization
+        self._held = Held(trainer.fit_loop.epoch_loop._results, pl_module)
+        self._make_closure = loop._make_closure
+        loop._make_closure = partial(self._guarded_closure, loop)
+        self._step = plugin.optimizer_step
+        plugin.optimizer_step = self._optimizer_step
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        vars(trainer.fit_loop.epoch_loop.automatic_optimization).pop("_make_closure", None)
+        vars(trainer.precision_plugin).pop("optimizer_step", None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self.on_train_end(trainer, pl_module)
+
+    def _guarded_closure(self, loop: Any, kwargs: Any, optimizer: Any, batch_idx: int) -> Any:
+        closure = self._make_closure(kwargs, optimizer, batch_idx)
+        if closure._backward_fn is None:  # batch norm's statistics are computed anew, nothing is trained
+            return closure
+        if "batch" not in kwargs:
+            raise UsageError(
+                "training_step takes batches out of dataloader_iter by itself, and they cannot be taken again; "
+                "expected training_step(self, batch, batch_idx)"
+            )
+        closure.closure = partial(self._run, loop, closure, kwargs)
+        return closure
+
+    @torch.enable_grad()  # type: ignore[untyped-decorator]
+    def _run(self, loop: Any, closure: Any, kwargs: Any) -> Any:
+        assert self.guard is not None
+        if closure._zero_grad_fn is not None:
+            closure._zero_grad_fn()
+        self._backward = closure._backward_fn
+
+        def loss_of(part: Any) -> Any:
+            self._held.begin(part)
+            of_part = OrderedDict(kwargs)
+            of_part["batch"] = part
+            result = loop._training_step(of_part)
+            if result.closure_loss is None:
+                self._held.keep()  # it has been left out, not failed
+                self._held.say(self._held.logged)
+                raise _LeftOutError(result)
+            return result.closure_loss, {"extra": result.extra, "logged": self._held.logged}
+
+        try:
+            with self._held:
+                loss, beside = self.guard.step(kwargs["batch"], loss_of, update=False)
+                self._held.keep()
+        except _LeftOutError as left_out:
+            return left_out.result
+        finally:
+            self._backward = None
+        result = loop.output_result_cls(closure_loss=None, extra=beside["extra"])
+        result.loss = loss
+        self._held.say(beside["logged"])
+        return result
+
+    def _run_backward(self, loss: torch.Tensor) -> None:
+        assert self._backward is not None
+        self._backward(loss)
+
+    def _optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        result = closure()
+        if result is None:  # training_step returned None: Lightning has ways of its own for that
+            return self._step(optimizer, model=model, closure=lambda: None, **kwargs)
+        assert self.guard is not None
+        self.guard.update()
+        return result
+
+
+class _LeftOutError(Exception):
+    """Leaves a guard's step without a loss, because `training_step` has none for this batch."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result

@@ -1,0 +1,68 @@
+"""Manual optimization: a guard that a LightningModule makes for itself."""
+
+from typing import Any
+
+from ullage.guard.guard import Guard
+from ullage.guard.ladder import LossOf
+from ullage.integrations.lightning.precision import scaler_of
+
+
+def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
+    """Return a guard for a module that optimizes by itself (manual optimization).
+
+    Example:
+        def on_train_start(self):
+            self.guard = ullage.integrations.lightning.guard(self)
+
+        def training_step(self, batch, batch_idx):
+            self.log("loss", self.guard.step(batch, lambda b: self.loss_of(b)))
+
+    Log outside of the function that computes the loss, which may be called more than once.
+
+    Args:
+        module: the LightningModule, in `on_train_start` or later.
+        optimizer: one or several of `self.optimizers()`; all of them if left out.
+        options: what else `ullage.Guard` takes.
+
+    Raises:
+        UsageError: the precision plugin steps the optimizer in a way of its own.
+    """
+    chosen = module.optimizers() if optimizer is None else optimizer
+    return _ManualGuard(module, list(chosen) if isinstance(chosen, list | tuple) else [chosen], options)
+
+
+class _ManualGuard(Guard):
+    """Counts its steps as Lightning does, whose `global_step` is of calls of the optimizers that it has wrapped."""
+
+    def __init__(self, module: Any, optimizers: list[Any], options: dict[str, Any]) -> None:
+        self._wrapped = optimizers
+        own = options.pop("before_step", None)
+        plugin = module.trainer.precision_plugin
+
+        def before_step() -> None:
+            for one in optimizers:
+                plugin._after_closure(module, one.optimizer)  # the hook on_before_optimizer_step
+            if own is not None:
+                own()
+
+        super().__init__(
+            module.trainer.strategy.model,
+            [one.optimizer for one in optimizers],
+            scaler=scaler_of(plugin),
+            backward=module.manual_backward,
+            before_step=before_step,
+            **options,
+        )
+
+    def step(self, batch: Any, loss_of: LossOf, *, update: bool = True) -> Any:
+        result = super().step(batch, loss_of, update=False)
+        if update:
+            self.update()
+        return result
+
+    def update(self) -> None:
+        for one in self._wrapped:
+            one._on_before_step()
+        super().update()
+        for one in self._wrapped:
+            one._on_after_step()

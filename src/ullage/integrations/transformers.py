@@ -1,0 +1,136 @@
+"""Transformers: a mixin that guards the steps of a Trainer.
+
+The Trainer runs a batch as ever, up to where it calls backward; its loss is taken there, so whatever a Trainer does to
+it (a loss function of its own, label smoothing, division for an accumulation) is in it. Clipping waits until the
+optimizer steps, because gradients of several ranks are shared only then.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from ullage._errors import UsageError
+from ullage.guard.batch import items_of
+from ullage.guard.guard import Guard
+from ullage.integrations.accelerate import guard as guard_of
+from ullage.integrations.framework import framework
+
+_IGNORED = -100
+
+
+class Guarded:
+    """Makes a Trainer whose training survives running out of memory.
+
+    Example:
+        class MyTrainer(Guarded, Trainer):
+            guard_options = {"checkpoint": ["model.layers.*"]}  # what ullage.Guard takes; may be left out
+
+    A batch that does not fit is split, and its parts weigh as much as they have labels that count (or items, where
+    there are none). Give `weight` where a loss is a mean over something else.
+    """
+
+    guard_options: ClassVar[Mapping[str, Any]] = {}
+    guard: Guard | None = None
+    """The guard, from the first step on; `guard.events` tells what happened."""
+
+    accelerator: Any
+    args: Any
+    optimizer: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        place = cls.__mro__.index(Guarded)
+        before, after = cls.__mro__[1:place], cls.__mro__[place:]
+        if any("training_step" in vars(kind) for kind in before) and not any(
+            "training_step" in vars(kind) for kind in after[1:]
+        ):
+            raise UsageError(
+                f"{cls.__name__} has Guarded after its Trainer; expected class {cls.__name__}(Guarded, ...)"
+            )
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, **more: Any) -> torch.Tensor:
+        """Run forward and backward of a batch, in as many parts as it takes; return the loss of the whole."""
+        if self.guard is None or self._guarded != (id(model), id(self.optimizer)):
+            self._begin(model)
+        assert self.guard is not None
+        self._inputs = inputs
+        run = super().training_step  # type: ignore[misc]
+
+        def loss_of(part: Any) -> torch.Tensor:
+            taken: list[torch.Tensor] = []
+            self.accelerator.backward = lambda loss, **kwargs: taken.append(_plain(loss, kwargs))
+            try:
+                run(model, part, self._items_for(part, num_items_in_batch), **more)
+            finally:
+                del self.accelerator.backward
+            if len(taken) != 1:
+                raise UsageError(
+                    f"training_step called accelerator.backward {len(taken)} times; expected once, as the Trainer does"
+                )
+            return taken[0]
+
+        try:
+            loss: torch.Tensor = self.guard.step(inputs, loss_of, update=False)
+        finally:
+            self._inputs = None
+        return loss
+
+    def _begin(self, model: nn.Module) -> None:
+        if self.args.n_gpu > 1 or getattr(self.accelerator, "parallelism_config", None) is not None:
+            raise UsageError(
+                f"the Trainer divides a batch among devices itself (n_gpu={self.args.n_gpu}, or a parallelism_config), "
+                "and a part of a batch would not be divided alike; expected one device for each process (torchrun)"
+            )
+        self._to_clip: tuple[Any, ...] | None = None
+        own: dict[str, Any] = {"weight": self._weight, **self.guard_options}
+        self._weigh = own["weight"]
+        self.guard = guard_of(self.accelerator, model, self.optimizer, before_step=self._clip, **own)
+        self._guarded = (id(model), id(self.optimizer))
+        self.accelerator.clip_grad_norm_ = self._clip_later
+        self.optimizer.step = lambda closure=None: self.guard.update() if self.guard is not None else None
+
+    def _clip_later(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
+        """Note what is to be clipped; return the norm, which gets its value then."""
+        several = list(parameters)
+        norm = torch.zeros((), device=several[0].device, dtype=several[0].dtype)
+        self._to_clip = (several, max_norm, norm_type, norm)
+        return norm
+
+    def _clip(self) -> None:
+        if self._to_clip is not None:
+            *how, norm = self._to_clip
+            self._to_clip = None
+            norm.copy_(nn.utils.clip_grad_norm_(*how))
+
+    def _items_for(self, part: Any, num_items_in_batch: Any) -> Any:
+        """What the loss of a part is divided by, where the Trainer gives the sum of a batch's tokens to divide by.
+
+        The guard takes a part's loss for a mean and multiplies it by the part's share of the weight; a sum over tokens
+        is made such a mean by dividing it by that share.
+        """
+        if num_items_in_batch is None or items_of(part) == items_of(self._inputs):
+            return num_items_in_batch
+        return float(num_items_in_batch) * self._weigh(part) / self._weigh(self._inputs)
+
+    def _weight(self, batch: Any) -> float:
+        return float(self._labels(batch) or (items_of(batch) if not self._labels(self._inputs) else 0) or 0)
+
+    def _labels(self, batch: Any) -> int:
+        labels = batch.get("labels")
+        if not isinstance(labels, torch.Tensor):
+            return 0
+        model: Any = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
+        names = framework("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        is_shifted = type(getattr(model, "get_base_model", lambda: model)()).__name__ in names
+        return int((labels[..., 1:] if is_shifted else labels).ne(_IGNORED).sum())
+
+
+def _plain(loss: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    if options:
+        raise UsageError(
+            f"the Trainer calls backward with {', '.join(options)}, as for LOMO, whose backward changes parameters and "
+            "cannot be taken back; expected another optimizer"
+        )
+    return loss
