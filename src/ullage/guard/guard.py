@@ -133,6 +133,7 @@ class Guard:
         self._drops_all = _are_all_in(self._optimizers, parameters)
         self._steps = 0
         self._split = 0
+        self._shape: Shape | None = None
         self._is_updated = False
         self.events: deque[Event] = deque(maxlen=_EVENTS)
         """What happened, the latest thousand."""
@@ -161,8 +162,9 @@ class Guard:
             climbed = self._ladder.climb(batch, loss_of, self._steps, is_fresh=is_fresh)
         if climbed.split > self._split:
             self._split = climbed.split
+        self._shape = climbed.shape
         if update:
-            self._update_all(climbed.shape)
+            self.update()
         if self._steps == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
         return self._ladder.outcome(climbed.done)
@@ -173,14 +175,11 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
         """
-        self._update_all(None)
-
-    def _update_all(self, shape: Shape | None) -> None:
         with _Leaving(self._room, self._ranks):
             if self._ranks is not None:
                 split, self._split = self._ranks.agree(self._split), 0
-                if split and shape is not None and self._ladder.is_splittable:
-                    self._ladder.plans.adopt(shape, split)
+                if split and self._shape is not None and self._ladder.is_splittable:
+                    self._ladder.plans.adopt(self._shape, split)
                 self._ranks.share()
             self._update.run()
         for scheduler in self._schedulers:
