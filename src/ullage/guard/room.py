@@ -24,6 +24,9 @@ class Room:
             for device in self.devices
             if (backend := getattr(torch, device.type, None)) is not None and hasattr(backend, "empty_cache")
         }
+        # Without elements, and so without memory.
+        leaves = [torch.empty(0, device=device) for device in {torch.device("cpu"), *self.devices}]
+        self._graphs = [(leaf.detach().requires_grad_(), leaf) for leaf in leaves]
 
     @property
     def is_on_host(self) -> bool:
@@ -31,7 +34,13 @@ class Room:
         return not self._backends
 
     def collect(self) -> None:
-        """Free what only cycles of references hold, and what other streams have done with since."""
+        """Free what only cycles of references hold, and what backward's threads and other streams have done with since.
+
+        A backward that fails leaves the nodes that it has not come to, with gradients and saved tensors, in the queues
+        of its threads until the next one passes there: one does that computes nothing.
+        """
+        for leaf, gradient in self._graphs:
+            torch.autograd.grad(leaf, leaf, gradient)
         gc.collect()
         for device in self.devices:
             if device.type in self._backends:
