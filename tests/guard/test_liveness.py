@@ -103,10 +103,11 @@ def test_a_thousand_faults_leave_nothing() -> str:
     raised = number = 0
     while raised < 1000:
         number += 1
-        faults = Faults({number * 7 % 26, 26 + number * 11 % 14, 40 + number * 13 % 31})
-        with faults:
-            guard.step(batch, world.loss_of)
-        raised += faults.raised
+        with Faults({number * 7 % 37, number * 11 % 37}) as in_step:
+            guard.step(batch, world.loss_of, update=False)
+        with Faults({number * 7 % 19, number * 11 % 23, number * 13 % 29}) as in_update:
+            guard.update()
+        raised += in_step.raised + in_update.raised
     world.said.clear()
     guard.events.clear()
     assert alive() == before
