@@ -22,13 +22,15 @@ class Made(Faults):
         self._made: list[tuple[str, Any]] | None = None
         self._raised = 0
 
-    def begin(self) -> None:
-        """An attempt begins: where the one before it has failed, nothing that it made is alive."""
-        if self._made is not None and self.raised > self._raised:
+    def begin(self) -> bool:
+        """An attempt begins: where the one before it has failed, which is told, nothing that it made is alive."""
+        is_again = self._made is not None and self.raised > self._raised
+        if self._made is not None and is_again:
             self.checked += len(self._made)
             self.left += [name for name, weak in self._made if not torch.UntypedStorage._expired(weak)]
         self._release()
         self._made, self._raised = [], self.raised
+        return is_again
 
     def end(self) -> None:
         """What is made from here on may stay."""
@@ -48,6 +50,28 @@ class Made(Faults):
                 if storage._cdata not in given:
                     self._made.append((f"{len(self._made)} {func}", storage._weak_ref()))
         return result
+
+
+class Squeezed(Made):
+    """Fills the card before each chosen operation: PyTorch's own allocator runs out there, if anything is allocated."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.count not in self.at:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        self.at.discard(self.count)
+        ballast, size = [], 1 << 34
+        while size >= 512:
+            try:
+                ballast.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.OutOfMemoryError:
+                size //= 2
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except torch.OutOfMemoryError:
+            self.raised += 1
+            raise
+        finally:
+            ballast.clear()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -85,14 +85,10 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self._on_host and any(id(tensor) in self._on_host for tensor in _flat((args, kwargs))):
             return self._run_on_host(func, args, kwargs)
-        failure: BaseException
         for way in (*self._ways, None):
-            try:
-                return func(*args, **kwargs)
-            except Exception as error:
-                if read_oom(error, is_on_host=True) is None:
-                    raise
-                failure = error
+            result, failure = _tried(func, args, kwargs)
+            if failure is None:
+                return result
             if way is not None:
                 way(failure)
             forget(failure)
@@ -117,6 +113,16 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         for tensor in _flat(result):
             self._on_host[id(tensor)] = tensor
         return result
+
+
+def _tried(func: Any, args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
+    """Return what an operation returns, or its error of memory, which nobody may keep: it has the tensors of frames."""
+    try:
+        return func(*args, **kwargs), None
+    except Exception as error:
+        if read_oom(error, is_on_host=True) is None:
+            raise
+        return None, error
 
 
 def _flat(value: Any) -> list[torch.Tensor]:

@@ -72,6 +72,7 @@ class Lists:
                 failure = error
             if failure is not None and self._insist is not None:
                 result = self._insist(lambda: function(*args, **kwargs), failure)
+                del failure  # it knows this frame: one that kept it would keep the tensors too
             if writes:
                 self.written.append(identities_of(args[0]))
             return result

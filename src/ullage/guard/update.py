@@ -180,6 +180,7 @@ class Update:
         lists = [targets for targets in self._lists.written if not set(map(id, lasting)).isdisjoint(targets)]
         self._lists.forget()
         self._tell(stage, "goes on from where it stopped" if made or lists else "again", failure)
+        del failure  # it knows this frame: one that kept it would keep what the run has made
         with self._insisting(stage, made, lists):
             run()
 
@@ -215,20 +216,25 @@ class Update:
         for way in ways:
             if way is not None:
                 way()
-            try:
-                try_out(optimizer, self._room.insisting())
+            failure = self._tried_out(optimizer)
+            if failure is None:
                 return
-            except Exception as error:
-                if read_oom(error, is_on_host=self._room.is_on_host) is None:
-                    return  # the step itself will say what is wrong with it
-                failure = error
             forget(failure)
             self._room.collect()
             self._tell("the optimizer's first step", "tried out again" if way is not ways[-1] else "given up", failure)
         for group, value in zip(optimizer.param_groups, foreach, strict=True):
             if "foreach" in group:
                 group["foreach"] = value
+        assert failure is not None
         raise failure
+
+    def _tried_out(self, optimizer: Optimizer) -> Exception | None:
+        try:
+            try_out(optimizer, self._room.insisting())
+        except Exception as error:
+            if read_oom(error, is_on_host=self._room.is_on_host) is not None:
+                return error
+        return None  # another error is for the step itself to raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
