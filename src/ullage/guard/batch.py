@@ -18,11 +18,11 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch, in order."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors_of(value)
     elif isinstance(batch, list | tuple):
         for value in batch:
+            yield from tensors_of(value)
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
             yield from tensors_of(value)
     elif is_dataclass(batch) and not isinstance(batch, type):
         for field in fields(batch):
@@ -115,6 +115,8 @@ def _holds_tensors(value: Any) -> bool:
 
 def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
     """The same container with every element cut."""
+    if isinstance(value, torch.Tensor):
+        return value
     if type(value) is dict:
         return {key: cut(element) for key, element in value.items()}
     if isinstance(value, Mapping):

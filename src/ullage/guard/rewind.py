@@ -8,7 +8,7 @@ is made.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, Final
 
 import torch
@@ -123,15 +123,17 @@ class _Buffers:
         self._copies: dict[int, torch.Tensor] = {}
         self._groups: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
         self._constant: set[int] = set()
+        self._large: list[int] = []
 
     def record(self) -> None:
         self._versions = []  # nothing is put back of a recording that fails
         tensors = [module._buffers.get(name) for module, name in self._places]
-        if len(tensors) != len(self._tensors) or any(a is not b for a, b in zip(tensors, self._tensors, strict=True)):
+        if len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
             self._copy_anew(tensors)
-        with torch.no_grad():
-            for copies, sources in self._groups:
-                torch._foreach_copy_(copies, sources)
+        if self._groups:
+            with torch.no_grad():
+                for copies, sources in self._groups:
+                    torch._foreach_copy_(copies, sources)
         self._versions = [tensor._version if tensor is not None else None for tensor in tensors]
 
     def _copy_anew(self, tensors: list[torch.Tensor | None]) -> None:
@@ -149,6 +151,7 @@ class _Buffers:
             copies.append(copy)
             sources.append(tensor)
         self._tensors, self._groups = tensors, list(groups.values())
+        self._large = [place for place, copy in self._copies.items() if copy.nbytes > _SMALL_BYTES]
 
     def back(self) -> None:
         for place, (tensor, version) in enumerate(zip(self._tensors, self._versions, strict=False)):
@@ -180,18 +183,17 @@ class _Buffers:
 
     def keep(self) -> None:
         """Give up the copies of large buffers that have not changed, and the hold on those that were replaced."""
-        for place, (tensor, version) in enumerate(zip(self._tensors, self._versions, strict=False)):
-            module, name = self._places[place]
-            if tensor is None or tensor.nbytes <= _SMALL_BYTES or place in self._constant:
-                continue
-            if tensor._version == version and module._buffers.get(name) is tensor:
-                self._constant.add(place)
-                self._tensors = []  # the lists are made again, without this one
-        if any(
-            module._buffers.get(name) is not tensor
-            for (module, name), tensor in zip(self._places, self._tensors, strict=False)
-        ):
+        if not all(map(is_, [module._buffers.get(name) for module, name in self._places], self._tensors)):
             self._tensors, self._groups = [], []
+            return
+        constant = [place for place in self._large if self._is_unchanged(place)]
+        if constant:
+            self._constant.update(constant)
+            self._tensors = []  # the lists are made again, without these
+
+    def _is_unchanged(self, place: int) -> bool:
+        tensor = self._tensors[place]
+        return tensor is not None and tensor._version == self._versions[place]
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
