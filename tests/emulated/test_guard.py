@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.guard.inside import INSIDE, inside
+from tests.guard.inside import INSIDE, SLOW, inside
 
 if INSIDE:
     import gc
@@ -126,9 +126,11 @@ def test_pieces_are_joined_by_giving_the_cache_back() -> None:
     assert len(guard.events) == 2
 
 
-def _wide() -> "tuple[nn.Module, torch.Tensor]":
-    """Eight parameters of 16 MiB each, and a batch."""
-    return nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8))).cuda(), torch.randn(2, 2048).cuda()
+def _wide(count: int = 8, width: int = 2048) -> "tuple[nn.Module, torch.Tensor]":
+    """Parameters of 16 MiB each, and a batch."""
+    with torch.device("cuda"):
+        model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(count)))
+    return model, torch.randn(2, width, device="cuda")
 
 
 @inside
@@ -167,17 +169,17 @@ def test_temporaries_that_do_not_fit_go_one_by_one() -> None:
     assert all(int(optimizer.state[parameter]["exp_avg"].numel()) == 2048**2 for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "SGD", "NAdam", "Adadelta"])
+@pytest.mark.parametrize("name", ["Adam", "SGD", "NAdam", "Adadelta", *(["AdamW", "RMSprop"] if SLOW else [])])
 @pytest.mark.parametrize("foreach", [True, False])
 @inside
 def test_a_later_step_that_runs_out_goes_on(name: str, foreach: bool) -> None:
     """With a card filled between two steps every parameter is written exactly as often as in any other step."""
-    model, batch = _wide()
+    model, batch = _wide(3, 1664)  # nearly 11 MiB each: PyTorch asks the driver for each by itself
     options = {"momentum": 0.9} if name == "SGD" else {}
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, foreach=foreach, weight_decay=0.1, **options)
     guard = ullage.Guard(model, optimizer, log=lambda _: None)
     written = []
-    for room in (None, None, 40, 15, 1):
+    for room in (None, None, 25, 12, 1):
         guard.step(batch, lambda batch: model(batch).sum(), update=False)
         gc.collect()
         torch.cuda.empty_cache()

@@ -16,7 +16,7 @@ if INSIDE:
     from tests.guard.world import World, guard_of
 
 NAMES = ("mlp", "transformer", "convolution", "lstm", "tied", "accumulation", "two_optimizers")
-POINTS = 1_000_000 if SLOW else 24
+POINTS = 1_000_000 if SLOW else 12
 
 
 def _on_card(value: Any) -> Any:

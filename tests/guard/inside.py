@@ -4,6 +4,7 @@ One such process for each worker of pytest imports torch once and then makes a c
 what another has left, and none waits for the import. Values are computed on the CPU, as anywhere.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -46,7 +47,7 @@ def inside(test: Callable[..., Any]) -> Callable[..., None]:
 @cache
 def _server() -> subprocess.Popen[str]:
     environment = os.environ | {"ULLAGE_TESTS_INSIDE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": _path()}
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-m", __name__],
         cwd=_ROOT,
         env=environment,
@@ -54,6 +55,8 @@ def _server() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+    atexit.register(server.communicate)  # the end of its input is its own
+    return server
 
 
 def _path() -> str:
@@ -64,7 +67,7 @@ def _serve() -> None:
     import ullage
 
     ullage.emulate("T4")
-    for name in ("torch", "torch._dynamo", "ullage.guard.guard", "tests.guard.worlds"):
+    for name in ("torch", "torch._dynamo", "pytest", "ullage.guard.guard", "tests.guard.worlds", "tests.guard.made"):
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a test prints is no answer
@@ -86,7 +89,9 @@ def _result(module: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]
     result, failure = None, None
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            result = getattr(importlib.import_module(module), name)(**arguments)
+            test = getattr(importlib.import_module(module), name)
+            gc.freeze()  # a guard collects garbage after every failure: there is to be none but the test's own
+            result = test(**arguments)
     except BaseException:
         failure = traceback.format_exc()
     return {"result": result, "failure": failure}

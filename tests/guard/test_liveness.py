@@ -16,7 +16,7 @@ if INSIDE:
     from tests.guard.made import Made
     from tests.guard.world import guard_of, guarded
 
-POINTS = 1_000_000 if SLOW else 30
+POINTS = 1_000_000 if SLOW else 16
 
 
 def _watched(name: str, faults: "Made") -> None:

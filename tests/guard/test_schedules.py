@@ -14,8 +14,8 @@ if INSIDE:
     from tests.guard.faults import Faults
     from tests.guard.world import World, differences, guard_of, guarded, left_of
 
-PAIRS = 1_000_000 if SLOW else 60
-SCHEDULES = 400 if SLOW else 40
+PAIRS = 400 if SLOW else 24
+SCHEDULES = 400 if SLOW else 16
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolution", "accumulation", "bfloat16", "two_optimizers"])

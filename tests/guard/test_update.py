@@ -34,7 +34,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 FUSED = ("SGD", "SGD momentum", "SGD nesterov", "Adam", "Adam amsgrad", "AdamW", "Adagrad")
 ONE_BY_ONE = ("Adafactor", "SparseAdam", "Muon", "Complex", "OfOnesOwn", "Rebinding", "TensorLr")
-POINTS = 1_000_000 if SLOW else 24
+POINTS = 1_000_000 if SLOW else 10
 
 
 def _variants() -> Iterator[tuple[str, str]]:
@@ -197,7 +197,7 @@ def test_hooks_of_a_step_are_called_once() -> None:
     called: list[str] = []
     counting = Faults()
     guarded(build, counting)
-    for point in range(0, counting.count, 7):
+    for point in range(0, counting.count, 3 if SLOW else 23):
         called.clear()
         world = guarded(build, Faults({point}))
         assert called == ["before", "after"] * 3, (point, called)

@@ -24,7 +24,7 @@ WORLDS = (
     "sparse_sgd",
     "sparse_adam",
 )
-POINTS = 1_000_000 if SLOW else 48
+POINTS = 1_000_000 if SLOW else 20
 
 
 @pytest.mark.parametrize("name", WORLDS)
