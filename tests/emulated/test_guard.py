@@ -161,7 +161,7 @@ def test_temporaries_that_do_not_fit_go_one_by_one() -> None:
     model, batch = _wide()
     optimizer = torch.optim.Adam(model.parameters())
     guard = ullage.Guard(model, optimizer, log=lambda _: None)
-    _limit(128 * 4 + 70)
+    _limit(128 * 4 + 100)
     for _ in range(3):
         guard.step(batch, lambda batch: model(batch).sum())
     assert [(event.step, event.action) for event in guard.events] == [(1, "tried out again")] * 2
@@ -208,4 +208,6 @@ def test_cudnn_benchmark_has_the_cache_given_back_once() -> None:
         guard.step(torch.randn(8, 4, device="cuda"), lambda batch: model(batch).sum())
         freed.append(torch.cuda.memory_stats()["segment.large_pool.freed"])
         _bytes(30)
-    assert freed == [0, 0, 1, 1, 1, 1, 1, 1]
+    before, after = freed[0], freed[-1]
+    assert freed == [before] * 2 + [after] * 6
+    assert before < after

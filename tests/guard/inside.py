@@ -35,7 +35,9 @@ def inside(test: Callable[..., Any]) -> Callable[..., None]:
         assert server.stdin is not None
         assert server.stdout is not None
         print(json.dumps([test.__module__, test.__name__, arguments]), file=server.stdin, flush=True)
-        answer = json.loads(server.stdout.readline())
+        line = server.stdout.readline()
+        assert line, "the process that has torch ended: see its standard error"
+        answer = json.loads(line)
         if answer["failure"]:
             raise AssertionError(answer["failure"])
         if answer["result"] is not None:
