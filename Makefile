@@ -14,9 +14,10 @@ environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.
 OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
 PUBLIC ?= $(dir $(CACHE))public
+RIVALS ?= $(dir $(CACHE))rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench gpu pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench habits rivals gpu pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -65,10 +66,18 @@ public: setup  ## Predict public scripts of others on three cards, and write doc
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
 	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
-bench: setup  ## Measure a prediction's speed, and the allocator core's beside PyTorch's own; exit 1 past a bound.
+bench: setup  ## Measure a prediction's speed, the allocator core's beside PyTorch's own, and a guard's cost; exit 1 past a bound.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
 	$(OLDEST_ENV)/bin/python benchmarks/allocator/run.py
 	$(OLDEST_ENV)/bin/python benchmarks/snapshot.py
+	$(OLDEST_ENV)/bin/python benchmarks/guard/overhead.py
+
+habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
+	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md
+
+rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's rule on the same faults (downloads two).
+	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard
+	PYTHONPATH=$(RIVALS) $(OLDEST_ENV)/bin/python benchmarks/guard/rivals.py
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
 	$(PYTHON) benchmarks/real_card.py measure
