@@ -20,6 +20,7 @@ class Chance:
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._cards = [device for device in devices if device.type == "cuda"]
+        self._others = [device for device in devices if device.type in ("mps", "xpu")]
         self._numpy = _Numpy()
         self._states: tuple[Any, ...] | None = None
 
@@ -29,6 +30,7 @@ class Chance:
             [_generator(card).get_state() for card in self._cards],
             random.getstate(),
             self._numpy.state(),
+            [_other_state(device) for device in self._others],
         )
 
     @property
@@ -41,13 +43,15 @@ class Chance:
         states = states or self._states
         if states is None:
             return
-        host, of_cards, python, of_numpy = states
+        host, of_cards, python, of_numpy, of_others = states
         torch.default_generator.set_state(host)
         for card, state in zip(self._cards, of_cards, strict=True):
             _generator(card).set_state(state)
         random.setstate(python)
         if of_numpy is not None:
             sys.modules["numpy.random"].set_state(of_numpy)
+        for device, state in zip(self._others, of_others, strict=True):
+            getattr(torch, device.type).set_rng_state(state, *_place(device))
 
     def forget(self) -> None:
         self._states = None
@@ -78,3 +82,13 @@ def _generator(card: torch.device) -> torch.Generator:
     index = card.index if card.index is not None else torch.cuda.current_device()
     generator: torch.Generator = torch.cuda.default_generators[index]
     return generator
+
+
+def _other_state(device: torch.device) -> torch.Tensor:
+    state: torch.Tensor = getattr(torch, device.type).get_rng_state(*_place(device))
+    return state
+
+
+def _place(device: torch.device) -> tuple[torch.device, ...]:
+    """Return what a backend is told of the device: nothing where there is only one."""
+    return () if device.type == "mps" else (device,)

@@ -1,7 +1,7 @@
 """Forward and backward in less memory with the same values: saved tensors kept on the host, modules computed again."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ullage._errors import UsageError
 from ullage.guard.plan import Plan
+from ullage.guard.rewind import SMALL_BYTES, can_be_copied
 
 _WORTH_MOVING_BYTES: Final = 1 << 20
 
@@ -35,14 +36,16 @@ class Ease:
 
 
 def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module]:
-    """Return the modules that names such as "layers.*" mean.
+    """Return the modules that names such as "layers.*" mean, without those that lie inside another one of them.
+
+    A star stands for one level, as it does for folders, and not for all that lies below too.
 
     Raises:
         UsageError: a name means no module.
     """
     found: list[nn.Module] = []
-    for pattern in names:
-        meant = [child for module in modules for name, child in module.named_modules() if fnmatchcase(name, pattern)]
+    for pattern in [names] if isinstance(names, str) else names:
+        meant = [child for module in modules for name, child in module.named_modules() if _is_meant(name, pattern)]
         if not meant:
             known = ", ".join(name for module in modules for name, _ in module.named_children())
             raise UsageError(
@@ -50,20 +53,34 @@ def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module
                 f"such as 'layers.*'; its first level is: {known or 'empty'}"
             )
         found += meant
-    return list(dict.fromkeys(found))
+    inner = {id(child) for one in found for child in one.modules() if child is not one}
+    return [one for one in dict.fromkeys(found) if id(one) not in inner]
+
+
+def _is_meant(name: str, pattern: str) -> bool:
+    levels, patterns = name.split("."), pattern.split(".")
+    return len(levels) == len(patterns) and all(map(fnmatchcase, levels, patterns))
 
 
 @contextmanager
 def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Have modules keep their inputs alone, and compute the rest again in backward."""
 
-    def wrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    def wrapped(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+            return nullcontext(), _buffers_kept(module)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not any(True for _ in module.buffers()):  # it knows other contexts only
+                return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+            return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+        return run
 
     own = [module for module in modules if "forward" in vars(module)]
     before = {id(module): vars(module)["forward"] for module in own}
     for module in modules:
-        module.forward = wrapped(module.forward)
+        module.forward = wrapped(module, module.forward)
     try:
         yield
     finally:
@@ -71,6 +88,23 @@ def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
             del module.forward
             if id(module) in before:
                 module.forward = before[id(module)]
+
+
+@contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Have what is computed again write into copies of the buffers, such as BatchNorm's statistics.
+
+    Copies are put in their place, and not their values back: that would count as a change of those that autograd holds.
+    """
+    places = [(child._buffers, name, tensor) for child in module.modules() for name, tensor in child._buffers.items()]
+    try:
+        for buffers, name, tensor in places:
+            if tensor is not None and can_be_copied(tensor) and tensor.nbytes <= SMALL_BYTES:
+                buffers[name] = tensor.clone()
+        yield
+    finally:
+        for buffers, name, tensor in places:
+            buffers[name] = tensor
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 BatchNorm = Literal["freeze", "allow"]
 
@@ -16,7 +16,7 @@ class BatchNorms:
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice
-        self._modules = [child for module in modules for child in module.modules() if isinstance(child, _NormBase)]
+        self._modules = [child for module in modules for child in module.modules() if isinstance(child, _BatchNorm)]
         self._has_warned = False
 
     @contextmanager
@@ -25,7 +25,7 @@ class BatchNorms:
         if self._choice != "freeze":
             yield
             return
-        training = [module for module in self._modules if module.training and module.track_running_stats]
+        training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
             module.training = False
         try:
@@ -36,15 +36,23 @@ class BatchNorms:
 
     def warn_of(self, items: int, parts: int) -> None:
         """Say once what splitting does to statistics, unless the user has chosen."""
-        affected = [module for module in self._modules if module.training]
-        if self._choice is not None or self._has_warned or not affected:
+        without = [module for module in self._modules if module.running_mean is None]  # and so even in evaluation
+        affected = (
+            without if self._choice == "freeze" else [one for one in self._modules if one.training or one in without]
+        )
+        if self._choice == "allow" or self._has_warned or not affected:
             return
         self._has_warned = True
+        if self._choice == "freeze":
+            what = "have no running statistics (track_running_stats=False) that batchnorm='freeze' could use"
+            cure = "Have them track running statistics"
+        else:
+            what = f"update those that they track {parts} times a step instead of once"
+            cure = "Pass batchnorm='freeze' to normalise with the running statistics in every step"
         warnings.warn(
             f"a batch of {items} items is taken in {parts} parts, and {len(affected)} modules such as "
             f"{type(affected[0]).__name__} normalise with the statistics of a part of {-(-items // parts)} items "
-            f"instead of the batch's, and update their running statistics {parts} times a step instead of once: the "
-            "gradient is not that of the whole batch. Pass batchnorm='freeze' to normalise with the running statistics "
-            "in every step, or batchnorm='allow' to accept it without this warning",
+            f"instead of the batch's, and {what}: the gradient is not that of the whole batch. {cure}, or "
+            "batchnorm='allow' to accept it without this warning",
             stacklevel=6,  # warn_of, _apply, run, climb, step, and the line that calls it
         )

@@ -1,26 +1,30 @@
 """What forward and backward change beside the loss, recorded before an attempt and put back when it has failed.
 
 Random numbers (Python, numpy, torch on the CPU and on the cards), buffers such as BatchNorm's statistics, and
-gradients. No parameter is copied. Gradients that earlier calls have left are added to in place, as in any loop; one
-that the failed attempt has added to already is finished, and what the next attempt adds to it is dropped as soon as it
-is made.
+gradients. No parameter is copied. Gradients that earlier calls have left are added to in place, as in any loop; what
+the failed attempt has added to one already is finished, and as many of the next attempt's additions to it, the first
+ones, are dropped as soon as they are made.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from operator import attrgetter, is_
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ullage.guard.chance import Chance
 
-_SMALL_BYTES: Final = 1 << 20
+SMALL_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 256 << 20
 """Buffers up to the first are copied at every step; larger ones (masks, tables of positions) up to the second at the
 first step, and from then on only if they have been seen to change."""
-_version: Final = attrgetter("_version")
+Additions = Collection[tuple[int, int]]
+"""Additions to gradients: the place of the parameter, and the version of its gradient that was added to."""
 
 
 class Rewind:
@@ -43,24 +47,44 @@ class Rewind:
         self._chance.record()
         self._buffers.record()
 
-    def back(self) -> set[int]:
+    def back(self) -> set[tuple[int, int]]:
         """Put everything as it was when it was recorded.
 
         Returns:
-            The parameters, by their places, whose gradient of earlier calls has what the attempt added to it.
+            What the attempt has added to gradients of earlier calls.
 
         Raises:
-            RuntimeError: a large buffer has changed for the first time in the attempt that failed.
+            RuntimeError: a large buffer has changed for the first time in the attempt that failed, or several gradients
+                lie in one tensor; all that can be put back has been.
         """
-        finished: set[int] = set()
+        finished: set[tuple[int, int]] = set()
         for index, parameter in enumerate(self.parameters):
             gradient, version = self._gradients.get(index, (None, 0))
-            if gradient is not None and gradient._version != version:
-                finished.add(index)
+            if gradient is not None:
+                finished.update((index, added) for added in range(version, gradient._version))
             parameter.grad = gradient
         self._chance.back()
         self._buffers.back()
+        self._check_apart(finished)
         return finished
+
+    def _check_apart(self, finished: Additions) -> None:
+        """Raise an error where a version does not tell which gradient has been added to: views of one tensor share it.
+
+        Raises:
+            RuntimeError: several gradients share one memory, and one of them has been added to.
+        """
+        if not finished:
+            return
+        memories = Counter(_memory(gradient) for gradient, _ in self._gradients.values())
+        for index in {index for index, _ in finished}:
+            several = memories[_memory(self._gradients[index][0])]
+            if several > 1:
+                raise RuntimeError(
+                    f"the gradients of {several} parameters lie in one tensor (as with "
+                    "gradient_as_bucket_view=True), memory ran out after some had been added to, and which of them "
+                    "cannot be told; expected a tensor for each: set gradients to None instead of to zeros of one"
+                )
 
     def keep(self) -> None:
         """Hold nothing of an attempt that went well."""
@@ -88,60 +112,109 @@ class Rewind:
 
         return back
 
-    def drop(self, finished: Collection[int]) -> bool:
-        """Drop these gradients; return whether there were any."""
-        for index in finished:
+    def drop(self, finished: Additions) -> bool:
+        """Drop the gradients that have been added to; return whether there were any."""
+        for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)
 
     @contextmanager
-    def without(self, finished: Collection[int]) -> Iterator[None]:
-        """Leave the gradients of these parameters as they are: what is made for them is dropped at once."""
+    def without(self, finished: Additions) -> Iterator[None]:
+        """Drop at once what is added inside again: so many of the first additions to each gradient.
+
+        Raises:
+            RuntimeError: there were fewer additions to a gradient inside than the failed attempt had made, but some.
+        """
         if not finished:
             yield
             return
-        aside = [(self.parameters[index], self.parameters[index].grad) for index in finished]
-        hooks = [parameter.register_post_accumulate_grad_hook(_drop) for parameter, _ in aside]
-        for parameter, _ in aside:
-            parameter.grad = None
+        again = [
+            _Again(self.parameters[index], count) for index, count in Counter(index for index, _ in finished).items()
+        ]
         try:
             yield
         finally:
-            for hook in hooks:
-                hook.remove()
-            for parameter, gradient in aside:
-                parameter.grad = gradient
+            for one in again:
+                one.end()
+        if not all(one.is_whole for one in again):
+            raise RuntimeError(
+                "the attempt that ran out of memory wrote into gradients more often than the next one did in all, and "
+                "what it left there cannot be told; expected each backward to add to them alike: with checkpoint(), "
+                "pass use_reentrant=False, and in hooks that run after a gradient was accumulated, do not write into it"
+            )
+
+
+class _Again:
+    """Additions to a parameter's gradient, of which the first have been made before and are dropped."""
+
+    def __init__(self, parameter: nn.Parameter, count: int) -> None:
+        self._parameter = parameter
+        self._count = self._left = count
+        self._gradient = parameter.grad
+        parameter.grad = None
+        self._hook = parameter.register_post_accumulate_grad_hook(self._drop)
+
+    def _drop(self, parameter: torch.Tensor) -> None:
+        if self._left:
+            self._left -= 1
+            parameter.grad = None if self._left else self._gradient
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that had been made was made again; or none, by items that do not come to this parameter."""
+        return self._left in (0, self._count)
+
+    def end(self) -> None:
+        self._hook.remove()
+        if self._left:
+            self._parameter.grad = self._gradient
 
 
 class _Buffers:
     """The buffers of modules and copies of them, in lists that one call of PyTorch copies."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._places = [(child, name) for module in modules for child in module.modules() for name in child._buffers]
+        self._modules = [child for module in modules for child in module.modules()]
+        self._dicts = [module._buffers for module in self._modules]
+        self._names: list[str] = []
+        self._places: list[tuple[nn.Module, str]] = []
         self._tensors: list[torch.Tensor | None] = []
-        self._versions: list[int | None] = []
+        self._versions: dict[int, int] = {}
+        self._is_recorded = False
         self._copies: dict[int, torch.Tensor] = {}
         self._groups: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
         self._constant: set[int] = set()
-        self._large: list[int] = []
+        self._watched: list[int] = []
 
     def record(self) -> None:
-        self._versions = []  # nothing is put back of a recording that fails
-        tensors = [module._buffers.get(name) for module, name in self._places]
+        self._is_recorded = False  # nothing is put back of a recording that fails
+        names = list(chain.from_iterable(self._dicts))
+        tensors = list(chain.from_iterable(map(dict.values, self._dicts)))
+        if names != self._names:
+            self._look_for_places(names)
         if len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
             self._copy_anew(tensors)
         if self._groups:
             with torch.no_grad():
                 for copies, sources in self._groups:
                     torch._foreach_copy_(copies, sources)
-        self._versions = [tensor._version if tensor is not None else None for tensor in tensors]
+        self._versions = {place: _version_of(tensors[place]) for place in self._watched}
+        self._is_recorded = True
+
+    def _look_for_places(self, names: list[str]) -> None:
+        self._names = names
+        self._places = [(module, name) for module in self._modules for name in module._buffers]
+        self._tensors, self._groups, self._watched = [], [], []
+        self._copies.clear()
+        self._constant.clear()
 
     def _copy_anew(self, tensors: list[torch.Tensor | None]) -> None:
         """Some buffer is another tensor than before: copies that fit it, and lists of one device and type each."""
         self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
-            if tensor is None or place in self._constant or tensor.nbytes > _FIRST_BYTES:
+            is_out = tensor is None or place in self._constant or not can_be_copied(tensor)
+            if tensor is None or is_out or tensor.nbytes > _FIRST_BYTES:
                 self._copies.pop(place, None)
                 continue
             copy = self._copies.get(place)
@@ -151,57 +224,111 @@ class _Buffers:
             copies.append(copy)
             sources.append(tensor)
         self._tensors, self._groups = tensors, list(groups.values())
-        self._large = [place for place, copy in self._copies.items() if copy.nbytes > _SMALL_BYTES]
+        self._watched = [
+            place
+            for place, tensor in enumerate(tensors)
+            if tensor is not None and (place not in self._copies or tensor.nbytes > SMALL_BYTES)
+        ]
 
     def back(self) -> None:
-        for place, (tensor, version) in enumerate(zip(self._tensors, self._versions, strict=False)):
+        if not self._is_recorded:
+            return
+        self._put(self._kept())
+        tensors = self._tensors
+        for place in self._watched:
+            tensor = tensors[place]
+            if place in self._copies or _version_of(tensor) == self._versions[place]:
+                continue  # for others the version would not do: batch_norm leaves that of its statistics as it is
             module, name = self._places[place]
-            module._buffers[name] = tensor
-            if tensor is None or (place not in self._copies and tensor._version == version):
-                continue  # the version alone would not do: batch_norm leaves that of its statistics as it is
-            if place not in self._copies:
-                raise RuntimeError(
-                    f"the buffer {name} of {type(module).__name__} ({tensor.nbytes:,} bytes) changed in the step that "
-                    "ran out of memory, and there was no copy of it; expected a buffer of this size to change from the "
-                    "first step on, or never"
-                )
-            with torch.no_grad():
-                tensor.copy_(self._copies[place])
+            if self._versions[place] == _LAZY and hasattr(module, "reset_running_stats"):
+                module.reset_running_stats()
+                self._tensors, self._is_recorded = [], False  # there is something to copy from now on
+                continue
+            raise RuntimeError(
+                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the "  # type: ignore[union-attr]
+                "step that ran out of memory, and there was no copy of it; expected a buffer of more than 256 MiB to "
+                "change from the first step on, or never, a sparse or expanded one never, and lazy modules to have run "
+                "once before the first step"
+            )
 
-    def values(self) -> list[tuple[int, torch.Tensor | None, torch.Tensor | None]]:
-        """Return each buffer, and a copy of what was recorded of it."""
-        copies = {place: copy.clone() for place, copy in self._copies.items()}
-        return [(place, tensor, copies.get(place)) for place, tensor in enumerate(self._tensors)]
+    def _kept(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
+        """Return each buffer, and what was recorded of it."""
+        return [
+            (module, name, tensor, self._copies.get(place))
+            for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True))
+        ]
 
-    def set_values(self, values: list[tuple[int, torch.Tensor | None, torch.Tensor | None]]) -> None:
-        for place, tensor, copy in values:
-            module, name = self._places[place]
+    def _put(self, kept: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
+        """Put buffers back, and take those away that are new."""
+        known = {(id(module), name) for module, name, _, _ in kept}
+        for module in self._modules:
+            for name in [name for name in module._buffers if (id(module), name) not in known]:
+                delattr(module, name)
+        for module, name, tensor, copy in kept:
             module._buffers[name] = tensor
             if tensor is not None and copy is not None:
-                with torch.no_grad():
+                with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
                     tensor.copy_(copy)
+
+    def values(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
+        """Return each buffer, and a copy of what was recorded of it."""
+        return [
+            (module, name, tensor, copy.clone() if copy is not None else None)
+            for module, name, tensor, copy in self._kept()
+        ]
+
+    def set_values(self, values: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
+        self._put(values)
 
     def keep(self) -> None:
         """Give up the copies of large buffers that have not changed, and the hold on those that were replaced."""
-        if not all(map(is_, [module._buffers.get(name) for module, name in self._places], self._tensors)):
-            self._tensors, self._groups = [], []
+        tensors = list(chain.from_iterable(map(dict.values, self._dicts)))
+        is_same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
+        if not is_same or _LAZY in self._versions.values():
+            self._tensors, self._groups, self._watched = [], [], []
+            self._is_recorded = False
             return
-        constant = [place for place in self._large if self._is_unchanged(place)]
+        constant = [place for place in self._watched if place in self._copies and self._is_unchanged(place)]
         if constant:
             self._constant.update(constant)
-            self._tensors = []  # the lists are made again, without these
+            self._tensors, self._watched = [], []  # the lists are made again, without these
+            self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        tensor = self._tensors[place]
-        return tensor is not None and tensor._version == self._versions[place]
+        return _version_of(self._tensors[place]) == self._versions[place]
+
+
+_LAZY: Final = -2
+
+
+def _version_of(tensor: torch.Tensor | None) -> int:
+    """Return what rises when a tensor is written; of one made for inference, always -1."""
+    if tensor is None or is_lazy(tensor):
+        return _LAZY
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def can_be_copied(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has memory of its own for each element, all of which a copy can be written to."""
+    return (
+        not is_lazy(tensor)
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and torch._debug_has_internal_overlap(tensor) != _OVERLAPS
+    )
+
+
+_OVERLAPS: Final = 1
+"""What PyTorch answers where it is certain of it, as for a tensor that was expanded."""
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Return what tells one memory from another; of a tensor that is not in one piece, such as a sparse one, itself."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
 _gradient: Final = attrgetter("grad")
-
-
-def _drop(parameter: torch.Tensor) -> None:
-    parameter.grad = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim import optimizer as of_all
 from torch.overrides import TorchFunctionMode
 
 from ullage.guard.insist import targets_of
@@ -80,10 +81,27 @@ def _state_kept(optimizer: Optimizer) -> Iterator[None]:
 def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     hooks = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
+    shared = [(hooks_of_all, dict(hooks_of_all)) for hooks_of_all in _of_all()]
     for name in hooks:
         setattr(optimizer, name, OrderedDict())
+    for hooks_of_all, _ in shared:
+        hooks_of_all.clear()  # handles that take hooks out again hold these very dicts
     try:
         yield
     finally:
         for name, value in hooks.items():
             setattr(optimizer, name, value)
+        for hooks_of_all, value in shared:
+            hooks_of_all.update(value)
+
+
+def has_hooks(optimizer: Optimizer) -> bool:
+    """Tell whether a step calls functions of the user's, its own or those of every optimizer."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own) or any(_of_all())
+
+
+def _of_all() -> list[dict[int, Any]]:
+    """Return the hooks that the steps of all optimizers call."""
+    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    return [getattr(of_all, name) for name in names if hasattr(of_all, name)]
