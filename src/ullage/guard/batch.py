@@ -44,6 +44,8 @@ class Form:
     """How many it has; None where no tensor has the dimension along which they lie."""
     length: int
     """The elements of one item in its largest tensor: the tokens of a sequence, the pixels of a picture."""
+    uneven: int | None
+    """What another tensor than those with an item in each place has along that dimension; None where there is none."""
     versions: tuple[int, ...]
     """PyTorch's count of the writes to each tensor."""
 
@@ -52,11 +54,13 @@ def form_of(batch: Any, dim: int = 0) -> Form:
     """Return the form of a batch whose items lie along `dim`."""
     tensors = list(tensors_of(batch))
     lying = [tensor for tensor in tensors if tensor.dim() > dim]
+    sizes = [tensor.size(dim) for tensor in lying]
     return Form(
         shape=tuple([(tensor.shape, tensor.dtype) for tensor in tensors]),
-        items=lying[0].size(dim) if lying else None,
+        items=sizes[0] if sizes else None,
+        uneven=next((size for size in sizes if size not in (1, sizes[0])), None),
         length=max([tensor.numel() // max(tensor.size(dim), 1) for tensor in lying], default=0),
-        versions=tuple([tensor._version for tensor in tensors]),
+        versions=tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors]),
     )
 
 

@@ -54,10 +54,16 @@ class Forecast:
             return 1
         stats = torch.cuda.memory_stats_as_nested_dict(self._card)
         room_bytes = self._room_bytes(stats) - stats["allocated_bytes"]["all"]["current"]
-        for parts in range(1, items + 1):
-            if self._need_bytes(-(-items // parts), length) <= room_bytes:
-                return parts
-        return items
+        if self._need_bytes(items, length) <= room_bytes:
+            return 1
+        fits, fails = 1, items
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            if self._need_bytes(middle, length) <= room_bytes:
+                fits = middle
+            else:
+                fails = middle
+        return -(-items // fits)
 
     def watch(self, items: int | None, length: int) -> "Watch | None":
         """Begin to measure an attempt; None for a shape that is known."""
@@ -66,13 +72,15 @@ class Forecast:
         return Watch(self, self._card, items, length)
 
     def learn(self, items: int, length: int, seen: _Seen, peak_bytes: int) -> None:
+        expected = float(_features(items, length) @ self._fitted()) if len(self._seen) > _ENOUGH else 0.0
         self._seen[items, length] = seen
         if len(self._seen) > _OBSERVATIONS:
             self._seen.popitem(last=False)
+        if abs(expected - seen.saved_bytes) > _MARGIN / 2 * seen.saved_bytes:
+            self._coefficients = None  # what is foreseen well enough is not fitted again
         self._most_bytes = max(self._most_bytes, peak_bytes)
         if seen.most_bytes is not None and seen.saved_bytes > 0:
             self._at_most = max(self._at_most, seen.most_bytes / seen.saved_bytes)
-        self._coefficients = None
 
     def learn_failure(self, items: int | None, length: int, message: Message) -> None:
         """Learn that a step did not fit: that there is less room than it needs, or that it needs more than was
@@ -110,7 +118,8 @@ class Forecast:
 
     def _fitted(self) -> np.ndarray[Any, Any]:
         if self._coefficients is None:
-            features = np.array([_features(items, length) for items, length in self._seen])
+            items, length = np.array(list(self._seen), dtype=float).T
+            features = np.column_stack([items, items * length, items * length**2])
             saved = np.array([seen.saved_bytes for seen in self._seen.values()], dtype=float)
             self._coefficients = _fit(features, saved)
         return self._coefficients

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -58,7 +59,7 @@ class Guard:
         batch_dim: int = 0,
         reduction: str = "mean",
         weight: Weight | None = None,
-        splittable: bool = True,
+        splittable: bool | None = None,
         batchnorm: BatchNorm | None = None,
         clip_grad_norm: float | None = None,
         before_step: Callable[[], Any] | None = None,
@@ -80,7 +81,9 @@ class Guard:
             reduction: "mean" where the loss is a mean over items, "sum" where it is a sum.
             weight: for a mean over something else than items, such as tokens that are not padding: how many of them a
                 batch, or a part of one, has. Only called when a batch is split.
-            splittable: False where the loss of one item depends on the others (in-batch negatives).
+            splittable: False where the loss of one item depends on the others (in-batch negatives). A batch whose
+            tensors
+                have several sizes along `batch_dim` is only cut where this is True: those of the first one's size are.
             batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
                 a split change the statistics without a warning.
             clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
@@ -99,22 +102,48 @@ class Guard:
         """
         self._modules = _several(model, nn.Module, "model")
         self._optimizers = _several(optimizer, Optimizer, "optimizer")
-        _check(self._optimizers, reduction, batchnorm, clip_grad_norm)
-        parameters = _parameters_of(self._modules, self._optimizers)
-        self._room = Room(parameter.device for parameter in parameters)
+        self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
+        _check(self._optimizers, self._schedulers, batch_dim, reduction, batchnorm, clip_grad_norm)
+        self._batch_dim = batch_dim
+        self._cutter = Cutter(batch_dim, reduction, weight)
+        self._splittable = splittable
+        self._batchnorm = batchnorm
+        self._backward = _backward_of(scaler, backward)
+        self._of_update = _OfUpdate(scaler=scaler, clip_grad_norm=clip_grad_norm, before_step=before_step)
+        self._of_ease = _OfEase(checkpoint=checkpoint, offload=offload, pinned_bytes=pinned_bytes)
+        self._plans = Plans()
+        self._ranks: Ranks | None = None
+        self._log = log or logging.getLogger("ullage.guard").warning
+        self._unsaid: list[str] = []
+        self._steps = 0
+        self._split = 0
+        self._shape: Shape | None = None
+        self._is_updated = False
+        self.events: deque[Event] = deque(maxlen=_EVENTS)
+        """What happened, the latest thousand."""
+        self._assemble()
         self._ranks = ranks_of(self._modules, self._room, timeout)
-        self._norms = BatchNorms(self._modules, batchnorm)
+        if self._ranks is not None:
+            self._assemble()
+
+    def _assemble(self) -> None:
+        """Put together what knows the parameters; again where some have joined, or have moved to another device."""
+        self._members = _members_of(self._optimizers)
+        parameters = _parameters_of(self._modules, self._optimizers)
+        self._drops_all = _are_all_in(self._optimizers, parameters)
+        self._room = Room(parameter.device for parameter in parameters)
+        self._norms = BatchNorms(self._modules, self._batchnorm)
         self._ladder = Ladder(
             room=self._room,
             rewind=Rewind(self._modules, parameters, self._room.devices),
             norms=self._norms,
-            ease=Ease(self._modules, checkpoint, pinned_bytes),
-            cutter=Cutter(batch_dim, reduction, weight),
-            plans=Plans(),
+            ease=Ease(self._modules, self._of_ease.checkpoint, self._of_ease.pinned_bytes),
+            cutter=self._cutter,
+            plans=self._plans,
             forecast=Forecast(self._room),
-            backward=_backward_of(scaler, backward),
-            is_splittable=splittable,
-            may_offload=offload,
+            backward=self._backward,
+            is_splittable=self._splittable,
+            may_offload=self._of_ease.offload,
             tell=self._tell,
             ranks=self._ranks,
         )
@@ -123,20 +152,10 @@ class Guard:
             parameters,
             self._room,
             self._tell_of_update,
-            scaler=scaler,
-            clip_grad_norm=clip_grad_norm,
-            before_step=before_step,
+            scaler=self._of_update.scaler,
+            clip_grad_norm=self._of_update.clip_grad_norm,
+            before_step=self._of_update.before_step,
         )
-        self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
-        self._log = log or logging.getLogger("ullage.guard").warning
-        self._batch_dim = batch_dim
-        self._drops_all = _are_all_in(self._optimizers, parameters)
-        self._steps = 0
-        self._split = 0
-        self._shape: Shape | None = None
-        self._is_updated = False
-        self.events: deque[Event] = deque(maxlen=_EVENTS)
-        """What happened, the latest thousand."""
 
     def step(self, batch: Any, loss_of: LossOf, *, update: bool = True) -> Any:
         """Run forward, backward and, where `update` is true, the optimizer's step.
@@ -157,14 +176,22 @@ class Guard:
             UsageError: `loss_of` returns no loss.
         """
         self._steps += 1
+        if self._members != _members_of(self._optimizers):
+            self._assemble()
+        begins_anew = self._is_updated or self._steps == 1
         is_fresh = self._is_updated and self._drop_gradients()
-        with self._norms.frozen(), _Leaving(self._room, self._ranks):
-            climbed = self._ladder.climb(batch, loss_of, self._steps, is_fresh=is_fresh)
-        if climbed.split > self._split:
-            self._split = climbed.split
-        self._shape = climbed.shape
-        if update:
-            self.update()
+        try:
+            with self._norms.frozen(), _Leaving(self._room, self._ranks):
+                climbed = self._ladder.climb(batch, loss_of, self._steps, is_fresh=is_fresh)
+            if climbed.split > self._split:
+                self._split = climbed.split
+            self._shape = climbed.shape
+            if update:
+                self.update()
+        except BaseException:
+            # Whoever catches it and goes on begins anew: what this step has left of gradients is no part of the next.
+            self._is_updated = begins_anew
+            raise
         if self._steps == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
         return self._ladder.outcome(climbed.done)
@@ -178,13 +205,18 @@ class Guard:
         with _Leaving(self._room, self._ranks):
             if self._ranks is not None:
                 split, self._split = self._ranks.agree(self._split), 0
-                if split and self._shape is not None and self._ladder.is_splittable:
+                if split and self._shape is not None and self._splittable is not False:
                     self._ladder.plans.adopt(self._shape, split)
                 self._ranks.share()
-            self._update.run()
+            try:
+                self._update.run()
+            finally:
+                said, self._unsaid = self._unsaid, []
         for scheduler in self._schedulers:
             scheduler.step()
         self._is_updated = True
+        for line in said:  # only now, because whoever logs may raise
+            self._log(line)
 
     def rehearse(
         self,
@@ -260,7 +292,23 @@ class Guard:
     def _tell_of_update(self, stage: str, action: str, error: BaseException) -> None:
         message = read_oom(error, is_on_host=True)
         assert message is not None
-        self._tell(Event(step=self._steps, stage=stage, action=action, message=message))
+        event = Event(step=self._steps, stage=stage, action=action, message=message)
+        self.events.append(event)
+        self._unsaid.append(str(event))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfUpdate:
+    scaler: torch.amp.GradScaler | None
+    clip_grad_norm: float | None
+    before_step: Callable[[], Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfEase:
+    checkpoint: Sequence[str]
+    offload: bool
+    pinned_bytes: int
 
 
 class _Leaving:
@@ -292,6 +340,16 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
     if not several:
         raise UsageError(f"{name} is an empty list; expected a torch {kind.__name__} or a list of them")
     return several
+
+
+def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
+    """Return what changes when parameters join an optimizer or move: how many a group has, and where its first is."""
+    return [
+        (len(group["params"]), group["params"][0].device)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        if group["params"]
+    ]
 
 
 def _parameters_of(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> list[nn.Parameter]:
@@ -334,7 +392,16 @@ def _backward_of(
     return run_scaled
 
 
-def _check(optimizers: Sequence[Optimizer], reduction: str, batchnorm: object, clip_grad_norm: float | None) -> None:
+def _check(
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[Any],
+    batch_dim: object,
+    reduction: str,
+    batchnorm: object,
+    clip_grad_norm: float | None,
+) -> None:
+    if not isinstance(batch_dim, int) or isinstance(batch_dim, bool) or batch_dim < 0:
+        raise UsageError(f"batch_dim={batch_dim!r}; expected the dimension along which items lie, 0 or more")
     if reduction not in ("mean", "sum"):
         raise UsageError(
             f"reduction={reduction!r}; expected 'mean' or 'sum': how the loss is made of those of its items"
@@ -343,6 +410,11 @@ def _check(optimizers: Sequence[Optimizer], reduction: str, batchnorm: object, c
         raise UsageError(f"batchnorm={batchnorm!r}; expected 'freeze' or 'allow', or leave it out to be warned")
     if clip_grad_norm is not None and not clip_grad_norm > 0:
         raise UsageError(f"clip_grad_norm={clip_grad_norm!r}; expected a norm above 0")
+    for scheduler in schedulers:
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise UsageError("ReduceLROnPlateau steps by a metric, which a guard does not have; step it yourself")
+        if not callable(getattr(scheduler, "step", None)):
+            raise UsageError(f"scheduler is of type {type(scheduler).__name__}; expected one with a step(), or a list")
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UsageError(

@@ -68,6 +68,10 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
                 return args[0] if args else kwargs["out"]
         return self.run(func, args, kwargs)
 
+    def is_makeshift(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor was made on the host because there was no room where it belongs."""
+        return id(tensor) in self._on_host and tensor.device.type == "cpu"
+
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Tell whether any of these has been written by an operation that is not one on lists."""
         return not self._written_singly.isdisjoint(map(id, tensors))

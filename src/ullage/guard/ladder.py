@@ -52,7 +52,8 @@ class Ladder:
     plans: Plans
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
-    is_splittable: bool
+    is_splittable: bool | None
+    """None: where every tensor of a batch has an item in each place."""
     may_offload: bool
     tell: Callable[[Event], None]
     ranks: Ranks | None
@@ -101,9 +102,15 @@ class _Climb:
             self._plan = replace(self._plan, parts=ladder.ranks.begin(self._plan.parts))
         if self._plan.parts > 1 and form.items is not None:
             self._cut(-(-form.items // self._plan.parts))
+            ladder.norms.warn_of(form.items, self._plan.parts)
 
     def _parts_foreseen(self) -> int:
-        return self._on.forecast.parts_for(self._form.items, self._form.length) if self._on.is_splittable else 1
+        return self._on.forecast.parts_for(self._form.items, self._form.length) if self._may_cut() else 1
+
+    def _may_cut(self) -> bool:
+        if self._on.is_splittable is None:
+            return self._form.uneven is None
+        return self._on.is_splittable
 
     def run(self) -> Climbed:
         done: list[Done] = []
@@ -117,12 +124,13 @@ class _Climb:
                 continue
             assert failure is not None
             forget(failure)
-            self._take_back()
+            self._take_back(failure)
             self._on.forecast.learn_failure(self._pending[0].items, self._form.length, self._read(failure))
             rung = self._choose(failure)
             if rung is Rung.GIVE_UP:
                 self._give_up(failure)
             self._apply(rung, failure)
+            failure = None  # whatever it holds is gone before the next attempt
         self._on.plans.succeeded(self._form.shape, self._plan)
         split = self._plan.parts if Rung.SPLIT in self._used else 0
         return Climbed(done=done, shape=self._form.shape, split=split)
@@ -162,11 +170,13 @@ class _Climb:
             watch.end()
         return Done(part=part, loss=kept, extra=_detached(extra), is_pair=is_pair)
 
-    def _take_back(self) -> None:
+    def _take_back(self, failure: Exception) -> None:
         part = self._pending.popleft()
         try:
             with self._on.room.insisting():
                 finished = self._on.rewind.back()
+        except RuntimeError as error:
+            raise error from failure  # the error of memory is not lost behind what could not be put back
         finally:
             self._on.room.collect()
         self._pending.appendleft(replace(part, finished=part.finished | finished))
@@ -191,7 +201,9 @@ class _Climb:
             return Rung.AGAIN
         if Rung.EMPTY_CACHE not in used and on.room.is_in_pieces(message):
             return Rung.EMPTY_CACHE
-        if on.is_splittable and part.items is not None and part.items > 1:
+        if not message.is_certain:
+            return Rung.GIVE_UP  # it often means memory; smaller parts of something else would not help
+        if self._may_cut() and part.items is not None and part.items > 1:
             return Rung.SPLIT
         if on.ease.checkpointed and not self._plan.checkpoint:
             return Rung.CHECKPOINT
@@ -232,6 +244,12 @@ class _Climb:
         if is_dropped:
             failure.add_note(
                 "Gradients of earlier calls with update=False that had a share of this batch already are None now."
+            )
+        if self._on.is_splittable is None and self._form.uneven is not None:
+            failure.add_note(
+                f"The batch holds tensors with {self._form.items} and with {self._form.uneven} along the dimension of "
+                "its items, so it was not taken in parts; pass splittable=True if only the first have to be cut, or "
+                "leave what all items share out of the batch."
             )
         self._tell(Rung.GIVE_UP, failure, self._pending[0])
         raise failure

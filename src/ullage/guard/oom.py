@@ -9,10 +9,11 @@ from typing import Final
 
 import torch
 
-from ullage.message.message import Message, read_message
+from ullage.message.message import Message, hits_of, read_message
 from ullage.message.wording import Kind
 
 _OF_A_CARD: Final = (Kind.ALLOCATOR, Kind.LIMIT, Kind.DRIVER, Kind.LIBRARY)
+_READ: Final = 1 << 16  # characters of an error
 _CAUSES: Final = 8  # how deep errors are looked into that were raised from one another
 
 
@@ -42,11 +43,21 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
     if not (is_oom or isinstance(error, RuntimeError) or (is_on_host and isinstance(error, MemoryError))):
         return None
     message = read_message(str(error))
+    if message is not None and message.kind is Kind.ALLOCATOR and not (is_oom or _says_it_itself(str(error))):
+        return None
     if message is None:
         return _unread(error) if is_oom or isinstance(error, MemoryError) else None
     if is_on_host and message.kind is Kind.HOST:
         return message
     return message if message.kind in _OF_A_CARD else None
+
+
+def _says_it_itself(text: str) -> bool:
+    """Tell whether the words stand where an error begins, and are not quoted by one that is about something else."""
+    hit = next(hits_of(text[:_READ]), None)
+    before = text[: hit.start].rpartition("\n")[2] if hit is not None else ""
+    is_in_a_name = before.endswith(".")  # torch.OutOfMemoryError
+    return is_in_a_name or not before.strip() or before.rstrip().endswith((":", "]", ">", "("))
 
 
 def _unread(error: BaseException) -> Message:

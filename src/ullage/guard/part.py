@@ -21,8 +21,8 @@ class Part:
     items: int | None
     share: float | None = None
     """What the loss of these items is multiplied by; None for the whole batch, whose loss stays as it is."""
-    finished: frozenset[int] = frozenset()
-    """Parameters whose gradient has these items' contribution already, from an attempt that failed later on."""
+    finished: frozenset[tuple[int, int]] = frozenset()
+    """Additions to gradients (see `rewind`) that an attempt at these items has made already, before it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Cutter:
         """Return the loss of a whole batch, and what came with it."""
         loss = done[0].loss
         for one in done[1:]:
-            loss.add_(one.loss)
+            loss = loss + one.loss  # not in place: what came with it may be the same tensor
         if not done[0].is_pair:
             return loss
         if len(done) == 1:

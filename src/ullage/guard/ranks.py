@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,8 @@ from ullage.guard.room import Room
 _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4
 _FAILED, _SPLIT, _PARTS = range(3)
+_REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
+"""Every model of this process whose gradients a guard shares."""
 
 
 class RankError(RuntimeError):
@@ -52,6 +55,12 @@ class Ranks:
                 "the DistributedDataParallel model has a communication hook, and a guard shares gradients itself; "
                 "expected a model without one: leave register_comm_hook out"
             )
+        if any(replica.static_graph for replica in self._replicas):
+            raise UsageError(
+                "the DistributedDataParallel model is made with static_graph=True, and counts on sharing gradients in "
+                "every backward, which a guard does itself; expected a model without it"
+            )
+        _REPLICAS.update(self._replicas)
         self.in_lockstep = not self._replicas or any(
             isinstance(child, nn.SyncBatchNorm) for module in modules for child in module.modules()
         )
@@ -73,14 +82,16 @@ class Ranks:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Run forward and backward without the other ranks, but for those collectives that the model itself has."""
-        before = [(one.require_backward_grad_sync, one.require_forward_param_sync) for one in self._replicas]
-        for replica in self._replicas:
+        # Those of other guards too: a discriminator in the generator's loss would wait for parts that others lack.
+        replicas = list(_REPLICAS)
+        before = [(one.require_backward_grad_sync, one.require_forward_param_sync) for one in replicas]
+        for replica in replicas:
             replica.require_backward_grad_sync = False
             replica.require_forward_param_sync = False  # buffers are shared in `begin`
         try:
             yield
         finally:
-            for replica, (gradients, buffers) in zip(self._replicas, before, strict=True):
+            for replica, (gradients, buffers) in zip(replicas, before, strict=True):
                 replica.require_backward_grad_sync = gradients
                 replica.require_forward_param_sync = buffers
 

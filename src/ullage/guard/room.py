@@ -41,10 +41,12 @@ class Room:
         """
         for leaf, gradient in self._graphs:
             torch.autograd.grad(leaf, leaf, gradient)
+        torch.clear_autocast_cache()
         gc.collect()
         for device in self.devices:
             if device.type in self._backends:
-                self._backends[device.type].synchronize(*([device] if device.index is not None else []))
+                one = [device] if device.index is not None and device.type in ("cuda", "xpu") else []  # Apple's has one
+                self._backends[device.type].synchronize(*one)
 
     def empty_cache(self) -> None:
         """Give the driver what the allocators keep for later."""

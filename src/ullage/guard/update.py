@@ -16,11 +16,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ullage.guard.foreign import all_or_nothing
 from ullage.guard.insist import Insisting
 from ullage.guard.lists import Lists
 from ullage.guard.oom import forget, read_oom
 from ullage.guard.room import Room
-from ullage.guard.trial import try_out
+from ullage.guard.trial import has_hooks, try_out
 
 _RESUMABLE: Final = (
     torch.optim.SGD,
@@ -34,6 +35,7 @@ _RESUMABLE: Final = (
 )
 """Optimizers that read no tensor before they write it to use the result after: what has been written can be left out of
 a second run. tests/guard/test_update.py tries each at every operation. All others run operation by operation."""
+_DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
 _version: Final = attrgetter("_version")
 
 Tell = Callable[[str, str, BaseException], None]
@@ -105,7 +107,7 @@ class Update:
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Tell whether a step may have state to make, which it is tried out for."""
         known = self._known.get(id(optimizer))
-        if known is None or len(optimizer.state) != known.states:
+        if known is None or len(optimizer.state) != known.states or known.settings != _settings(optimizer):
             return True
         return known.state_key != (_state_key(optimizer) if known.is_partial else (len(optimizer.param_groups),))
 
@@ -124,16 +126,20 @@ class Update:
     def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
         run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
         known = self._known.get(id(optimizer))
-        if known is not None and known.is_resumable and not is_new and not _has_hooks(optimizer):
+        if known is not None and known.is_resumable and not is_new and not has_hooks(optimizer):
             written = partial(_written_by, optimizer)
             self._complete("the optimizer's step", run, written, singly=known.writes_singly)
             return
         is_resumable = _is_resumable(optimizer)
         with self._insisting("the optimizer's step") as insisting:
-            run()
+            if is_new and not _is_torchs_own(optimizer):
+                all_or_nothing(optimizer, run, insisting.is_makeshift)
+            else:
+                run()
         writes_singly = insisting.has_written_singly(_written_by(optimizer))
         self._known[id(optimizer)] = _Known(
             state_key=_state_key(optimizer),
+            settings=_settings(optimizer),
             states=len(optimizer.state),
             is_partial=bool(_without_state(optimizer)),
             is_resumable=is_resumable,
@@ -242,6 +248,8 @@ class _Known:
     """What the steps of an optimizer that were run operation by operation have shown."""
 
     state_key: tuple[int, ...]
+    settings: tuple[Any, ...]
+    """What a step's operations depend on."""
     states: int
     """How many parameters have state."""
     is_resumable: bool
@@ -265,6 +273,11 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for parameter in parameters if not state.get(parameter)]
 
 
+def _settings(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Return what decides by which operations a step is made: `load_state_dict` and users change it."""
+    return tuple([group.get(name) for group in optimizer.param_groups for name in _DECIDING])
+
+
 def _is_torchs_own(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.optim.")
 
@@ -274,11 +287,6 @@ def _is_resumable(optimizer: Optimizer) -> bool:
     return type(optimizer) in _RESUMABLE and not any(
         parameter.dtype.is_complex for group in optimizer.param_groups for parameter in group["params"]
     )
-
-
-def _has_hooks(optimizer: Optimizer) -> bool:
-    """Tell whether a step calls functions of the user's, which a second run would call again."""
-    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 
 def _written_by(optimizer: Optimizer) -> list[torch.Tensor]:
