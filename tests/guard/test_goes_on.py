@@ -1,6 +1,8 @@
 """What a user does around a guard: errors that are caught, optimizers that change, parameters that join."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 
@@ -168,6 +170,23 @@ def test_an_optimizer_of_somebody_else_makes_its_state_or_does_nothing() -> None
         assert not optimizer.state
 
 
+@inside
+def test_a_guard_is_gone_with_its_last_name() -> None:
+    """It holds no cycle of references: what a user lets go of is free at once, not when garbage is collected."""
+
+    def trained() -> "list[weakref.ref[Any]]":
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        guard = quiet(model, optimizer)
+        guard.step(torch.randn(2, 4), lambda part: model(part).square().mean())
+        state = optimizer.state[model.weight]["exp_avg"]
+        return [weakref.ref(guard), weakref.ref(model.weight), weakref.ref(state)]
+
+    gc.collect()
+    gc.disable()
+    assert [one() for one in trained()] == [None, None, None]
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("batch_dim", -1), ("batch_dim", "0"), ("scheduler", 3), ("reduction", "max")]
 )
@@ -176,3 +195,48 @@ def test_an_option_that_makes_no_sense_is_refused(option: str, value: object) ->
     model = nn.Linear(2, 2)
     with pytest.raises(ullage.UsageError, match="expected"):
         ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), **{option: value})
+
+
+@inside
+def test_a_large_buffer_that_is_saved_is_put_back_however_it_is_written() -> None:
+    """A codebook written through .data, which no version tells."""
+
+    class Quantizer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("codebook", torch.zeros(600, 600))
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, part: torch.Tensor) -> torch.Tensor:
+            self.codebook.data.add_(1)
+            return self.linear(part).square().mean()
+
+    model = Quantizer()
+    guard = quiet(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    batch = torch.randn(2, 4)
+    guard.step(batch, model)
+    guard.step(batch, model)
+    model.linear.weight.register_hook(failing_times(1))
+    guard.step(batch, model)
+    assert float(model.codebook[0, 0]) == 3
+
+
+@inside
+def test_rows_without_weight_are_in_what_comes_beside_the_loss() -> None:
+    """Two rows of padding alone: no loss, and a prediction each."""
+    model = nn.Linear(4, 1).double()
+    guard = quiet(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), weight=lambda part: float((part[..., 0] > 0).sum())
+    )
+    batch = torch.rand(4, 4, dtype=torch.float64)
+    batch[2:] = 0
+
+    def loss_of(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if len(part) > 2:
+            raise torch.OutOfMemoryError(TEXT)
+        out = model(part)
+        return out[part[..., 0] > 0].mean(), out
+
+    loss, rows = guard.step(batch, loss_of)
+    assert rows.shape == (4, 1)
+    assert torch.allclose(loss, model(batch[:2]).mean())

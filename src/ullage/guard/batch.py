@@ -52,7 +52,7 @@ class Form:
 
 def form_of(batch: Any, dim: int = 0) -> Form:
     """Return the form of a batch whose items lie along `dim`."""
-    tensors = list(tensors_of(batch))
+    tensors = [batch] if isinstance(batch, torch.Tensor) else list(tensors_of(batch))
     lying = [tensor for tensor in tensors if tensor.dim() > dim]
     sizes = [tensor.size(dim) for tensor in lying]
     return Form(

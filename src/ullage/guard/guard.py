@@ -21,7 +21,7 @@ from ullage._errors import UsageError
 from ullage._units import GIB
 from ullage.guard.batch import Shape
 from ullage.guard.ease import Ease
-from ullage.guard.event import Event
+from ullage.guard.event import Diary, Event
 from ullage.guard.farewell import farewell
 from ullage.guard.forecast import Forecast
 from ullage.guard.ladder import Ladder, LossOf
@@ -35,7 +35,6 @@ from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.guard.update import Update
 
-_EVENTS: Final = 1000
 _WARM: Final = 3
 """Steps after which cuDNN has tried its algorithms, and with them workspaces that are not needed again."""
 
@@ -113,14 +112,10 @@ class Guard:
         self._of_ease = _OfEase(checkpoint=checkpoint, offload=offload, pinned_bytes=pinned_bytes)
         self._plans = Plans()
         self._ranks: Ranks | None = None
-        self._log = log or logging.getLogger("ullage.guard").warning
-        self._unsaid: list[str] = []
-        self._steps = 0
+        self._diary = Diary(log or logging.getLogger("ullage.guard").warning)
         self._split = 0
         self._shape: Shape | None = None
         self._is_updated = False
-        self.events: deque[Event] = deque(maxlen=_EVENTS)
-        """What happened, the latest thousand."""
         self._assemble()
         self._ranks = ranks_of(self._modules, self._room, timeout)
         if self._ranks is not None:
@@ -144,14 +139,14 @@ class Guard:
             backward=self._backward,
             is_splittable=self._splittable,
             may_offload=self._of_ease.offload,
-            tell=self._tell,
+            tell=self._diary.tell,
             ranks=self._ranks,
         )
         self._update = Update(
             self._optimizers,
             parameters,
             self._room,
-            self._tell_of_update,
+            self._diary.tell_later,
             scaler=self._of_update.scaler,
             clip_grad_norm=self._of_update.clip_grad_norm,
             before_step=self._of_update.before_step,
@@ -172,17 +167,18 @@ class Guard:
             The loss of the whole batch, detached; or the tuple, its second element put together from the parts'.
 
         Raises:
-            torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why.
+            torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why. Where
+                it is the optimizer's state that does not fit, parameters and that state are as before.
             UsageError: `loss_of` returns no loss.
         """
-        self._steps += 1
+        self._diary.step += 1
         if self._members != _members_of(self._optimizers):
             self._assemble()
-        begins_anew = self._is_updated or self._steps == 1
+        begins_anew = self._is_updated or self._diary.step == 1
         is_fresh = self._is_updated and self._drop_gradients()
         try:
             with self._norms.frozen(), _Leaving(self._room, self._ranks):
-                climbed = self._ladder.climb(batch, loss_of, self._steps, is_fresh=is_fresh)
+                climbed = self._ladder.climb(batch, loss_of, self._diary.step, is_fresh=is_fresh)
             if climbed.split > self._split:
                 self._split = climbed.split
             self._shape = climbed.shape
@@ -192,7 +188,7 @@ class Guard:
             # Whoever catches it and goes on begins anew: what this step has left of gradients is no part of the next.
             self._is_updated = begins_anew
             raise
-        if self._steps == _WARM and torch.backends.cudnn.benchmark:
+        if self._diary.step == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
         return self._ladder.outcome(climbed.done)
 
@@ -208,15 +204,11 @@ class Guard:
                 if split and self._shape is not None and self._splittable is not False:
                     self._ladder.plans.adopt(self._shape, split)
                 self._ranks.share()
-            try:
-                self._update.run()
-            finally:
-                said, self._unsaid = self._unsaid, []
+            self._update.run()
         for scheduler in self._schedulers:
             scheduler.step()
         self._is_updated = True
-        for line in said:  # only now, because whoever logs may raise
-            self._log(line)
+        self._diary.say()
 
     def rehearse(
         self,
@@ -251,7 +243,7 @@ class Guard:
                 batch_dim=self._batch_dim,
                 batch_of=batch_of,
                 cost=cost,
-                tell=self._log,
+                tell=self._diary.log,
             )
 
     @contextmanager
@@ -269,6 +261,11 @@ class Guard:
             self._room.empty_cache()
 
     @property
+    def events(self) -> deque[Event]:
+        """What happened, the latest thousand."""
+        return self._diary.events
+
+    @property
     def total_norm(self) -> torch.Tensor | None:
         """The norm of all gradients together before they were clipped the last time."""
         return self._update.total_norm
@@ -284,17 +281,6 @@ class Guard:
                 optimizer.zero_grad()
         self._is_updated = False
         return self._drops_all
-
-    def _tell(self, event: Event) -> None:
-        self.events.append(event)
-        self._log(str(event))
-
-    def _tell_of_update(self, stage: str, action: str, error: BaseException) -> None:
-        message = read_oom(error, is_on_host=True)
-        assert message is not None
-        event = Event(step=self._steps, stage=stage, action=action, message=message)
-        self.events.append(event)
-        self._unsaid.append(str(event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

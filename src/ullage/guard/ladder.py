@@ -147,14 +147,21 @@ class _Climb:
                 return self._forward_and_backward(part), None
         except Exception as error:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
+                if part.share is not None:
+                    error.add_note(
+                        f"These were {part.items} items of a batch of {self._form.items} that did not fit whole."
+                    )
                 raise
             return None, error
 
     def _forward_and_backward(self, part: Part) -> Done:
         watch = self._on.forecast.watch(part.items, self._form.length) if self._plan.is_direct else None
-        result = self._loss_of(self._on.cutter.take(self._batch, part))
+        with torch.set_grad_enabled(part.share != 0):
+            result = self._loss_of(self._on.cutter.take(self._batch, part))
         is_pair = isinstance(result, tuple) and len(result) == 2
         loss, extra = result if is_pair else (result, None)
+        if part.share == 0 and isinstance(loss, torch.Tensor):  # a mean over nothing is no number, and adds nothing
+            return Done(part=part, loss=torch.zeros_like(loss), extra=_detached(extra), is_pair=is_pair)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise UsageError(
                 f"the loss function returned {_described(loss)}; expected a tensor with one element that requires a "

@@ -85,8 +85,7 @@ class Cutter:
                 f"weight gives {expected:g} for {part.items} items and {sum(weights):g} for the {len(pieces)} parts of "
                 "them together; expected a count such as of tokens, above 0, that sums over parts to the whole's"
             )
-        # A mean over nothing is no number: a part without weight has no loss to add.
-        return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True) if own]
+        return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True)]
 
     def outcome(self, done: list[Done]) -> Any:
         """Return the loss of a whole batch, and what came with it."""

@@ -295,7 +295,12 @@ class _Buffers:
             self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        return _version_of(self._tensors[place]) == self._versions[place]
+        """Tell whether a buffer will not change: a table. What training makes is saved, and may be written by
+        `.data`."""
+        module, name = self._places[place]
+        tensor = self._tensors[place]
+        is_made = tensor is not None and tensor.is_floating_point() and name not in module._non_persistent_buffers_set
+        return not is_made and _version_of(tensor) == self._versions[place]
 
 
 _LAZY: Final = -2

@@ -22,6 +22,7 @@ from ullage.guard.lists import Lists
 from ullage.guard.oom import forget, read_oom
 from ullage.guard.room import Room
 from ullage.guard.trial import has_hooks, try_out
+from ullage.message.message import Message
 
 _RESUMABLE: Final = (
     torch.optim.SGD,
@@ -38,8 +39,8 @@ a second run. tests/guard/test_update.py tries each at every operation. All othe
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
 _version: Final = attrgetter("_version")
 
-Tell = Callable[[str, str, BaseException], None]
-"""Called with a stage, what was done, and the error."""
+Tell = Callable[[str, str, Message], None]
+"""Called with a stage, what was done, and what the error said."""
 
 
 class Update:
@@ -185,7 +186,7 @@ class Update:
         made = self._made(dict(zip(map(id, before), versions, strict=True)), lasting if singly else [])
         lists = [targets for targets in self._lists.written if not set(map(id, lasting)).isdisjoint(targets)]
         self._lists.forget()
-        self._tell(stage, "goes on from where it stopped" if made or lists else "again", failure)
+        self._say(stage, "goes on from where it stopped" if made or lists else "again", failure)
         del failure  # it knows this frame: one that kept it would keep what the run has made
         with self._insisting(stage, made, lists):
             run()
@@ -203,17 +204,22 @@ class Update:
         self, stage: str, made: dict[int, int] | None = None, made_on_lists: Sequence[tuple[int, ...]] = ()
     ) -> Insisting:
         def collect(error: BaseException) -> None:
-            self._tell(stage, "one operation again", error)
+            self._say(stage, "one operation again", error)
             forget(error)
             self._room.collect()
 
         def empty(error: BaseException) -> None:
-            self._tell(stage, "one operation again after empty_cache", error)
+            self._say(stage, "one operation again after empty_cache", error)
             forget(error)
             self._room.collect()
             self._room.empty_cache()
 
         return Insisting((collect, empty), made, made_on_lists)
+
+    def _say(self, stage: str, action: str, error: BaseException) -> None:
+        message = read_oom(error, is_on_host=True)
+        assert message is not None
+        self._tell(stage, action, message)
 
     def _secure(self, optimizer: Optimizer) -> None:
         """Try the step out, and where it does not fit, make it need less, before anything is written."""
@@ -227,7 +233,7 @@ class Update:
                 return
             forget(failure)
             self._room.collect()
-            self._tell("the optimizer's first step", "tried out again" if way is not ways[-1] else "given up", failure)
+            self._say("the optimizer's first step", "tried out again" if way is not ways[-1] else "given up", failure)
         for group, value in zip(optimizer.param_groups, foreach, strict=True):
             if "foreach" in group:
                 group["foreach"] = value
