@@ -67,11 +67,3 @@ class Room:
             return not self.is_on_host
         requested, unused = message.requested_bytes, message.unallocated_bytes
         return requested is not None and unused is not None and unused >= requested
-
-    def cached_bytes(self) -> int:
-        """Return what the CUDA allocators hold and nobody uses; 0 on other devices."""
-        return sum(
-            torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            for device in self.devices
-            if device.type == "cuda"
-        )
