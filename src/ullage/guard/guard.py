@@ -81,8 +81,7 @@ class Guard:
             weight: for a mean over something else than items, such as tokens that are not padding: how many of them a
                 batch, or a part of one, has. Only called when a batch is split.
             splittable: False where the loss of one item depends on the others (in-batch negatives). A batch whose
-            tensors
-                have several sizes along `batch_dim` is only cut where this is True: those of the first one's size are.
+                tensors have several sizes along `batch_dim` is only cut where this is True: those of the first's are.
             batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
                 a split change the statistics without a warning.
             clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.

@@ -1,8 +1,9 @@
 """The optimizer's step and what belongs to it (unscaling, clipping, the scaler's own update): never left half applied.
 
 A step whose state has not been made yet is tried out first (`trial`), so that what it needs is known before the first
-write. Later steps run as they are; only the version of every tensor is noted (`Tensor._version`, which each write in
-place raises). Where memory runs out in the middle, room is made and the step goes on from there (`insist`).
+write. Later steps run as they are: what is written on lists is counted (`lists`), and where single tensors are
+written, their versions are noted (`Tensor._version`). Where memory runs out in the middle, room is made and the step
+goes on from there (`insist`).
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ Tell = Callable[[str, str, Message], None]
 
 
 class Update:
-    """What happens between the last backward and the next forward; `run()` does all of it or nothing."""
+    """What happens between the last backward and the next forward; where memory runs out, all of it or nothing."""
 
     def __init__(
         self,
