@@ -31,12 +31,12 @@ import ullage
 
 ullage.emulate("T4")  # torch's CUDA build asks for CUDA when it is imported; everything here runs on the CPU
 
-import torch  # noqa: E402  the card has to be there first
-import torch.nn.functional as F  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+import torch  # noqa: E402  # the card has to be there first
+import torch.nn.functional as F  # noqa: E402  # the card has to be there first
+from torch import Tensor, nn  # noqa: E402  # the card has to be there first
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.guard.faults import TEXT, Faults  # noqa: E402
+from tests.guard.faults import TEXT, Faults  # noqa: E402  # the card has to be there first
 
 STEPS, ITEMS, WIDTH = 48, 16, 24
 LIMIT_ITEMS = 6
@@ -149,7 +149,7 @@ class Run:
             with self.faults.unseen():
                 return torch.utils.data.default_collate(items)
 
-        return torch.utils.data.DataLoader(self._data, batch_size=size, collate_fn=together)  # type: ignore[arg-type]
+        return torch.utils.data.DataLoader(self._data, batch_size=size, collate_fn=together)  # type: ignore[arg-type]  # a list
 
     def throw_away(self) -> None:
         """What was done so far counts no more."""
@@ -218,7 +218,7 @@ def lightnings_finder(run: Run) -> None:
             run.throw_away()
             module.is_trial = False
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
+    class Module(lightning.LightningModule):  # type: ignore[misc]  # the same
         def __init__(self) -> None:
             super().__init__()
             self.model, self.batch_size, self.is_trial = run.model, ITEMS, True

@@ -16,13 +16,13 @@ import ullage
 
 ullage.emulate("T4")
 
-import torch  # noqa: E402 - the card has to be there first
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import torch  # noqa: E402  # the card has to be there first
+import torch.distributed as dist  # noqa: E402  # the card has to be there first
+from torch import nn  # noqa: E402  # the card has to be there first
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402  # the card has to be there first
 
-from tests.guard.faults import TEXT, Faults  # noqa: E402
-from ullage.guard.ranks import RankError  # noqa: E402
+from tests.guard.faults import TEXT, Faults  # noqa: E402  # the card has to be there first
+from ullage.guard.ranks import RankError  # noqa: E402  # the card has to be there first
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 Found = dict[str, Any]

@@ -126,7 +126,7 @@ def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         elements = {key: cut(element) for key, element in value.items()}
         if not isinstance(getattr(value, "data", None), dict):
-            return type(value)(elements)  # type: ignore[call-arg]
+            return type(value)(elements)  # type: ignore[call-arg]  # by convention: Mapping promises no constructor
         made: Any = copy.copy(value)  # transformers' BatchEncoding and its like know more than their elements
         made.data = elements
         return made

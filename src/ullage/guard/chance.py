@@ -70,7 +70,8 @@ class _Numpy:
             return None
         address = numpy.get_bit_generator()
         if type(address).__name__ != "MT19937":
-            return numpy.get_state(legacy=False)  # type: ignore[no-any-return]
+            other: dict[str, Any] = numpy.get_state(legacy=False)
+            return other
         words = ctypes.string_at(address.ctypes.state_address, _WORDS_BYTES)
         # A normal number that is kept for the next call can be used up without a word being drawn.
         if self._state is None or words != self._words or self._state["has_gauss"]:

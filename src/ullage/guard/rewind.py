@@ -237,7 +237,7 @@ class _Buffers:
         tensors = self._tensors
         for place in self._watched:
             tensor = tensors[place]
-            if place in self._copies or _version_of(tensor) == self._versions[place]:
+            if tensor is None or place in self._copies or _version_of(tensor) == self._versions[place]:
                 continue  # for others the version would not do: batch_norm leaves that of its statistics as it is
             module, name = self._places[place]
             if self._versions[place] == _LAZY and hasattr(module, "reset_running_stats"):
@@ -245,7 +245,7 @@ class _Buffers:
                 self._tensors, self._is_recorded = [], False  # there is something to copy from now on
                 continue
             raise RuntimeError(
-                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the "  # type: ignore[union-attr]
+                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the "
                 "step that ran out of memory, and there was no copy of it; expected a buffer of more than 256 MiB to "
                 "change from the first step on, or never, a sparse or expanded one never, and lazy modules to have run "
                 "once before the first step"

@@ -56,7 +56,7 @@ class Guarded:
             self._begin(model)
         assert self.guard is not None
         self._inputs = inputs
-        run = super().training_step  # type: ignore[misc]
+        run = super().training_step  # type: ignore[misc]  # the Trainer's
 
         def loss_of(part: Any) -> torch.Tensor:
             taken: list[torch.Tensor] = []
@@ -121,7 +121,7 @@ class Guarded:
         labels = batch.get("labels")
         if not isinstance(labels, torch.Tensor):
             return 0
-        model: Any = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
+        model: Any = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]  # the Trainer's
         names = framework("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         is_shifted = type(getattr(model, "get_base_model", lambda: model)()).__name__ in names
         return int((labels[..., 1:] if is_shifted else labels).ne(_IGNORED).sum())

@@ -77,7 +77,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
         closure.closure = partial(self._run, loop, closure, kwargs)
         return closure
 
-    @torch.enable_grad()  # type: ignore[untyped-decorator]
+    @torch.enable_grad()  # type: ignore[untyped-decorator]  # torch has no types for it
     def _run(self, loop: Any, closure: Any, kwargs: Any) -> Any:
         assert self.guard is not None
         if closure._zero_grad_fn is not None:
