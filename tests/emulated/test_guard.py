@@ -15,6 +15,7 @@ if INSIDE:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     import ullage
+    from ullage.guard.batch import form_of
     from ullage.guard.plan import Plan
 
     class Writes(TorchDispatchMode):
@@ -73,7 +74,7 @@ def _taken(options: dict[str, Any], plan: dict[str, Any], mib: float) -> tuple[l
     model = _net()
     guard = ullage.Guard(model, torch.optim.AdamW(model.parameters()), log=lambda _: None, **options)
     batches = [torch.randn(16384, 256, device="cuda") for _ in range(3)]
-    guard._ladder.plans.succeeded(guard._ladder.cutter.form(batches[0]).shape, Plan(**plan))
+    guard._ladder.plans.succeeded(form_of(batches[0]).shape, Plan(**plan))
     reserved = 0.0
     for batch in batches:
         torch.cuda.reset_peak_memory_stats()  # how it got there is another matter than the last step

@@ -22,6 +22,7 @@ from torch import nn  # noqa: E402  # the card has to be there first
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402  # the card has to be there first
 
 from tests.guard.faults import TEXT, Faults  # noqa: E402  # the card has to be there first
+from ullage.guard.batch import form_of  # noqa: E402  # the card has to be there first
 from ullage.guard.ranks import RankError  # noqa: E402  # the card has to be there first
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -224,7 +225,7 @@ def sharded(steps: int = 12) -> Found:
                 optimizer.step()
                 continue
             if parts > 1 and RANK == SIZE - 1:
-                guard._ladder.plans.adopt(guard._ladder.cutter.form(batch).shape, parts)
+                guard._ladder.plans.adopt(form_of(batch).shape, parts)
             guard.step(batch, loss_of)
         return torch.cat([one.full_tensor().detach().flatten() for one in model.parameters()]), taken
 

@@ -11,6 +11,7 @@ if INSIDE:
     from torch import nn
 
     import ullage
+    from ullage.guard.batch import form_of
     from ullage.guard.forecast import _features, _fit
 
 
@@ -62,7 +63,7 @@ def test_errors_of_memory_are_rare_after_ten_steps_of_lengths_that_vary() -> str
         before = len(setting.said)
         batch = setting.batch(32, chance.randrange(64, 1600) // 16 * 16)
         setting.guard.step(batch, setting.loss_of)
-        shape = setting.guard._ladder.cutter.form(batch).shape
+        shape = form_of(batch).shape
         plan = setting.guard._ladder.plans.plan_for(shape)
         in_parts += plan is not None and plan.parts > 1
         late += number >= 10 and len(setting.said) > before

@@ -16,7 +16,7 @@ if INSIDE:
     import ullage
     from tests.guard.faults import TEXT, Faults
     from tests.guard.world import World, differences, guard_of, guarded, left_of
-    from ullage.guard.batch import items_of
+    from ullage.guard.batch import form_of, items_of
 
 EXACT = 1e-12
 
@@ -232,7 +232,7 @@ def test_it_grows_back_and_is_patient_where_that_fails() -> None:
     for number in range(260, 520):  # noqa: B007 -- read by the function above
         guard.step(world.batches[0], loss_of)
     assert len(set(tried)) == 4
-    assert guard._ladder.plans.plan_for(guard._ladder.cutter.form(world.batches[0]).shape).is_plain
+    assert guard._ladder.plans.plan_for(form_of(world.batches[0]).shape).is_plain
 
 
 @inside

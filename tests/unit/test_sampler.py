@@ -555,7 +555,7 @@ ends = []
 for start in range(2):
     end = runpy.run_path("train.py", run_name="__main__")
     saved = torch.load("run.pt")["sampler"]
-    ends.append([end["guard"]._steps, len(end["sampler"]), saved["epoch"], saved["position"]])
+    ends.append([end["guard"]._diary.step, len(end["sampler"]), saved["epoch"], saved["position"]])
 tell(ends)
 """
 

@@ -46,26 +46,52 @@ class Form:
     """The elements of one item in its largest tensor: the tokens of a sequence, the pixels of a picture."""
     uneven: int | None
     """What another tensor than those with an item in each place has along that dimension; None where there is none."""
-    versions: tuple[int, ...]
-    """PyTorch's count of the writes to each tensor."""
 
 
 def form_of(batch: Any, dim: int = 0) -> Form:
     """Return the form of a batch whose items lie along `dim`."""
-    tensors = [batch] if isinstance(batch, torch.Tensor) else list(tensors_of(batch))
+    tensors = all_of(batch)
     lying = [tensor for tensor in tensors if tensor.dim() > dim]
     sizes = [tensor.size(dim) for tensor in lying]
     return Form(
-        shape=tuple([(tensor.shape, tensor.dtype) for tensor in tensors]),
+        shape=shape_of(tensors),
         items=sizes[0] if sizes else None,
         uneven=next((size for size in sizes if size not in (1, sizes[0])), None),
         length=max([tensor.numel() // max(tensor.size(dim), 1) for tensor in lying], default=0),
-        versions=tuple([-1 if tensor.is_inference() else tensor._version for tensor in tensors]),
     )
+
+
+def all_of(batch: Any) -> Sequence[torch.Tensor]:
+    """Return the tensors of a batch, in order: fast where they lie in one plain container, as they mostly do."""
+    kind = type(batch)
+    elements = batch if kind in (tuple, list) else tuple(batch.values()) if kind is dict else (batch,)
+    for element in elements:
+        if type(element) is not torch.Tensor:
+            return list(tensors_of(batch))
+    return elements  # type: ignore[no-any-return]  # a tuple or a list of tensors, as has just been seen
+
+
+def shape_of(tensors: Sequence[torch.Tensor]) -> Shape:
+    """Return the shapes and types of tensors."""
+    return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return PyTorch's count of the writes to each tensor; -1 for those made for inference, which are not counted."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def repacked(batch: Any) -> Any:
     """Return the same tensors in containers of their own, which a function may then change."""
+    kind = type(batch)
+    if kind is dict:
+        return {key: value if type(value) is torch.Tensor else repacked(value) for key, value in batch.items()}
+    if kind is tuple or kind is list:
+        elements = [value if type(value) is torch.Tensor else repacked(value) for value in batch]
+        return elements if kind is list else tuple(elements)
     return _mapped(batch, repacked)
 
 

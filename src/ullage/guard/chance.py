@@ -1,6 +1,8 @@
 """Random numbers: where the generators that a step draws from are, and putting them back there.
 
 Python's, numpy's old one, torch's on the CPU and on the cards. Generators that the user has made are the user's.
+Python's and numpy's are copied as they lie in memory, because asking them for their state makes 625 objects, at every
+step; they are asked where what lies there is not what they say.
 """
 
 import ctypes
@@ -11,8 +13,11 @@ from typing import Any, Final
 
 import torch
 
-_WORDS_BYTES: Final = 624 * 4 + 4
-"""Of numpy's MT19937: its words, and which of them is next."""
+_WORDS: Final = 624
+_STATE_BYTES: Final = (_WORDS + 1) * 4
+"""Of a Mersenne twister: its words, and which of them is next."""
+_OF_OBJECT_BYTES: Final = object.__basicsize__
+"""What comes first in every Python object; Python's generator has its state right behind it."""
 
 
 class Chance:
@@ -21,6 +26,7 @@ class Chance:
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._cards = [device for device in devices if device.type == "cuda"]
         self._others = [device for device in devices if device.type in ("mps", "xpu")]
+        self._python = _Python()
         self._numpy = _Numpy()
         self._states: tuple[Any, ...] | None = None
 
@@ -28,7 +34,7 @@ class Chance:
         self._states = (
             torch.default_generator.get_state(),
             [_generator(card).get_state() for card in self._cards],
-            random.getstate(),
+            self._python.state(),
             self._numpy.state(),
             [_other_state(device) for device in self._others],
         )
@@ -43,13 +49,12 @@ class Chance:
         states = states or self._states
         if states is None:
             return
-        host, of_cards, python, of_numpy, of_others = states
+        host, of_cards, of_python, of_numpy, of_others = states
         torch.default_generator.set_state(host)
         for card, state in zip(self._cards, of_cards, strict=True):
             _generator(card).set_state(state)
-        random.setstate(python)
-        if of_numpy is not None:
-            sys.modules["numpy.random"].set_state(of_numpy)
+        self._python.set_state(of_python)
+        self._numpy.set_state(of_numpy)
         for device, state in zip(self._others, of_others, strict=True):
             getattr(torch, device.type).set_rng_state(state, *_place(device))
 
@@ -57,26 +62,63 @@ class Chance:
         self._states = None
 
 
-class _Numpy:
-    """numpy's global generator, whose state takes long to copy: that is only done where it has moved since."""
+class _Python:
+    """Python's global generator."""
 
     def __init__(self) -> None:
-        self._words = b""
-        self._state: dict[str, Any] | None = None
+        self._generator = random._inst  # type: ignore[attr-defined]  # whose methods random.random and the others are
+        self._memory: Any = None
+        if type(self._generator) is random.Random and sys.implementation.name == "cpython":
+            memory = (ctypes.c_char * _STATE_BYTES).from_address(id(self._generator) + _OF_OBJECT_BYTES)
+            if self._generator.getstate() == _python_state(memory.raw, self._generator.gauss_next):
+                self._memory = memory
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> Any:
+        if self._memory is None:
+            return self._generator.getstate()
+        return self._memory.raw, self._generator.gauss_next
+
+    def set_state(self, state: Any) -> None:
+        self._generator.setstate(state if self._memory is None else _python_state(*state))
+
+
+def _python_state(memory: bytes, gauss_next: float | None) -> tuple[int, tuple[int, ...], float | None]:
+    """Return what `Random.getstate()` does, of a generator that lies in memory as CPython's: which word is next, and
+    the words (Modules/_randommodule.c, RandomObject)."""
+    index, *words = memoryview(memory).cast("I")
+    return random.Random.VERSION, (*words, index), gauss_next
+
+
+class _Numpy:
+    """numpy's global generator; one of another kind than it begins with is asked for its state."""
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._memory: Any = None
+        self._state: tuple[bytes, dict[str, Any]] | None = None
+
+    def state(self) -> Any:
         numpy = sys.modules.get("numpy.random")
         if numpy is None:
             return None
-        address = numpy.get_bit_generator()
-        if type(address).__name__ != "MT19937":
-            other: dict[str, Any] = numpy.get_state(legacy=False)
-            return other
-        words = ctypes.string_at(address.ctypes.state_address, _WORDS_BYTES)
+        generator = numpy.get_bit_generator()
+        if generator is not self._generator:
+            self._generator, self._state = generator, None
+            self._memory = None
+            if type(generator).__name__ == "MT19937":
+                address = generator.ctypes.state_address
+                self._memory = (ctypes.c_char * _STATE_BYTES).from_address(address)
+        if self._memory is None:
+            return numpy.get_state(legacy=False)
+        words = self._memory.raw
         # A normal number that is kept for the next call can be used up without a word being drawn.
-        if self._state is None or words != self._words or self._state["has_gauss"]:
-            self._words, self._state = words, numpy.get_state(legacy=False)
-        return self._state
+        if self._state is None or words != self._state[0] or self._state[1]["has_gauss"]:
+            self._state = words, numpy.get_state(legacy=False)
+        return self._state[1]
+
+    def set_state(self, state: Any) -> None:
+        if state is not None:
+            sys.modules["numpy.random"].set_state(state)
 
 
 def _generator(card: torch.device) -> torch.Generator:

@@ -55,6 +55,7 @@ class Diary:
 
     def say(self) -> None:
         """Log the lines that were put off."""
-        said, self._unsaid = self._unsaid, []
-        for line in said:
-            self.log(line)
+        if self._unsaid:
+            said, self._unsaid = self._unsaid, []
+            for line in said:
+                self.log(line)

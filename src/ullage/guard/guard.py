@@ -127,6 +127,7 @@ class Guard:
         self._drops_all = _are_all_in(self._optimizers, parameters)
         self._room = Room(parameter.device for parameter in parameters)
         self._norms = BatchNorms(self._modules, self._batchnorm)
+        self._leaving = _Leaving(self._room, self._ranks)
         self._ladder = Ladder(
             room=self._room,
             rewind=Rewind(self._modules, parameters, self._room.devices),
@@ -176,7 +177,7 @@ class Guard:
         begins_anew = self._is_updated or self._diary.step == 1
         is_fresh = self._is_updated and self._drop_gradients()
         try:
-            with self._norms.frozen(), _Leaving(self._room, self._ranks):
+            with self._norms.frozen(), self._leaving:
                 climbed = self._ladder.climb(batch, loss_of, self._diary.step, is_fresh=is_fresh)
             if climbed.split > self._split:
                 self._split = climbed.split
@@ -197,7 +198,7 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
         """
-        with _Leaving(self._room, self._ranks):
+        with self._leaving:
             if self._ranks is not None:
                 split, self._split = self._ranks.agree(self._split), 0
                 if split and self._shape is not None and self._splittable is not False:
@@ -233,7 +234,7 @@ class Guard:
             UsageError: there is no batch, or lengths come without `batch_of`.
             torch.OutOfMemoryError: the heaviest batch fits in no way; the error's notes say why.
         """
-        with self._norms.frozen(), _Leaving(self._room, self._ranks):
+        with self._norms.frozen(), self._leaving:
             return rehearse(
                 self._ladder,
                 self._update,

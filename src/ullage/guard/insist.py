@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ullage.guard.lists import identities_of, is_on_lists
+from ullage.guard.lists import identity_of, is_on_lists
 from ullage.guard.oom import forget, read_oom
 
 _IN_PLACE: Final = frozenset(
@@ -37,11 +37,11 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         self,
         ways: Sequence[Callable[[BaseException], None]],
         made: Mapping[int, int] | None = None,
-        made_on_lists: Iterable[tuple[int, ...]] = (),
+        made_on_lists: Iterable[int] = (),
     ) -> None:
         """Take ways to make room, and what an attempt before this one has written.
 
-        As many writes are left out: of each tensor (by its `id`), and of each list of tensors. Everything else is
+        As many writes are left out: of each tensor (by its `id`), and of each list (by its first's). Everything else is
         computed anew. That is exact where no tensor is read before it is written and the result
         used after.
         """
@@ -57,7 +57,7 @@ class Insisting(TorchFunctionMode):  # type: ignore[misc]  # torch has no types 
         name = getattr(func, "__name__", "")
         targets = targets_of(name, args, kwargs)
         if targets and is_on_lists(name):
-            written = identities_of(args[0])
+            written = identity_of(args[0])
             if self._lists_left_out[written] > 0:
                 self._lists_left_out[written] -= 1
                 return self._pass_over(func, name, args)

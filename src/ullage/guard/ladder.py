@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import Shape
+from ullage.guard.batch import Shape, all_of, versions_of
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.forecast import Forecast
 from ullage.guard.norm import BatchNorms
 from ullage.guard.oom import forget, read_oom
 from ullage.guard.part import Cutter, Done, Part
-from ullage.guard.plan import Plan, Plans, Rung
+from ullage.guard.plan import PLAIN, Plan, Plans, Rung
 from ullage.guard.ranks import Ranks
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
@@ -30,13 +30,13 @@ LossOf = Callable[[Any], Any]
 STAGE = "forward and backward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Climbed:
     """What forward and backward of a batch came to."""
 
     done: list[Done]
     shape: Shape
-    split: int
+    split: int = 0
     """In how many parts the batch is taken now, if that is news; else 0."""
 
 
@@ -85,7 +85,8 @@ class Ladder:
 
 
 class _Climb:
-    """One batch on its way."""
+    """One batch on its way. What a step that goes well passes through is kept short: code that runs once in ten
+    milliseconds finds nothing of itself in the processor's caches, and a line costs a microsecond."""
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
         self._on = ladder
@@ -93,19 +94,25 @@ class _Climb:
         self._loss_of = loss_of
         self._step = step
         self._is_fresh = is_fresh
-        self._form = form = ladder.cutter.form(batch)
+        tensors = all_of(batch)
+        self._form, whole = form, _ = ladder.cutter.look(tensors)
+        self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
-        self._plan = ladder.plans.plan_for(form.shape) or Plan(parts=self._parts_foreseen())
-        self._pending = deque([Part(items=form.items)])
+        self._pending = deque((whole,))
         self._to_begin: Callable[[], bool] | None = None
+        known = ladder.plans.plan_for(form.shape)
+        self._plan = known or self._foreseen()
+        self._is_known_plain = known is PLAIN
         if ladder.ranks is not None:
-            self._plan = replace(self._plan, parts=ladder.ranks.begin(self._plan.parts))
-        if self._plan.parts > 1 and form.items is not None:
+            parts = ladder.ranks.begin(self._plan.parts)
+            self._plan = replace(self._plan, parts=parts) if parts != self._plan.parts else self._plan
+        if self._plan is not PLAIN and self._plan.parts > 1 and form.items is not None:
             self._cut(-(-form.items // self._plan.parts))
             ladder.norms.warn_of(form.items, self._plan.parts)
 
-    def _parts_foreseen(self) -> int:
-        return self._on.forecast.parts_for(self._form.items, self._form.length) if self._may_cut() else 1
+    def _foreseen(self) -> Plan:
+        parts = self._on.forecast.parts_for(self._form.items, self._form.length) if self._may_cut() else 1
+        return Plan(parts=parts) if parts > 1 else PLAIN
 
     def _may_cut(self) -> bool:
         if self._on.is_splittable is None:
@@ -131,9 +138,9 @@ class _Climb:
                 self._give_up(failure)
             self._apply(rung, failure)
             failure = None  # whatever it holds is gone before the next attempt
-        self._on.plans.succeeded(self._form.shape, self._plan)
-        split = self._plan.parts if Rung.SPLIT in self._used else 0
-        return Climbed(done=done, shape=self._form.shape, split=split)
+        if self._plan is not PLAIN or not self._is_known_plain:
+            self._on.plans.succeeded(self._form.shape, self._plan)
+        return Climbed(done, self._form.shape, self._plan.parts if Rung.SPLIT in self._used else 0)
 
     def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
         on = self._on
@@ -141,7 +148,7 @@ class _Climb:
             on.rewind.record(is_fresh=self._is_fresh)
             if self._to_begin is None and len(self._pending) > 1:
                 self._to_begin = on.rewind.mark()
-            if self._plan.is_direct and not part.finished:
+            if not part.finished and (self._plan is PLAIN or self._plan.is_direct):
                 return self._forward_and_backward(part), None
             with on.rewind.without(part.finished), on.ease.around(self._plan):
                 return self._forward_and_backward(part), None
@@ -155,13 +162,15 @@ class _Climb:
             return None, error
 
     def _forward_and_backward(self, part: Part) -> Done:
-        watch = self._on.forecast.watch(part.items, self._form.length) if self._plan.is_direct else None
-        with torch.set_grad_enabled(part.share != 0):
-            result = self._loss_of(self._on.cutter.take(self._batch, part))
-        is_pair = isinstance(result, tuple) and len(result) == 2
-        loss, extra = result if is_pair else (result, None)
-        if part.share == 0 and isinstance(loss, torch.Tensor):  # a mean over nothing is no number, and adds nothing
-            return Done(part=part, loss=torch.zeros_like(loss), extra=_detached(extra), is_pair=is_pair)
+        is_direct = self._plan is PLAIN or self._plan.is_direct
+        watch = self._on.forecast.watch(part.items, self._form.length) if is_direct else None
+        if part.share == 0:  # a mean over nothing is no number, and adds nothing
+            with torch.no_grad():
+                loss, extra, is_pair = _taken_apart(self._loss_of(self._on.cutter.take(self._batch, part)))
+            if isinstance(loss, torch.Tensor):
+                return Done(part, torch.zeros_like(loss), _detached(extra), is_pair)
+        else:
+            loss, extra, is_pair = _taken_apart(self._loss_of(self._on.cutter.take(self._batch, part)))
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise UsageError(
                 f"the loss function returned {_described(loss)}; expected a tensor with one element that requires a "
@@ -175,7 +184,7 @@ class _Climb:
         self._on.backward(loss)
         if watch is not None:
             watch.end()
-        return Done(part=part, loss=kept, extra=_detached(extra), is_pair=is_pair)
+        return Done(part, kept, _detached(extra) if is_pair else None, is_pair)
 
     def _take_back(self, failure: Exception) -> None:
         part = self._pending.popleft()
@@ -191,7 +200,7 @@ class _Climb:
     def _choose(self, failure: Exception) -> Rung:
         on, part, used = self._on, self._pending[0], self._used
         message = self._read(failure)
-        if on.cutter.form(self._batch).versions != self._form.versions:
+        if versions_of(all_of(self._batch)) != self._versions:
             failure.add_note(
                 "The loss function writes into the batch, which cannot be put back; have it write into a copy."
             )
@@ -277,6 +286,13 @@ class _Climb:
                 parts=self._plan.parts,
             )
         )
+
+
+def _taken_apart(result: Any) -> tuple[Any, Any, bool]:
+    """Return the loss, what came with it, and whether anything did."""
+    if type(result) is not torch.Tensor and isinstance(result, tuple) and len(result) == 2:
+        return result[0], result[1], True
+    return result, None, False
 
 
 def _described(value: object) -> str:

@@ -6,9 +6,11 @@ names in torch's namespace that stand for them as long as the step takes; a mode
 step twice its time.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache, wraps
 from typing import Any, Final
 
 import torch
@@ -20,47 +22,71 @@ _ORIGINALS: Final[dict[str, Any]] = {
     name: function for name in dir(torch) if name.startswith(_PREFIXES) and callable(function := getattr(torch, name))
 }
 
+Insist = Callable[[Callable[[], Any], Exception], Any]
+"""Called with an operation that has failed and its error; runs it again."""
+
 
 def is_on_lists(name: str) -> bool:
     """Tell whether an operation is one of those, by its name."""
     return name in _ORIGINALS
 
 
-def identities_of(written: Any) -> tuple[int, ...]:
-    """Return the `id` of each tensor of a list, or of a single one."""
-    return tuple(map(id, written if isinstance(written, list | tuple) else (written,)))
+def identity_of(written: Any) -> int:
+    """Return the `id` of the first tensor of a list, or of a single one: no two lists of a step begin with one."""
+    if isinstance(written, list | tuple):
+        return id(written[0]) if written else 0
+    return id(written)
+
+
+def names_in(modules: Iterable[str]) -> frozenset[str]:
+    """Return the names of those operations that modules call, by their source; all names where that is not at hand."""
+    return frozenset().union(*map(_names_in, modules))
+
+
+@cache
+def _names_in(module: str) -> frozenset[str]:
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError, KeyError):
+        return frozenset(_ORIGINALS)
+    return frozenset(re.findall(r"\b_\w+", source)) & _ORIGINALS.keys()
 
 
 class Lists:
-    """While entered, runs every such operation to its end, and notes what those that write in place have written."""
+    """Runs every such operation to its end, and notes what those that write in place have written."""
 
     def __init__(self) -> None:
-        self._insist: Callable[[Callable[[], Any], Exception], Any] | None = None
-        self._standing_in = {
-            name: self._guarded(function, writes=name.endswith("_")) for name, function in _ORIGINALS.items()
-        }
+        self._insist: Insist | None = None
+        self._notes_all = False
+        self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
+        self._originals: dict[frozenset[str], dict[str, Any]] = {}
         self.written: list[tuple[int, ...]] = []
-        """The `id` of the tensors that were written, once for each operation that did: held, they would live longer."""
+        """The `id` of the tensors that were written, once for each operation that did: held, they would live longer.
+        Only the first of each list, unless all were asked for."""
 
-    @contextmanager
-    def run_to_end(self, insist: Callable[[Callable[[], Any], Exception], Any]) -> Iterator[None]:
-        """Stand in for the operations; `insist` is called with one that has failed and its error, and runs it again."""
+    def run_to_end(
+        self, run: Callable[[], Any], insist: Insist, *, names: frozenset[str], notes_all: bool = False
+    ) -> None:
+        """Run a stage in which these names are called, and stand in for them."""
+        if names not in self._originals:
+            self._originals[names] = {name: _ORIGINALS[name] for name in names}
+            self._standing_in[names] = {name: self._guarded(_ORIGINALS[name], name.endswith("_")) for name in names}
         self._insist = insist
+        self._notes_all = notes_all
         self.written = []
-        vars(torch).update(self._standing_in)
+        namespace = vars(torch)
+        namespace.update(self._standing_in[names])
         try:
-            yield
+            run()
         finally:
-            vars(torch).update(_ORIGINALS)
+            namespace.update(self._originals[names])
             self._insist = None
 
-    def forget(self) -> int:
-        """Begin to count anew; return how many were written."""
-        count = len(self.written)
+    def forget(self) -> None:
+        """Begin to count anew."""
         self.written = []
-        return count
 
-    def _guarded(self, function: Any, *, writes: bool) -> Any:
+    def _guarded(self, function: Any, writes: bool) -> Any:
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             failure: Exception | None = None
@@ -74,7 +100,9 @@ class Lists:
                 result = self._insist(lambda: function(*args, **kwargs), failure)
                 del failure  # it knows this frame: one that kept it would keep the tensors too
             if writes:
-                self.written.append(identities_of(args[0]))
+                target = args[0]
+                is_whole = self._notes_all and isinstance(target, list | tuple)
+                self.written.append(tuple(map(id, target)) if is_whole else (identity_of(target),))
             return result
 
         return run

@@ -1,16 +1,18 @@
 """Some items of a batch that are taken at once, with the weight that their loss has in the whole."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import Form, even_parts, form_of, items_of, join, narrow, repacked
+from ullage.guard.batch import Form, Shape, even_parts, form_of, items_of, join, narrow, repacked, shape_of
 
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
+_FORMS: Final = 4096
+"""Forms that are kept, one for each shape; then from the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Part:
     """Additions to gradients (see `rewind`) that an attempt at these items has made already, before it failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Done:
     """What forward and backward of a part came to."""
 
@@ -44,10 +46,17 @@ class Cutter:
         self._dim = batch_dim
         self._reduction = reduction
         self._weight = weight
+        self._forms: dict[Shape, tuple[Form, Part]] = {}
 
-    def form(self, batch: Any) -> Form:
-        """Return the form of a batch whose items lie as this one's do."""
-        return form_of(batch, self._dim)
+    def look(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, Part]:
+        """Return the form of a batch with these tensors, and the part that is the whole of it."""
+        known = self._forms.get(shape_of(tensors))
+        if known is not None:
+            return known
+        if len(self._forms) >= _FORMS:
+            self._forms.clear()
+        form = form_of(tensors, self._dim)
+        return self._forms.setdefault(form.shape, (form, Part(items=form.items)))
 
     def take(self, batch: Any, part: Part) -> Any:
         """Return the items of a part, in containers of their own."""

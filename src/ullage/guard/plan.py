@@ -63,6 +63,10 @@ class Plan:
         return self.is_direct and self.parts == 1
 
 
+PLAIN: Final = Plan()
+"""The plan of a batch that is taken whole, with nothing around it."""
+
+
 @dataclass(slots=True)
 class _Memory:
     plan: Plan
@@ -96,6 +100,7 @@ class Plans:
     def succeeded(self, shape: Shape, plan: Plan) -> None:
         """Learn that a batch of this shape fits with this plan."""
         memory = self._shapes.get(shape)
+        plan = PLAIN if plan.is_plain else plan
         if memory is None:
             self._shapes[shape] = _Memory(plan)
             if len(self._shapes) > _SHAPES:
@@ -108,7 +113,7 @@ class Plans:
 
     def adopt(self, shape: Shape, parts: int) -> None:
         """Take a batch of this shape in at least so many parts from now on, as another rank has to."""
-        memory = self._shapes.setdefault(shape, _Memory(Plan()))
+        memory = self._shapes.setdefault(shape, _Memory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0

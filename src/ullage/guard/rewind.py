@@ -176,6 +176,8 @@ class _Buffers:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._modules = [child for module in modules for child in module.modules()]
         self._dicts = [module._buffers for module in self._modules]
+        self._full: list[dict[str, torch.Tensor | None]] = []
+        self._empty = self._dicts
         self._names: list[str] = []
         self._places: list[tuple[nn.Module, str]] = []
         self._tensors: list[torch.Tensor | None] = []
@@ -188,10 +190,14 @@ class _Buffers:
 
     def record(self) -> None:
         self._is_recorded = False  # nothing is put back of a recording that fails
-        names = list(chain.from_iterable(self._dicts))
-        tensors = list(chain.from_iterable(map(dict.values, self._dicts)))
-        if names != self._names:
-            self._look_for_places(names)
+        if any(self._empty) or list(chain.from_iterable(self._full)) != self._names:
+            self._look_for_places()
+        if self._names:
+            self._copy()
+        self._is_recorded = True
+
+    def _copy(self) -> None:
+        tensors = list(chain.from_iterable(map(dict.values, self._full)))
         if len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
             self._copy_anew(tensors)
         if self._groups:
@@ -199,10 +205,11 @@ class _Buffers:
                 for copies, sources in self._groups:
                     torch._foreach_copy_(copies, sources)
         self._versions = {place: _version_of(tensors[place]) for place in self._watched}
-        self._is_recorded = True
 
-    def _look_for_places(self, names: list[str]) -> None:
-        self._names = names
+    def _look_for_places(self) -> None:
+        self._full = [buffers for buffers in self._dicts if buffers]
+        self._empty = [buffers for buffers in self._dicts if not buffers]
+        self._names = list(chain.from_iterable(self._full))
         self._places = [(module, name) for module in self._modules for name in module._buffers]
         self._tensors, self._groups, self._watched = [], [], []
         self._copies.clear()
@@ -282,7 +289,9 @@ class _Buffers:
 
     def keep(self) -> None:
         """Give up the copies of large buffers that have not changed, and the hold on those that were replaced."""
-        tensors = list(chain.from_iterable(map(dict.values, self._dicts)))
+        if not self._tensors:
+            return
+        tensors = list(chain.from_iterable(map(dict.values, self._full)))
         is_same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
         if not is_same or _LAZY in self._versions.values():
             self._tensors, self._groups, self._watched = [], [], []

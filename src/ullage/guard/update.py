@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ullage.guard.foreign import all_or_nothing
 from ullage.guard.insist import Insisting
-from ullage.guard.lists import Lists
+from ullage.guard.lists import Lists, names_in
 from ullage.guard.oom import forget, read_oom
 from ullage.guard.room import Room
 from ullage.guard.trial import has_hooks, try_out
@@ -38,6 +39,7 @@ _RESUMABLE: Final = (
 """Optimizers that read no tensor before they write it to use the result after: what has been written can be left out of
 a second run. tests/guard/test_update.py tries each at every operation. All others run operation by operation."""
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
+_CLIPPING: Final = names_in([clip_grad.__name__])
 _version: Final = attrgetter("_version")
 
 Tell = Callable[[str, str, Message], None]
@@ -66,6 +68,7 @@ class Update:
         self._clip_grad_norm = clip_grad_norm
         self._before_step = before_step
         self._lists = Lists()
+        self._names_of_scaler = names_in(_modules_of(scaler))
         self._known: dict[int, _Known] = {}
         self.total_norm: torch.Tensor | None = None
 
@@ -81,7 +84,8 @@ class Update:
                 self._secure(optimizer)
         if self._scaler is not None:
             for optimizer in self._optimizers:
-                self._complete("unscaling", partial(self._scaler.unscale_, optimizer), self._gradients)
+                unscale = partial(self._scaler.unscale_, optimizer)
+                self._complete("unscaling", unscale, self._gradients, self._names_of_scaler)
         if self._clip_grad_norm is not None:
             self._clip(self._clip_grad_norm)
         if self._before_step is not None:
@@ -90,7 +94,7 @@ class Update:
         for optimizer in self._optimizers:
             self._step(optimizer, is_new=optimizer in new)
         if self._scaler is not None:
-            self._complete("the scaler's update", self._scaler.update, self._of_scaler)
+            self._complete("the scaler's update", self._scaler.update, self._of_scaler, self._names_of_scaler)
 
     def try_out(self) -> bool:
         """Make what the optimizers need with the gradients that there are, and write nothing.
@@ -122,15 +126,19 @@ class Update:
             nn.utils.clip_grads_with_norm_(self._parameters, max_norm, self.total_norm)
 
         # In two, because the norm can no longer be measured once the first gradient has been scaled.
-        self._complete("clipping", measure, list)
-        self._complete("clipping", scale, self._gradients)
+        self._complete("clipping", measure, list, _CLIPPING, singly=False)
+        self._complete("clipping", scale, self._gradients, _CLIPPING, singly=not self._are_gradients_plain())
+
+    def _are_gradients_plain(self) -> bool:
+        """Tell whether gradients are scaled as lists; those of other types than PyTorch's own are, one by one."""
+        return {torch.Tensor}.issuperset(map(type, self._gradients()))
 
     def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
         run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
         known = self._known.get(id(optimizer))
         if known is not None and known.is_resumable and not is_new and not has_hooks(optimizer):
             written = partial(_written_by, optimizer)
-            self._complete("the optimizer's step", run, written, singly=known.writes_singly)
+            self._complete("the optimizer's step", run, written, known.names, singly=known.writes_singly)
             return
         is_resumable = _is_resumable(optimizer)
         with self._insisting("the optimizer's step") as insisting:
@@ -146,6 +154,7 @@ class Update:
             is_partial=bool(_without_state(optimizer)),
             is_resumable=is_resumable,
             writes_singly=writes_singly,
+            names=names_in(_modules_of(optimizer)),
         )
 
     def _gradients(self) -> list[torch.Tensor]:
@@ -156,12 +165,19 @@ class Update:
         return [value for value in values if value is not None]
 
     def _complete(
-        self, stage: str, run: Callable[[], Any], written: Callable[[], list[torch.Tensor]], *, singly: bool = True
+        self,
+        stage: str,
+        run: Callable[[], Any],
+        written: Callable[[], list[torch.Tensor]],
+        names: frozenset[str],
+        *,
+        singly: bool = True,
     ) -> None:
         """Run a stage; where memory runs out, run it again and leave out the writes that have been made.
 
         Those are writes to what `written` returns, which outlives the attempt: anything else is made and written anew.
-        Lists that are written are counted as they are; versions are only noted where single tensors are, too.
+        Lists that are written, by operations of these names, are counted as they are; versions are only noted where
+        single tensors are, too.
         """
         before = written() if singly else []
         versions = list(map(_version, before))
@@ -173,8 +189,7 @@ class Update:
 
         failure: BaseException
         try:
-            with self._lists.run_to_end(insist):
-                run()
+            self._lists.run_to_end(run, insist, names=names, notes_all=singly)
             self._lists.forget()
             return
         except Exception as error:
@@ -185,7 +200,8 @@ class Update:
         self._room.collect()
         lasting = written()
         made = self._made(dict(zip(map(id, before), versions, strict=True)), lasting if singly else [])
-        lists = [targets for targets in self._lists.written if not set(map(id, lasting)).isdisjoint(targets)]
+        ids = set(map(id, lasting))
+        lists = [targets[0] for targets in self._lists.written if targets and targets[0] in ids]
         self._lists.forget()
         self._say(stage, "goes on from where it stopped" if made or lists else "again", failure)
         del failure  # it knows this frame: one that kept it would keep what the run has made
@@ -202,7 +218,7 @@ class Update:
         }
 
     def _insisting(
-        self, stage: str, made: dict[int, int] | None = None, made_on_lists: Sequence[tuple[int, ...]] = ()
+        self, stage: str, made: dict[int, int] | None = None, made_on_lists: Sequence[int] = ()
     ) -> Insisting:
         def collect(error: BaseException) -> None:
             self._say(stage, "one operation again", error)
@@ -264,6 +280,8 @@ class _Known:
     """Whether there are parameters without state, with a gradient or (as yet) without."""
     writes_singly: bool
     """Whether parameters and state are written by other operations than those on lists, too."""
+    names: frozenset[str]
+    """The operations on lists that a step may call."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
@@ -283,6 +301,11 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
 def _settings(optimizer: Optimizer) -> tuple[Any, ...]:
     """Return what decides by which operations a step is made: `load_state_dict` and users change it."""
     return tuple([group.get(name) for group in optimizer.param_groups for name in _DECIDING])
+
+
+def _modules_of(value: object) -> list[str]:
+    """Return the modules that the classes of an object are from."""
+    return [kind.__module__ for kind in type(value).__mro__[:-1]]
 
 
 def _is_torchs_own(optimizer: Optimizer) -> bool:
