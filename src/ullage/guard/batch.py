@@ -68,7 +68,7 @@ def all_of(batch: Any) -> Sequence[torch.Tensor]:
     for element in elements:
         if type(element) is not torch.Tensor:
             return list(tensors_of(batch))
-    return elements  # type: ignore[no-any-return]  # a tuple or a list of tensors, as has just been seen
+    return elements
 
 
 def shape_of(tensors: Sequence[torch.Tensor]) -> Shape:

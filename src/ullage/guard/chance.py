@@ -66,7 +66,7 @@ class _Python:
     """Python's global generator."""
 
     def __init__(self) -> None:
-        self._generator = random._inst  # type: ignore[attr-defined]  # whose methods random.random and the others are
+        self._generator: Any = random._inst  # whose methods random.random and the others are
         self._memory: Any = None
         if type(self._generator) is random.Random and sys.implementation.name == "cpython":
             memory = (ctypes.c_char * _STATE_BYTES).from_address(id(self._generator) + _OF_OBJECT_BYTES)

@@ -127,7 +127,6 @@ class Guard:
         self._drops_all = _are_all_in(self._optimizers, parameters)
         self._room = Room(parameter.device for parameter in parameters)
         self._norms = BatchNorms(self._modules, self._batchnorm)
-        self._leaving = _Leaving(self._room, self._ranks)
         self._ladder = Ladder(
             room=self._room,
             rewind=Rewind(self._modules, parameters, self._room.devices),
@@ -177,14 +176,14 @@ class Guard:
         begins_anew = self._is_updated or self._diary.step == 1
         is_fresh = self._is_updated and self._drop_gradients()
         try:
-            with self._norms.frozen(), self._leaving:
-                climbed = self._ladder.climb(batch, loss_of, self._diary.step, is_fresh=is_fresh)
+            climbed = self._ladder.climb(batch, loss_of, self._diary.step, is_fresh=is_fresh)
             if climbed.split > self._split:
                 self._split = climbed.split
             self._shape = climbed.shape
             if update:
-                self.update()
-        except BaseException:
+                self._apply()
+        except BaseException as error:
+            self._leave(error)
             # Whoever catches it and goes on begins anew: what this step has left of gradients is no part of the next.
             self._is_updated = begins_anew
             raise
@@ -198,13 +197,19 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
         """
-        with self._leaving:
-            if self._ranks is not None:
-                split, self._split = self._ranks.agree(self._split), 0
-                if split and self._shape is not None and self._splittable is not False:
-                    self._ladder.plans.adopt(self._shape, split)
-                self._ranks.share()
-            self._update.run()
+        try:
+            self._apply()
+        except BaseException as error:
+            self._leave(error)
+            raise
+
+    def _apply(self) -> None:
+        if self._ranks is not None:
+            split, self._split = self._ranks.agree(self._split), 0
+            if split and self._shape is not None and self._splittable is not False:
+                self._ladder.plans.adopt(self._shape, split)
+            self._ranks.share()
+        self._update.run()
         for scheduler in self._schedulers:
             scheduler.step()
         self._is_updated = True
@@ -234,7 +239,7 @@ class Guard:
             UsageError: there is no batch, or lengths come without `batch_of`.
             torch.OutOfMemoryError: the heaviest batch fits in no way; the error's notes say why.
         """
-        with self._norms.frozen(), self._leaving:
+        try:
             return rehearse(
                 self._ladder,
                 self._update,
@@ -245,6 +250,9 @@ class Guard:
                 cost=cost,
                 tell=self._diary.log,
             )
+        except BaseException as error:
+            self._leave(error)
+            raise
 
     @contextmanager
     def phase(self) -> Iterator[None]:
@@ -269,6 +277,13 @@ class Guard:
     def total_norm(self) -> torch.Tensor | None:
         """The norm of all gradients together before they were clipped the last time."""
         return self._update.total_norm
+
+    def _leave(self, error: BaseException) -> None:
+        """Add the report to an error of memory that leaves the guard, and tell the other ranks of any error."""
+        if read_oom(error, is_on_host=self._room.is_on_host) is not None:
+            farewell(error, self._room)
+        if self._ranks is not None and isinstance(error, Exception) and not isinstance(error, RankError):
+            self._ranks.leave()
 
     def _drop_gradients(self) -> bool:
         """Set gradients to None; return whether that is known to be all of them."""
@@ -295,25 +310,6 @@ class _OfEase:
     checkpoint: Sequence[str]
     offload: bool
     pinned_bytes: int
-
-
-class _Leaving:
-    """Adds the report to an error of memory that leaves the guard, and tells the other ranks of any error."""
-
-    def __init__(self, room: Room, ranks: Ranks | None) -> None:
-        self._room = room
-        self._ranks = ranks
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        if read_oom(error, is_on_host=self._room.is_on_host) is not None:
-            farewell(error, self._room)
-        if self._ranks is not None and isinstance(error, Exception) and not isinstance(error, RankError):
-            self._ranks.leave()
 
 
 def _several(value: Any, kind: type, name: str) -> list[Any]:

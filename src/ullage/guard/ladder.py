@@ -7,6 +7,7 @@ one begins. What an attempt does is told by its `Plan`; what fitted is remembere
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,16 +71,16 @@ class Ladder:
         Raises:
             torch.OutOfMemoryError: nothing fits; everything is as it was.
         """
-        climb = _Climb(self, batch, loss_of, step, is_fresh=is_fresh)
-        if self.ranks is None:
-            return climb.run()
-        with self.ranks.alone():
-            return climb.run()
+        if self.ranks is None and not self.norms.freezes:
+            return _Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
+        with self.norms.frozen(), self.ranks.alone() if self.ranks is not None else nullcontext():
+            return _Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
 
     def outcome(self, done: list[Done]) -> Any:
         """Return the loss of a whole batch, and what came with it."""
         if len(done) == 1:
-            return self.cutter.outcome(done)
+            one = done[0]
+            return (one.loss, one.extra) if one.is_pair else one.loss
         with self.room.insisting():
             return self.cutter.outcome(done)
 
@@ -100,6 +101,7 @@ class _Climb:
         self._used: set[Rung] = set()
         self._pending = deque((whole,))
         self._to_begin: Callable[[], bool] | None = None
+        self._split = 0
         known = ladder.plans.plan_for(form.shape)
         self._plan = known or self._foreseen()
         self._is_known_plain = known is PLAIN
@@ -140,7 +142,7 @@ class _Climb:
             failure = None  # whatever it holds is gone before the next attempt
         if self._plan is not PLAIN or not self._is_known_plain:
             self._on.plans.succeeded(self._form.shape, self._plan)
-        return Climbed(done, self._form.shape, self._plan.parts if Rung.SPLIT in self._used else 0)
+        return Climbed(done, self._form.shape, self._split)
 
     def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
         on = self._on
@@ -240,7 +242,8 @@ class _Climb:
             parts = max(self._on.forecast.parts_for(failed.items, self._form.length), 2)
             self._cut(-(-failed.items // parts))
             smallest = min(part.items or 1 for part in self._pending)
-            self._plan = replace(self._plan, parts=max(self._plan.parts + 1, -(-self._form.items // smallest)))
+            self._split = max(self._plan.parts + 1, -(-self._form.items // smallest))
+            self._plan = replace(self._plan, parts=self._split)
             self._on.norms.warn_of(self._form.items, self._plan.parts)
         elif rung is Rung.CHECKPOINT:
             self._plan = replace(self._plan, checkpoint=True)

@@ -1,4 +1,4 @@
-"""PyTorch's operations on whole lists of tensors, each run to its end while an optimizer steps.
+"""PyTorch's operations that write whole lists of tensors, each run to its end while an optimizer steps.
 
 They are few a step and do nearly all of its work. What they write cannot be told afterwards: fused ones leave the
 version of a tensor as it is, and others raise it more than once on the CPU. So they are counted as they are called, by
@@ -19,7 +19,9 @@ from ullage.guard.oom import read_oom
 
 _PREFIXES: Final = ("_foreach_", "_fused_", "_amp_")
 _ORIGINALS: Final[dict[str, Any]] = {
-    name: function for name in dir(torch) if name.startswith(_PREFIXES) and callable(function := getattr(torch, name))
+    name: function
+    for name in dir(torch)
+    if name.startswith(_PREFIXES) and name.endswith("_") and callable(function := getattr(torch, name))
 }
 
 Insist = Callable[[Callable[[], Any], Exception], Any]
@@ -53,7 +55,7 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 class Lists:
-    """Runs every such operation to its end, and notes what those that write in place have written."""
+    """Runs every such operation to its end, and notes what it has written."""
 
     def __init__(self) -> None:
         self._insist: Insist | None = None
@@ -70,7 +72,7 @@ class Lists:
         """Run a stage in which these names are called, and stand in for them."""
         if names not in self._originals:
             self._originals[names] = {name: _ORIGINALS[name] for name in names}
-            self._standing_in[names] = {name: self._guarded(_ORIGINALS[name], name.endswith("_")) for name in names}
+            self._standing_in[names] = {name: self._guarded(_ORIGINALS[name]) for name in names}
         self._insist = insist
         self._notes_all = notes_all
         self.written = []
@@ -86,7 +88,7 @@ class Lists:
         """Begin to count anew."""
         self.written = []
 
-    def _guarded(self, function: Any, writes: bool) -> Any:
+    def _guarded(self, function: Any) -> Any:
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             failure: Exception | None = None
@@ -99,10 +101,9 @@ class Lists:
             if failure is not None and self._insist is not None:
                 result = self._insist(lambda: function(*args, **kwargs), failure)
                 del failure  # it knows this frame: one that kept it would keep the tensors too
-            if writes:
-                target = args[0]
-                is_whole = self._notes_all and isinstance(target, list | tuple)
-                self.written.append(tuple(map(id, target)) if is_whole else (identity_of(target),))
+            target = args[0]
+            is_whole = self._notes_all and isinstance(target, list | tuple)
+            self.written.append(tuple(map(id, target)) if is_whole else (identity_of(target),))
             return result
 
         return run

@@ -2,14 +2,13 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Final, Literal
+from contextlib import contextmanager
+from typing import Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 BatchNorm = Literal["freeze", "allow"]
-_NOTHING: Final = nullcontext()
 
 
 class BatchNorms:
@@ -20,12 +19,17 @@ class BatchNorms:
         self._modules = [child for module in modules for child in module.modules() if isinstance(child, _BatchNorm)]
         self._has_warned = False
 
-    def frozen(self) -> AbstractContextManager[None]:
-        """Normalise with the running statistics and leave these as they are, where the choice is "freeze"."""
-        return self._frozen() if self._choice == "freeze" else _NOTHING
+    @property
+    def freezes(self) -> bool:
+        """Whether the choice is "freeze"."""
+        return self._choice == "freeze"
 
     @contextmanager
-    def _frozen(self) -> Iterator[None]:
+    def frozen(self) -> Iterator[None]:
+        """Normalise with the running statistics and leave these as they are, where the choice is "freeze"."""
+        if not self.freezes:
+            yield
+            return
         training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
             module.training = False

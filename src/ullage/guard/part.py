@@ -103,7 +103,5 @@ class Cutter:
             loss = loss + one.loss  # not in place: what came with it may be the same tensor
         if not done[0].is_pair:
             return loss
-        if len(done) == 1:
-            return loss, done[0].extra
         shares = [one.part.share or 0.0 for one in done]
         return loss, join([one.extra for one in done], [one.part.items or 0 for one in done], shares, self._dim)

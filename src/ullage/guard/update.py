@@ -40,6 +40,7 @@ _RESUMABLE: Final = (
 a second run. tests/guard/test_update.py tries each at every operation. All others run operation by operation."""
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
 _CLIPPING: Final = names_in([clip_grad.__name__])
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 _version: Final = attrgetter("_version")
 
 Tell = Callable[[str, str, Message], None]
@@ -68,6 +69,7 @@ class Update:
         self._clip_grad_norm = clip_grad_norm
         self._before_step = before_step
         self._lists = Lists()
+        self._stage = ""
         self._names_of_scaler = names_in(_modules_of(scaler))
         self._known: dict[int, _Known] = {}
         self.total_norm: torch.Tensor | None = None
@@ -118,27 +120,26 @@ class Update:
         return known.state_key != (_state_key(optimizer) if known.is_partial else (len(optimizer.param_groups),))
 
     def _clip(self, max_norm: float) -> None:
+        gradients = self._gradients()
+
         def measure() -> None:
-            self.total_norm = nn.utils.get_total_norm(self._gradients())
+            self.total_norm = nn.utils.get_total_norm(gradients)
 
         def scale() -> None:
             assert self.total_norm is not None
             nn.utils.clip_grads_with_norm_(self._parameters, max_norm, self.total_norm)
 
-        # In two, because the norm can no longer be measured once the first gradient has been scaled.
-        self._complete("clipping", measure, list, _CLIPPING, singly=False)
-        self._complete("clipping", scale, self._gradients, _CLIPPING, singly=not self._are_gradients_plain())
-
-    def _are_gradients_plain(self) -> bool:
-        """Tell whether gradients are scaled as lists; those of other types than PyTorch's own are, one by one."""
-        return {torch.Tensor}.issuperset(map(type, self._gradients()))
+        # In two, because the norm can no longer be measured once the first gradient has been scaled: by lists, but for
+        # those of other types than PyTorch's own, which are scaled one by one.
+        self._complete("clipping", measure, list, _NO_NAMES, singly=False)
+        is_plain = {torch.Tensor}.issuperset(map(type, gradients))
+        self._complete("clipping", scale, self._gradients, _CLIPPING, singly=not is_plain)
 
     def _step(self, optimizer: Optimizer, *, is_new: bool) -> None:
         run = optimizer.step if self._scaler is None else partial(self._scaler.step, optimizer)
         known = self._known.get(id(optimizer))
         if known is not None and known.is_resumable and not is_new and not has_hooks(optimizer):
-            written = partial(_written_by, optimizer)
-            self._complete("the optimizer's step", run, written, known.names, singly=known.writes_singly)
+            self._complete("the optimizer's step", run, known.written, known.names, singly=known.writes_singly)
             return
         is_resumable = _is_resumable(optimizer)
         with self._insisting("the optimizer's step") as insisting:
@@ -146,7 +147,7 @@ class Update:
                 all_or_nothing(optimizer, run, insisting.is_makeshift)
             else:
                 run()
-        writes_singly = insisting.has_written_singly(_written_by(optimizer))
+        writes_singly = insisting.has_written_singly(_written_by(self._parameters, optimizer))
         self._known[id(optimizer)] = _Known(
             state_key=_state_key(optimizer),
             settings=_settings(optimizer),
@@ -154,6 +155,7 @@ class Update:
             is_partial=bool(_without_state(optimizer)),
             is_resumable=is_resumable,
             writes_singly=writes_singly,
+            written=partial(_written_by, self._parameters, optimizer),
             names=names_in(_modules_of(optimizer)),
         )
 
@@ -179,17 +181,12 @@ class Update:
         Lists that are written, by operations of these names, are counted as they are; versions are only noted where
         single tensors are, too.
         """
+        self._stage = stage
         before = written() if singly else []
         versions = list(map(_version, before))
-
-        def insist(operation: Callable[[], Any], error: Exception) -> Any:
-            insisting = self._insisting(stage)
-            insisting.make_room(error)
-            return insisting.run(operation, (), {})
-
         failure: BaseException
         try:
-            self._lists.run_to_end(run, insist, names=names, notes_all=singly)
+            self._lists.run_to_end(run, self._insist, names=names, notes_all=singly)
             self._lists.forget()
             return
         except Exception as error:
@@ -207,6 +204,11 @@ class Update:
         del failure  # it knows this frame: one that kept it would keep what the run has made
         with self._insisting(stage, made, lists):
             run()
+
+    def _insist(self, operation: Callable[[], Any], error: Exception) -> Any:
+        insisting = self._insisting(self._stage)
+        insisting.make_room(error)
+        return insisting.run(operation, (), {})
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
         """Return how often each tensor has been written by itself since its version was noted."""
@@ -280,6 +282,8 @@ class _Known:
     """Whether there are parameters without state, with a gradient or (as yet) without."""
     writes_singly: bool
     """Whether parameters and state are written by other operations than those on lists, too."""
+    written: Callable[[], list[torch.Tensor]]
+    """Returns what a step writes."""
     names: frozenset[str]
     """The operations on lists that a step may call."""
 
@@ -319,12 +323,10 @@ def _is_resumable(optimizer: Optimizer) -> bool:
     )
 
 
-def _written_by(optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return what a step may write: parameters, their gradients, and state."""
-    parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-    gradients = [gradient for gradient in map(attrgetter("grad"), parameters) if gradient is not None]
+def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return what a step that can be resumed may write: parameters and state."""
     state = chain.from_iterable(map(dict.values, optimizer.state.values()))
-    return parameters + gradients + [value for value in state if isinstance(value, torch.Tensor)]
+    return [*parameters, *(value for value in state if isinstance(value, torch.Tensor))]
 
 
 def _go_one_by_one(optimizer: Optimizer) -> None:
