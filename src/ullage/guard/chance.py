@@ -70,7 +70,8 @@ class _Python:
         self._memory: Any = None
         if type(self._generator) is random.Random and sys.implementation.name == "cpython":
             memory = (ctypes.c_char * _STATE_BYTES).from_address(id(self._generator) + _OF_OBJECT_BYTES)
-            if self._generator.getstate() == _python_state(memory.raw, self._generator.gauss_next):
+            state = self._generator.getstate()
+            if state == _python_state(memory.raw, state[-1]):
                 self._memory = memory
 
     def state(self) -> Any:

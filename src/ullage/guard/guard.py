@@ -179,7 +179,7 @@ class Guard:
             climbed = self._ladder.climb(batch, loss_of, self._diary.step, is_fresh=is_fresh)
             if climbed.split > self._split:
                 self._split = climbed.split
-            self._shape = climbed.shape
+            self._shape = climbed.form.shape
             if update:
                 self._apply()
         except BaseException as error:

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import Shape, all_of, versions_of
+from ullage.guard.batch import all_of, versions_of
 from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.forecast import Forecast
@@ -29,16 +29,6 @@ from ullage.message.message import Message
 
 LossOf = Callable[[Any], Any]
 STAGE = "forward and backward"
-
-
-@dataclass(slots=True)
-class Climbed:
-    """What forward and backward of a batch came to."""
-
-    done: list[Done]
-    shape: Shape
-    split: int = 0
-    """In how many parts the batch is taken now, if that is news; else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +49,7 @@ class Ladder:
     tell: Callable[[Event], None]
     ranks: Ranks | None
 
-    def climb(self, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> Climbed:
+    def climb(self, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> "Climb":
         """Run forward and backward of a batch, in as many parts as it takes.
 
         Args:
@@ -72,9 +62,9 @@ class Ladder:
             torch.OutOfMemoryError: nothing fits; everything is as it was.
         """
         if self.ranks is None and not self.norms.freezes:
-            return _Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
+            return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
         with self.norms.frozen(), self.ranks.alone() if self.ranks is not None else nullcontext():
-            return _Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
+            return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
 
     def outcome(self, done: list[Done]) -> Any:
         """Return the loss of a whole batch, and what came with it."""
@@ -85,7 +75,7 @@ class Ladder:
             return self.cutter.outcome(done)
 
 
-class _Climb:
+class Climb:
     """One batch on its way. What a step that goes well passes through is kept short: code that runs once in ten
     milliseconds finds nothing of itself in the processor's caches, and a line costs a microsecond."""
 
@@ -96,12 +86,14 @@ class _Climb:
         self._step = step
         self._is_fresh = is_fresh
         tensors = all_of(batch)
-        self._form, whole = form, _ = ladder.cutter.look(tensors)
+        self.form, whole = form, _ = ladder.cutter.look(tensors)
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
         self._pending = deque((whole,))
         self._to_begin: Callable[[], bool] | None = None
-        self._split = 0
+        self.done: list[Done] = []
+        self.split = 0
+        """In how many parts the batch is taken now, if that is news; else 0."""
         known = ladder.plans.plan_for(form.shape)
         self._plan = known or self._foreseen()
         self._is_known_plain = known is PLAIN
@@ -113,16 +105,16 @@ class _Climb:
             ladder.norms.warn_of(form.items, self._plan.parts)
 
     def _foreseen(self) -> Plan:
-        parts = self._on.forecast.parts_for(self._form.items, self._form.length) if self._may_cut() else 1
+        parts = self._on.forecast.parts_for(self.form.items, self.form.length) if self._may_cut() else 1
         return Plan(parts=parts) if parts > 1 else PLAIN
 
     def _may_cut(self) -> bool:
         if self._on.is_splittable is None:
-            return self._form.uneven is None
+            return self.form.uneven is None
         return self._on.is_splittable
 
-    def run(self) -> Climbed:
-        done: list[Done] = []
+    def run(self) -> Self:
+        done = self.done
         while self._pending:
             one, failure = self._attempt(self._pending[0])
             if one is not None:
@@ -134,15 +126,16 @@ class _Climb:
             assert failure is not None
             forget(failure)
             self._take_back(failure)
-            self._on.forecast.learn_failure(self._pending[0].items, self._form.length, self._read(failure))
+            self._on.forecast.learn_failure(self._pending[0].items, self.form.length, self._read(failure))
             rung = self._choose(failure)
             if rung is Rung.GIVE_UP:
                 self._give_up(failure)
             self._apply(rung, failure)
             failure = None  # whatever it holds is gone before the next attempt
         if self._plan is not PLAIN or not self._is_known_plain:
-            self._on.plans.succeeded(self._form.shape, self._plan)
-        return Climbed(done, self._form.shape, self._split)
+            self._on.plans.succeeded(self.form.shape, self._plan)
+        self._to_begin = None  # it holds copies of buffers
+        return self
 
     def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
         on = self._on
@@ -158,14 +151,14 @@ class _Climb:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
                 if part.share is not None:
                     error.add_note(
-                        f"These were {part.items} items of a batch of {self._form.items} that did not fit whole."
+                        f"These were {part.items} items of a batch of {self.form.items} that did not fit whole."
                     )
                 raise
             return None, error
 
     def _forward_and_backward(self, part: Part) -> Done:
         is_direct = self._plan is PLAIN or self._plan.is_direct
-        watch = self._on.forecast.watch(part.items, self._form.length) if is_direct else None
+        watch = self._on.forecast.watch(part.items, self.form.length) if is_direct else None
         if part.share == 0:  # a mean over nothing is no number, and adds nothing
             with torch.no_grad():
                 loss, extra, is_pair = _taken_apart(self._loss_of(self._on.cutter.take(self._batch, part)))
@@ -213,7 +206,7 @@ class _Climb:
                 "SyncBatchNorm) and cannot be taken back: start again with a smaller batch, or rehearse() first."
             )
             return Rung.GIVE_UP
-        if on.plans.is_trying(self._form.shape):
+        if on.plans.is_trying(self.form.shape):
             return Rung.SHRINK
         if Rung.AGAIN not in used:
             return Rung.AGAIN
@@ -236,15 +229,15 @@ class _Climb:
             self._on.room.empty_cache()
         elif rung is Rung.SHRINK:
             self._used |= {Rung.AGAIN, Rung.EMPTY_CACHE}
-            self._plan = self._on.plans.failed_to_grow(self._form.shape)
-            self._cut(-(-(self._form.items or 1) // self._plan.parts))
-        elif rung is Rung.SPLIT and failed.items is not None and self._form.items is not None:
-            parts = max(self._on.forecast.parts_for(failed.items, self._form.length), 2)
+            self._plan = self._on.plans.failed_to_grow(self.form.shape)
+            self._cut(-(-(self.form.items or 1) // self._plan.parts))
+        elif rung is Rung.SPLIT and failed.items is not None and self.form.items is not None:
+            parts = max(self._on.forecast.parts_for(failed.items, self.form.length), 2)
             self._cut(-(-failed.items // parts))
             smallest = min(part.items or 1 for part in self._pending)
-            self._split = max(self._plan.parts + 1, -(-self._form.items // smallest))
-            self._plan = replace(self._plan, parts=self._split)
-            self._on.norms.warn_of(self._form.items, self._plan.parts)
+            self.split = max(self._plan.parts + 1, -(-self.form.items // smallest))
+            self._plan = replace(self._plan, parts=self.split)
+            self._on.norms.warn_of(self.form.items, self._plan.parts)
         elif rung is Rung.CHECKPOINT:
             self._plan = replace(self._plan, checkpoint=True)
         elif rung is Rung.OFFLOAD:
@@ -264,9 +257,9 @@ class _Climb:
             failure.add_note(
                 "Gradients of earlier calls with update=False that had a share of this batch already are None now."
             )
-        if self._on.is_splittable is None and self._form.uneven is not None:
+        if self._on.is_splittable is None and self.form.uneven is not None:
             failure.add_note(
-                f"The batch holds tensors with {self._form.items} and with {self._form.uneven} along the dimension of "
+                f"The batch holds tensors with {self.form.items} and with {self.form.uneven} along the dimension of "
                 "its items, so it was not taken in parts; pass splittable=True if only the first have to be cut, or "
                 "leave what all items share out of the batch."
             )

@@ -13,7 +13,7 @@ import torch
 from ullage._errors import UsageError
 from ullage._units import text_of_bytes
 from ullage.guard.batch import form_of
-from ullage.guard.ladder import Climbed, Ladder, LossOf
+from ullage.guard.ladder import Climb, Ladder, LossOf
 from ullage.guard.update import Update
 
 Cost = Callable[[Any], float]
@@ -81,7 +81,7 @@ def rehearse(
         # Attention's share grows with the square of a length: the longest items may need more than the most tokens.
         if heaviest.by_length is not heaviest.by_cost or (ladder.ranks is not None and ladder.ranks.in_lockstep):
             chosen.append(heaviest.by_length)
-        climbed: list[Climbed] = []
+        climbed: list[Climb] = []
         for batch in chosen:
             for parameter in ladder.rewind.parameters:
                 parameter.grad = None

@@ -197,7 +197,7 @@ class _Buffers:
             self._look_anew()
         if self._groups:
             with_grad = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(False)  # what torch.no_grad does, in a tenth of its time
+            torch._C._set_grad_enabled(False)  # noqa: FBT003  # what torch.no_grad does, in a tenth of its time
             try:
                 for copies, sources in self._groups:
                     torch._foreach_copy_(copies, sources)

@@ -7,7 +7,7 @@ before the first parameter has changed. It is for PyTorch's own optimizers, whos
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.optim import Optimizer
@@ -81,7 +81,7 @@ def _state_kept(optimizer: Optimizer) -> Iterator[None]:
 def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     hooks = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
-    shared = [(hooks_of_all, dict(hooks_of_all)) for hooks_of_all in _of_all()]
+    shared = [(hooks_of_all, dict(hooks_of_all)) for hooks_of_all in _OF_ALL]
     for name in hooks:
         setattr(optimizer, name, OrderedDict())
     for hooks_of_all, _ in shared:
@@ -97,11 +97,12 @@ def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
 
 def has_hooks(optimizer: Optimizer) -> bool:
     """Tell whether a step calls functions of the user's, its own or those of every optimizer."""
-    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return bool(own) or any(_of_all())
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(_OF_ALL))
 
 
-def _of_all() -> list[dict[int, Any]]:
-    """Return the hooks that the steps of all optimizers call."""
-    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-    return [getattr(of_all, name) for name in names if hasattr(of_all, name)]
+_OF_ALL: Final[list[dict[int, Any]]] = [
+    getattr(of_all, name)
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    if hasattr(of_all, name)
+]
+"""The hooks that the steps of all optimizers call."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import torch
@@ -115,9 +115,14 @@ class Update:
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Tell whether a step may have state to make, which it is tried out for."""
         known = self._known.get(id(optimizer))
-        if known is None or len(optimizer.state) != known.states or known.settings != _settings(optimizer):
+        groups = optimizer.param_groups
+        if (
+            known is None
+            or len(optimizer.state) != known.states
+            or list(map(known.settings_of, groups)) != known.settings
+        ):
             return True
-        return known.state_key != (_state_key(optimizer) if known.is_partial else (len(optimizer.param_groups),))
+        return known.is_partial and known.state_key != _state_key(optimizer)
 
     def _clip(self, max_norm: float) -> None:
         gradients = self._gradients()
@@ -147,10 +152,12 @@ class Update:
                 all_or_nothing(optimizer, run, insisting.is_makeshift)
             else:
                 run()
+        settings_of = _getter_of(optimizer)
         writes_singly = insisting.has_written_singly(_written_by(self._parameters, optimizer))
         self._known[id(optimizer)] = _Known(
             state_key=_state_key(optimizer),
-            settings=_settings(optimizer),
+            settings=list(map(settings_of, optimizer.param_groups)),
+            settings_of=settings_of,
             states=len(optimizer.state),
             is_partial=bool(_without_state(optimizer)),
             is_resumable=is_resumable,
@@ -273,8 +280,9 @@ class _Known:
     """What the steps of an optimizer that were run operation by operation have shown."""
 
     state_key: tuple[int, ...]
-    settings: tuple[Any, ...]
-    """What a step's operations depend on."""
+    settings: list[Any]
+    """What a step's operations depend on, of each group."""
+    settings_of: Callable[[dict[str, Any]], Any]
     states: int
     """How many parameters have state."""
     is_resumable: bool
@@ -302,9 +310,11 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for parameter in parameters if not state.get(parameter)]
 
 
-def _settings(optimizer: Optimizer) -> tuple[Any, ...]:
-    """Return what decides by which operations a step is made: `load_state_dict` and users change it."""
-    return tuple([group.get(name) for group in optimizer.param_groups for name in _DECIDING])
+def _getter_of(optimizer: Optimizer) -> Callable[[dict[str, Any]], Any]:
+    """Return what gets of a group what decides by which operations a step is made: `load_state_dict` and users change
+    it."""
+    names = [name for name in _DECIDING if all(name in group for group in optimizer.param_groups)]
+    return itemgetter(*names) if names else len
 
 
 def _modules_of(value: object) -> list[str]:
