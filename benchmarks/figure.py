@@ -11,6 +11,7 @@ class Measured:
     value: float
     unit: str
     bound: float | None = None
+    digits: int = 2
 
     @property
     def kept(self) -> bool:
@@ -19,4 +20,4 @@ class Measured:
     def __str__(self) -> str:
         mark = "" if self.bound is None else "ok  " if self.kept else "PAST"
         bound = "" if self.bound is None else f"  bound {self.bound:g} {self.unit}"
-        return f"{mark:4} {self.value:9.2f} {self.unit:3} {self.what}{bound}"
+        return f"{mark:4} {self.value:9.{self.digits}f} {self.unit:3} {self.what}{bound}"

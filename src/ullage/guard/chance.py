@@ -25,15 +25,18 @@ class Chance:
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._cards = [device for device in devices if device.type == "cuda"]
+        self._of_cards: list[torch.Generator] = []
         self._others = [device for device in devices if device.type in ("mps", "xpu")]
         self._python = _Python()
         self._numpy = _Numpy()
         self._states: tuple[Any, ...] | None = None
 
     def record(self) -> None:
+        if len(self._of_cards) != len(self._cards):
+            self._of_cards = list(map(_generator, self._cards))
         self._states = (
             torch.default_generator.get_state(),
-            [_generator(card).get_state() for card in self._cards],
+            [generator.get_state() for generator in self._of_cards],
             self._python.state(),
             self._numpy.state(),
             [_other_state(device) for device in self._others],
@@ -51,8 +54,8 @@ class Chance:
             return
         host, of_cards, of_python, of_numpy, of_others = states
         torch.default_generator.set_state(host)
-        for card, state in zip(self._cards, of_cards, strict=True):
-            _generator(card).set_state(state)
+        for generator, state in zip(self._of_cards, of_cards, strict=True):
+            generator.set_state(state)
         self._python.set_state(of_python)
         self._numpy.set_state(of_numpy)
         for device, state in zip(self._others, of_others, strict=True):

@@ -161,11 +161,13 @@ class Climb:
         watch = self._on.forecast.watch(part.items, self.form.length) if is_direct else None
         if part.share == 0:  # a mean over nothing is no number, and adds nothing
             with torch.no_grad():
-                loss, extra, is_pair = _taken_apart(self._loss_of(self._on.cutter.take(self._batch, part)))
-            if isinstance(loss, torch.Tensor):
-                return Done(part, torch.zeros_like(loss), _detached(extra), is_pair)
+                result = self._loss_of(self._on.cutter.take(self._batch, part))
         else:
-            loss, extra, is_pair = _taken_apart(self._loss_of(self._on.cutter.take(self._batch, part)))
+            result = self._loss_of(self._on.cutter.take(self._batch, part))
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        loss, extra = result if is_pair else (result, None)
+        if part.share == 0 and isinstance(loss, torch.Tensor):
+            return Done(part, torch.zeros_like(loss), _detached(extra), is_pair)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise UsageError(
                 f"the loss function returned {_described(loss)}; expected a tensor with one element that requires a "
@@ -282,13 +284,6 @@ class Climb:
                 parts=self._plan.parts,
             )
         )
-
-
-def _taken_apart(result: Any) -> tuple[Any, Any, bool]:
-    """Return the loss, what came with it, and whether anything did."""
-    if type(result) is not torch.Tensor and isinstance(result, tuple) and len(result) == 2:
-        return result[0], result[1], True
-    return result, None, False
 
 
 def _described(value: object) -> str:

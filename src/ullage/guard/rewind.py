@@ -40,10 +40,11 @@ class Rewind:
 
     def record(self, *, is_fresh: bool) -> None:
         """Record what the next attempt may change; `is_fresh` where no parameter has a gradient."""
-        gradients = () if is_fresh else enumerate(map(_gradient, self.parameters))
-        self._gradients = {
-            index: (gradient, gradient._version) for index, gradient in gradients if gradient is not None
-        }
+        self._gradients = {}
+        if not is_fresh:
+            for index, gradient in enumerate(map(_gradient, self.parameters)):
+                if gradient is not None:
+                    self._gradients[index] = gradient, gradient._version
         self._chance.record()
         self._buffers.record()
 
@@ -192,7 +193,7 @@ class _Buffers:
 
     def record(self) -> None:
         self._is_recorded = False  # nothing is put back of a recording that fails
-        tensors = self._now()
+        tensors = list(chain.from_iterable(map(dict.values, self._full)))
         if any(self._empty) or len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
             self._look_anew()
         if self._groups:
