@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ullage._errors import (
         EmulationError,
+        IsolationError,
         ScriptError,
         TorchMissingError,
         UllageError,
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ullage.emulator import Emulation, emulate
     from ullage.guard.guard import Guard
     from ullage.guard.sampler import TokenBudgetBatchSampler
+    from ullage.ownership.isolated import isolated
 
 __version__ = "0.1.0"
 
@@ -21,6 +23,7 @@ _HOMES = {
     "Emulation": "ullage.emulator",
     "EmulationError": "ullage._errors",
     "Guard": "ullage.guard.guard",
+    "IsolationError": "ullage._errors",
     "ScriptError": "ullage._errors",
     "TokenBudgetBatchSampler": "ullage.guard.sampler",
     "TorchMissingError": "ullage._errors",
@@ -28,11 +31,13 @@ _HOMES = {
     "UnknownGpuError": "ullage._errors",
     "UsageError": "ullage._errors",
     "emulate": "ullage.emulator",
+    "isolated": "ullage.ownership.isolated",
 }
 __all__ = [
     "Emulation",
     "EmulationError",
     "Guard",
+    "IsolationError",
     "ScriptError",
     "TokenBudgetBatchSampler",
     "TorchMissingError",
@@ -40,6 +45,7 @@ __all__ = [
     "UnknownGpuError",
     "UsageError",
     "emulate",
+    "isolated",
 ]
 
 

@@ -5,7 +5,8 @@ UllageError                 everything below; carries the exit code of the comma
 │   └── UnknownGpuError     no card, or more than one, answers to the name
 ├── TorchMissingError       no PyTorch, or one without CUDA; the text is the install line
 ├── EmulationError          this process cannot emulate a card (any more)
-└── ScriptError             the user's script could not be run to a result
+├── ScriptError             the user's script could not be run to a result
+└── IsolationError          a function in a process of its own did not come to a result that can be handed over
 """
 
 
@@ -39,5 +40,11 @@ class EmulationError(UllageError):
 
 class ScriptError(UllageError):
     """Report that the user's script could not be run to a result."""
+
+    exit_code = 3
+
+
+class IsolationError(UllageError):
+    """Report that a function in a process of its own did not come to a result that can be handed over."""
 
     exit_code = 3

@@ -20,6 +20,7 @@ def test_public_names_are_exactly_these() -> None:
         "Emulation",
         "EmulationError",
         "Guard",
+        "IsolationError",
         "ScriptError",
         "TokenBudgetBatchSampler",
         "TorchMissingError",
@@ -27,6 +28,7 @@ def test_public_names_are_exactly_these() -> None:
         "UnknownGpuError",
         "UsageError",
         "emulate",
+        "isolated",
     }
     without_torch = set(ullage.__all__) - {"Guard"}
     assert all(getattr(ullage, name).__name__ == name for name in without_torch)
@@ -65,6 +67,7 @@ def test_the_check_for_torch_can_fail() -> None:
         "prediction.describe",
         "report.terminal",
         "ownership.role",
+        "ownership.isolated",
         "emulator",
         "gpus",
         "guard.sampler",

@@ -1,0 +1,145 @@
+"""The process in which `ullage.isolated` runs a function: read the call, make it, hand over what came of it.
+
+Started by `isolated` with the file descriptors CHANNEL LIFELINE CALL ANSWER as arguments. CALL and ANSWER are parcels;
+the answer's note says what its value is: {"kind": "result" | "error" | "refused", ...}. CHANNEL is never written to: it
+closes when the process ends.
+"""
+
+import atexit
+import faulthandler
+import gc
+import io
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from ullage._errors import TorchMissingError
+from ullage._lifeline import die_with_parent
+from ullage.driver import count_used
+from ullage.emulator.emulate import CARD_VARIABLE, inherit
+from ullage.ownership import parcel
+
+
+class _Answer:
+    """The parcel for the parent, filled once."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.count = False
+        """The driver's count goes with it."""
+
+    def result(self, value: Any) -> None:
+        try:
+            self._write(value, kind="result")
+        except Exception as error:
+            self.refused(f"its result (of type {type(value).__name__}) cannot travel: {_text_of(error)}")
+
+    def error(self, error: BaseException) -> None:
+        # The first frame is ours.
+        lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+        text = "".join(lines).rstrip()
+        try:
+            self._write(error, kind="error", traceback=text)
+        except Exception as reason:
+            self.refused(f"it raised an error that cannot travel ({_text_of(reason)}):\n{text}")
+
+    def refused(self, text: str) -> None:
+        self._write(None, kind="refused", text=text)
+
+    def _write(self, value: Any, **note: Any) -> None:
+        os.ftruncate(self._file, 0)  # of what did not get to its end
+        if self.count:
+            note["count"] = asdict(count_used())
+        parcel.write(self._file, value, note=note, keep_device=False)
+
+
+def main() -> None:
+    """Run the call in argv's parcel, then end as a process does, without taking modules apart."""
+    channel, lifeline, call, given = (int(number) for number in sys.argv[1:5])
+    die_with_parent(lifeline)
+    for number in (channel, call, given):
+        os.set_inheritable(number, False)  # noqa: FBT003
+    own, end = os.getpid(), os._exit
+    if sys.stderr is not None:
+        faulthandler.enable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # progress is seen as it comes, through a pipe too
+    answer = _Answer(given)
+    try:
+        function = _read_call(call, answer)
+        if function is not None:
+            _run(function, answer, own)
+    except KeyboardInterrupt:
+        pass  # the parent ends us
+    if os.getpid() == own:  # not what the function forked
+        _run_exit_handlers()
+        end(0)
+
+
+def _read_call(call: int, answer: _Answer) -> Callable[[], Any] | None:
+    note = parcel.read_note(call)
+    assert note is not None
+    sys.path[:], sys.argv[:] = note["path"], note["argv"]
+    answer.count = note["count"]
+    try:
+        # The card comes through sitecustomize, except under flags such as -I and -S.
+        if os.environ.get(CARD_VARIABLE):
+            with suppress(TorchMissingError):
+                inherit()
+        function, arguments, keywords = parcel.read_value(call)
+        _publish()
+    except Exception as error:
+        answer.refused(
+            f"it or its arguments cannot be made again there: {_text_of(error)}; expected modules that a "
+            "fresh interpreter can import by name, and arguments that can be pickled"
+        )
+        return None
+    finally:
+        os.close(call)
+    return partial(function, *arguments, **keywords)  # without a frame of its own in tracebacks
+
+
+def _publish() -> None:
+    """Put what came out of the parent's `__main__` into ours: pickle and torch.save look there for it."""
+    main = vars(sys.modules["__main__"])
+    for found in gc.get_objects():
+        if issubclass(type(found), type | FunctionType):
+            module = vars(found).get("__module__") if type(found) is not FunctionType else found.__module__
+            if module == "__main__" and found.__qualname__.isidentifier():
+                main[found.__qualname__] = found
+
+
+def _run(function: Callable[[], Any], answer: _Answer, own: int) -> None:
+    try:
+        value = function()
+    except BaseException as error:
+        if os.getpid() != own:
+            raise  # in a process that the function forked
+        answer.error(error)
+    else:
+        if os.getpid() == own:
+            answer.result(value)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _run_exit_handlers() -> None:
+    """Do what the interpreter does at its end for the sake of others: threads, exit handlers, buffers."""
+    for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        try:
+            last()
+        except BaseException:
+            traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or not there at all
+            stream.flush()
