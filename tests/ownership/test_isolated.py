@@ -23,7 +23,7 @@ import pytest
 import ullage
 from tests.emulated.fresh import answer
 from tests.guard.inside import inside
-from ullage.ownership.isolated import Proof
+from ullage.ownership.proof import Proof
 
 MARK = "ULLAGE_TESTS_MARK"
 
@@ -128,6 +128,37 @@ def test_classes_of_a_script_are_the_same_ones_on_both_sides() -> None:
         """
     )
     assert told == [True, 2, 3, "3: no"]
+
+
+SPAWNS = """
+import multiprocessing, ullage
+class Config:
+    width = 3
+def width_of(config): return config.width
+def work():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(width_of, (Config(),))
+"""
+
+UNGUARDED = """
+import multiprocessing, ullage
+def work():
+    worker = multiprocessing.get_context("spawn").Process(target=print)
+    worker.start()
+    worker.join()
+ullage.isolated(work)
+"""
+
+
+def test_workers_in_there_find_what_the_script_defines(quiet: str, tmp_path: Path) -> None:
+    """As they would in the script's own process, and a script without a guard is refused, not started without end."""
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNS + "if __name__ == '__main__': print(ullage.isolated(work))")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    script.write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert "UsageError: ullage.isolated was called while a worker process imports" in done.stderr
 
 
 # ---- how it ends
@@ -378,7 +409,7 @@ def test_what_stays_in_use_is_no_proof() -> None:
             held.append(torch.empty(32 << 20, dtype=torch.uint8, device="cuda"))
             return str, ("four",)
 
-    with mock.patch("ullage.ownership.isolated._RETURN_SECONDS", 0.0):  # nothing comes back, however long it waits
+    with mock.patch("ullage.ownership.proof._RETURN_SECONDS", 0.0):  # nothing comes back, however long it waits
         assert ullage.isolated(len, TakesMemoryOnItsWay(), report=proofs.append) == 4
     (card,) = proofs[0].cards
     assert card.after_bytes == card.before_bytes + (32 << 20)

@@ -5,6 +5,7 @@ that runs in a process of its own leaves nothing. It does not know what the func
 """
 
 import math
+import multiprocessing
 import os
 import select
 import signal
@@ -21,52 +22,15 @@ from typing import Any, Final, TypeVar
 
 from ullage import _lifeline
 from ullage._errors import IsolationError, UsageError
-from ullage._units import text_of_bytes
 from ullage.driver import DriverCount, count_used
-from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.ownership import parcel
+from ullage.ownership.proof import Proof, prove
 
 T = TypeVar("T")
 
 _TICK_SECONDS: Final = 0.2
 _ENDING_SECONDS: Final = 0.01
 _INTERRUPT_SECONDS: Final = 5.0  # for the function to clean up after Ctrl-C
-_RETURN_SECONDS: Final = 2.0  # for the driver to take back what a process had
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardUse:
-    """One card's used memory by the driver's count, all processes together, in bytes."""
-
-    index: int
-    name: str
-    before_bytes: int
-    within_bytes: int | None
-    """When the function had returned or raised; None: its process ended before it could ask."""
-    after_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What the driver counted before, at the end of, and after a function that ran in a process of its own."""
-
-    process: int
-    """The number that it had."""
-    cards: tuple[CardUse, ...]
-    why_not: str
-    """Why nothing was counted; empty where it was."""
-    is_emulated: bool
-
-    @property
-    def came_back(self) -> bool:
-        """Whether no card has more in use than before; false too where nothing was counted."""
-        return bool(self.cards) and all(card.after_bytes <= card.before_bytes for card in self.cards)
-
-    def __str__(self) -> str:
-        if self.why_not:
-            return f"not measured: {self.why_not}"
-        source = "the emulated card's count" if self.is_emulated else "the driver's count (NVML)"
-        return "\n".join(f"{_sentence(card)}; {source}" for card in self.cards)
 
 
 def isolated(
@@ -103,13 +67,19 @@ def isolated(
         run = _run(call, answer, timeout_seconds)
         note = parcel.read_note(answer)
         if report:
-            report(_proof(run.process, before, note))
+            report(prove(run.process, before, note))
         return _outcome(answer, note, run, _name_of(fn), timeout_seconds)  # type: ignore[no-any-return]
 
 
 def _check(fn: object, timeout_seconds: float | None) -> None:
     if not callable(fn):
         raise UsageError(f"ullage.isolated got a {type(fn).__name__} to run; expected a function, then its arguments")
+    # multiprocessing's own mark, by which it refuses the same: a worker would start the worker that it is, without end.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "ullage.isolated was called while a worker process imports the script that started it; put what the script "
+            'does under: if __name__ == "__main__":'
+        )
     if timeout_seconds is not None and not (0 < timeout_seconds < math.inf):
         raise UsageError(f"timeout_seconds={timeout_seconds} cannot be; expected more than 0, or None for no limit")
 
@@ -127,7 +97,12 @@ def _parcels() -> Iterator[tuple[int, int]]:
 def _write_call(
     file: int, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, count: bool
 ) -> None:
-    note = {"path": [path for path in sys.path if isinstance(path, str)], "argv": sys.argv, "count": count}
+    note = {
+        "path": [path for path in sys.path if isinstance(path, str)],
+        "argv": sys.argv,
+        "main": getattr(sys.modules.get("__main__"), "__file__", None),
+        "count": count,
+    }
     try:
         parcel.write(file, (fn, args, kwargs), note=note, keep_device=True)
     except Exception as error:
@@ -269,49 +244,6 @@ def _cause(code: int) -> str:
     if -code == signal.SIGKILL:
         return f"{text}; if nobody sent it, the host's memory ran out and the kernel chose this process"
     return f"{text}; what it was doing is on standard error"
-
-
-def _proof(process: int, before: DriverCount, note: dict[str, Any] | None) -> Proof:
-    until = time.monotonic() + _RETURN_SECONDS
-    while True:
-        after = count_used()
-        uses = _uses(before, note, after)
-        if all(use.after_bytes <= use.before_bytes for use in uses) or time.monotonic() > until:
-            break
-        time.sleep(_ENDING_SECONDS)
-    return Proof(
-        process=process,
-        cards=uses,
-        why_not=before.why_not or after.why_not,
-        is_emulated=bool(os.environ.get(CARD_VARIABLE)),
-    )
-
-
-def _uses(before: DriverCount, note: dict[str, Any] | None, after: DriverCount) -> tuple[CardUse, ...]:
-    within = {card["index"]: card["used_bytes"] for card in note["count"]["cards"]} if note else {}
-    if os.environ.get(CARD_VARIABLE):
-        # An emulated card knows the process that asks and no other: two of them share one card only in sum.
-        within = {card.index: card.used_bytes + within[card.index] for card in before.cards if card.index in within}
-    later = {card.index: card for card in after.cards}
-    return tuple(
-        CardUse(
-            index=card.index,
-            name=card.name,
-            before_bytes=card.used_bytes,
-            within_bytes=within.get(card.index),
-            after_bytes=later[card.index].used_bytes,
-        )
-        for card in before.cards
-        if card.index in later
-    )
-
-
-def _sentence(card: CardUse) -> str:
-    within = "unknown" if card.within_bytes is None else text_of_bytes(card.within_bytes)
-    return (
-        f"card {card.index} ({card.name}): {text_of_bytes(card.before_bytes)} used before, {within} at the function's "
-        f"end, {text_of_bytes(card.after_bytes)} after"
-    )
 
 
 def _name_of(fn: object) -> str:

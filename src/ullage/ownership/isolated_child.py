@@ -88,6 +88,8 @@ def _read_call(call: int, answer: _Answer) -> Callable[[], Any] | None:
     note = parcel.read_note(call)
     assert note is not None
     sys.path[:], sys.argv[:] = note["path"], note["argv"]
+    if note["main"] is not None:  # where multiprocessing's spawn looks for what `__main__` defines
+        vars(sys.modules["__main__"])["__file__"] = note["main"]
     answer.count = note["count"]
     try:
         # The card comes through sitecustomize, except under flags such as -I and -S.
