@@ -1,0 +1,294 @@
+"""From floors to findings: what is suspected, what evidence is gathered, and what is said.
+
+Growth is suspected when floors rise twice in a row, and established when they have risen four times and block lists of
+the same steps name what grows. Suspicion is cheap and may be wrong; a finding needs both.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from ullage._units import MIB
+from ullage.monitor.evidence import Evidence
+from ullage.monitor.finding import Finding, Kind
+from ullage.monitor.holder import Held, held_now, holder_of_growth
+from ullage.monitor.series import CHUNK_STEPS, WIDENING, Floor, Series
+
+_SUSPECTED: Final = 2
+_ESTABLISHED: Final = 4
+_RECORDED_LEVELS: Final = 3
+"""Floors of 8, 32 and 128 steps: over wider ones recording would cost more than the line is worth."""
+_REST_STEPS: Final = 32
+_LONGEST_REST: Final = 1 << 14
+_FASTER: Final = 1.5
+_SETTLED_FLOORS: Final = 3
+_OF_A_BATCH: Final = 2.5
+"""Where the peak rises by this many times what stays, longer batches are what grows: joining a state to itself has it
+twice."""
+_SHARE: Final = 16
+"""What rises by less than this part of itself has not risen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What the allocator says after a step, in bytes and blocks."""
+
+    bytes: int
+    blocks: int
+    reserved_bytes: int
+    peak_bytes: int
+    split_bytes: int
+
+    @classmethod
+    def of(cls, statistics: Mapping[str, Any]) -> Self:
+        """Read them from `torch._C._cuda_memoryStats`."""
+        return cls(
+            # What was asked for: a block may be larger by up to a MiB, more or less as it happens to lie.
+            statistics["requested_bytes"]["all"]["current"],
+            statistics["allocation"]["all"]["current"],
+            statistics["reserved_bytes"]["all"]["current"],
+            statistics["allocated_bytes"]["all"]["peak"],
+            statistics["inactive_split_bytes"]["all"]["current"],
+        )
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """Growth that is looked into."""
+
+    series: Series
+    phase: str
+    level: int
+    is_by_blocks: bool
+    since: Floor
+    begun: tuple[int, int]
+    """What stayed after steps, and the peak, when it began."""
+    evidence: Evidence | None
+    held: Held | None = None
+    """Who held what, a floor before growth is established."""
+
+
+@dataclass(slots=True)
+class _Past:
+    """What is remembered of a series whose growth was looked into."""
+
+    rest_until: int = 0
+    """The step of the phase before which slow or uneven growth is not looked into again."""
+    rest_steps: int = _REST_STEPS
+    blocks_per_step: float = 0.0
+    """The growth that was not worth a finding: only faster growth is looked into meanwhile."""
+    least_level: int = 0
+    """Growth that ended is next judged over longer spans: a list that is cleared now and then."""
+    standing: tuple[int, int, bool] | None = None
+    """A leak that goes on: its place among the findings, its level, and whether it shows in blocks."""
+
+
+class Judge:
+    """Decides what the floors of all phases say."""
+
+    def __init__(self, least_bytes: int, tell: Callable[[Finding], Any], *, searches_holders: bool) -> None:
+        self.findings: list[Finding] = []
+        self.device = 0
+        self._least = least_bytes
+        self._tell = tell
+        self._searches_holders = searches_holders
+        self._suspicion: _Suspicion | None = None
+        self._past: dict[int, _Past] = {}
+        self._begun: Levels | None = None
+        self._settled: tuple[int, Levels] | None = None
+
+    def begin(self, levels: Levels) -> None:
+        """Note what there is before the first step."""
+        self._begun = levels
+
+    def end(self) -> None:
+        """Stop gathering evidence."""
+        if self._suspicion is not None and self._suspicion.evidence is not None:
+            self._suspicion.evidence.end()
+        self._suspicion = None
+
+    def look(self, series: Series) -> None:
+        """Give evidence that is gathered about a series its chance to look, after a step."""
+        suspicion = self._suspicion
+        if suspicion is not None and suspicion.series is series and suspicion.evidence is not None:
+            suspicion.evidence.look(series.steps)
+
+    def judge(self, series: Series, phase: str, step: int, levels: Levels, *, is_alone: bool) -> None:
+        """Complete a floor of a series and say what follows."""
+        closed = series.close(step)
+        past = self._past.setdefault(id(series), _Past())
+        if past.standing is not None:
+            self._follow(series, past, step, closed)
+        elif self._suspicion is None:
+            self._suspect(series, past, phase, closed, levels, is_alone=is_alone)
+        elif self._suspicion.series is series and closed > self._suspicion.level:
+            self._decide(self._suspicion, past, step, levels)
+        self._settle(series, phase, step, levels)
+
+    def _suspect(self, series: Series, past: _Past, phase: str, closed: int, levels: Levels, *, is_alone: bool) -> None:
+        for level in range(past.least_level, closed):
+            by_blocks, by_bytes = series.rises_in_blocks(level), series.rises_in_bytes(level)
+            rises = max(by_blocks, by_bytes)
+            if rises < _SUSPECTED or not (is_alone or series.came_inside(level, rises)):
+                continue
+            since, last = series.floors[level][-rises - 1], series.floors[level][-1]
+            rate = (last.blocks - since.blocks) / max(1, last.phase_steps - since.phase_steps)
+            is_by_blocks = by_blocks >= _SUSPECTED
+            if series.steps < past.rest_until and not (is_by_blocks and rate > _FASTER * past.blocks_per_step > 0):
+                continue
+            stride = CHUNK_STEPS * WIDENING**level // 2
+            evidence = Evidence(self.device, stride) if level < _RECORDED_LEVELS else None
+            self._suspicion = _Suspicion(
+                series, phase, level, is_by_blocks, since, (last.bytes, levels.peak_bytes), evidence
+            )
+            if evidence is not None:
+                evidence.begin(series.steps)
+            return
+
+    def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: Levels) -> None:
+        """Dismiss a suspicion, establish it, or wait."""
+        series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
+        by_blocks, by_bytes = series.rises_in_blocks(level), series.rises_in_bytes(level)
+        rises = max(by_blocks, by_bytes)
+        if rises < _SUSPECTED:
+            self._dismiss(suspicion, past, step)
+            return
+        if suspicion.held is None and self._searches_holders:
+            if rises >= _ESTABLISHED - 1:
+                suspicion.held = held_now(self.device)
+            return
+        if rises < _ESTABLISHED or (evidence is not None and not evidence.is_complete):
+            return
+        if by_blocks >= by_bytes and series.is_slowing(level, rises):
+            return
+        stayed, peak = suspicion.begun
+        more = series.floors[level][-1].bytes - stayed
+        if by_blocks < _SUSPECTED and levels.peak_bytes - peak >= _OF_A_BATCH * more:
+            self._dismiss(suspicion, past, step)
+            self._say_once(Kind.LONGER_BATCH, suspicion.phase, step, suspicion.since.step, levels.peak_bytes - peak)
+            return
+        first, last = series.floors[level][-rises - 1], series.floors[level][-1]
+        steps = max(1, last.phase_steps - first.phase_steps)
+        by_floors = (last.bytes - first.bytes) // steps
+        lines = evidence.lines() if evidence is not None else ()
+        by_lines = sum(size for _, size in lines)
+        rate = by_lines or (by_floors if by_bytes >= _SUSPECTED or by_blocks >= _ESTABLISHED else 0)
+        if rate < self._least:
+            past.blocks_per_step = (last.blocks - first.blocks) / steps
+            self._dismiss(suspicion, past, step)
+            return
+        line = lines[0][0] if lines else None
+        self.end()
+        holder = None
+        if suspicion.held is not None:
+            holder = holder_of_growth(suspicion.held, held_now(self.device), by_blocks=by_blocks >= by_bytes)
+        past.standing = (len(self.findings), level, by_blocks >= by_bytes)
+        self._add(
+            Finding(
+                kind=Kind.LEAK,
+                phase=suspicion.phase,
+                step=step,
+                since_step=max(1, suspicion.since.step - CHUNK_STEPS * WIDENING**level + 1),
+                bytes_per_step=rate,
+                total_bytes=max(rate * steps, last.bytes - first.bytes),
+                line=line,
+                lines=lines,
+                holder=holder,
+            )
+        )
+
+    def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
+        """Stop looking into a suspicion, and rest the longer, the more often this has happened."""
+        series = suspicion.series
+        evidence = suspicion.evidence
+        last = series.floors[suspicion.level][-1]
+        lines = evidence.lines() if evidence is not None else ()
+        grown = last.bytes - suspicion.since.bytes
+        self.end()
+        past.rest_until = series.steps + past.rest_steps
+        past.rest_steps = min(2 * past.rest_steps, _LONGEST_REST)
+        if lines and suspicion.is_by_blocks and grown >= MIB and lines[0][1] >= self._least:
+            self._add(
+                Finding(
+                    kind=Kind.GROWTH_ENDED,
+                    phase=suspicion.phase,
+                    step=step,
+                    since_step=max(1, suspicion.since.step - CHUNK_STEPS + 1),
+                    until_step=step,
+                    total_bytes=grown,
+                    line=lines[0][0],
+                    lines=lines,
+                )
+            )
+
+    def _follow(self, series: Series, past: _Past, step: int, closed: int) -> None:
+        """See whether a leak goes on."""
+        assert past.standing is not None
+        place, level, is_by_blocks = past.standing
+        floors = series.floors[level]
+        if closed <= level or len(floors) < _SETTLED_FLOORS:
+            return
+        values = [one.blocks if is_by_blocks else one.bytes for one in list(floors)[-_SETTLED_FLOORS:]]
+        if (values[-1] > values[0] and values[-1] > values[-2]) or values[-2] > values[0]:
+            return
+        past.standing = None
+        past.least_level = min(level + 1, len(series.floors) - 1)
+        found = self.findings[place]
+        ended = replace(
+            found,
+            kind=Kind.GROWTH_ENDED,
+            step=step,
+            until_step=step,
+            total_bytes=max(found.total_bytes, found.bytes_per_step * (step - found.since_step)),
+        )
+        self.findings[place] = ended
+        self._tell(ended)
+
+    def _settle(self, series: Series, phase: str, step: int, levels: Levels) -> None:
+        """Tell what rose once, and what rose in the peak or in what is reserved alone."""
+        floors = list(series.floors[0])
+        if len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
+            return
+        is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
+        if self._settled is None:
+            if self._begun is not None:
+                self._say_rise(phase, step, 1, floors[-1].bytes - self._begun.bytes)
+            self._settled = (step, levels)
+            return
+        if len(floors) > _SETTLED_FLOORS:
+            before, after = floors[-4:-2], floors[-2:]
+            if before[0].blocks == before[1].blocks < after[0].blocks == after[1].blocks:
+                self._say_rise(phase, step, before[1].step, after[1].bytes - before[1].bytes)
+        if not is_growing:
+            self._judge_peak(phase, step, levels, rise=floors[-1].bytes - floors[0].bytes)
+
+    def _judge_peak(self, phase: str, step: int, levels: Levels, *, rise: int) -> None:
+        assert self._settled is not None
+        since, settled = self._settled
+        peak = levels.peak_bytes - settled.peak_bytes
+        reserved = levels.reserved_bytes - settled.reserved_bytes
+        if peak < 0 or reserved < 0:  # the user has reset the counters, or emptied the cache
+            self._settled = (step, levels)
+            return
+        split = levels.split_bytes - settled.split_bytes
+        if reserved >= 32 * MIB and reserved * _SHARE >= settled.reserved_bytes and reserved >= 2 * peak:
+            if 4 * split >= reserved:
+                self._say_once(Kind.FRAGMENTATION, phase, step, since, reserved)
+        elif peak >= MIB and peak * _SHARE >= settled.peak_bytes and 2 * rise < peak:
+            self._say_once(Kind.LONGER_BATCH, phase, step, since, peak)
+
+    def _say_rise(self, phase: str, step: int, since: int, total: int) -> None:
+        if total >= MIB:
+            self._add(Finding(kind=Kind.WARM_UP, phase=phase, step=step, since_step=since, total_bytes=total))
+
+    def _say_once(self, kind: Kind, phase: str, step: int, since: int, total: int) -> None:
+        """Log what varies the first time; later its figures are brought up to date in silence."""
+        for place, found in enumerate(self.findings):
+            if found.kind is kind:
+                self.findings[place] = replace(found, total_bytes=max(total, found.total_bytes))
+                return
+        self._add(Finding(kind=kind, phase=phase, step=step, since_step=since, total_bytes=total))
+
+    def _add(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        self._tell(finding)

@@ -1,0 +1,151 @@
+"""What stays after the steps of a phase, as floors: the least over 8 steps, 32, 128, ...
+
+A floor is what remains when a batch was short, so that lengths that vary hide no growth; and the number of live
+blocks, which does not vary with lengths, is a second witness. A series has a fixed size, however many steps it takes.
+It knows nothing of torch.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+CHUNK_STEPS: Final = 8
+WIDENING: Final = 4
+"""How many floors of one level make one of the next."""
+LEVELS: Final = 6
+_KEPT: Final = 8
+_NONE: Final = 1 << 62
+EVEN: Final = 0.4
+"""Growth by bytes alone has to be even: no rise is below this part of the mean rise."""
+_SLOWING: Final = 0.7
+"""Growth slows down where the later half of the rises is below this part of the earlier half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least that stayed after any of some steps, and how much came within steps of the phase up to then."""
+
+    bytes: int
+    blocks: int
+    step: int
+    """The step, over all phases, at which it was complete."""
+    phase_steps: int
+    """The steps of the phase up to then."""
+    inside_bytes: int
+    inside_blocks: int
+    """What came between two looks of the same visit to the phase, summed from the beginning."""
+    inside_steps: int
+
+
+class Series:
+    """The floors of one phase, at several widths."""
+
+    __slots__ = (
+        "_blocks",
+        "_bytes",
+        "_closed",
+        "_filled",
+        "_inside_blocks",
+        "_inside_bytes",
+        "_inside_steps",
+        "_last_blocks",
+        "_last_bytes",
+        "floors",
+        "steps",
+    )
+
+    def __init__(self) -> None:
+        self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT) for _ in range(LEVELS))
+        self.steps = 0
+        self._bytes = self._blocks = _NONE
+        self._closed = self._filled = self._last_bytes = self._last_blocks = 0
+        self._inside_bytes = self._inside_blocks = self._inside_steps = 0
+
+    def begin(self, n_bytes: int, blocks: int) -> None:
+        """Note what is there when a visit to the phase begins."""
+        self._last_bytes, self._last_blocks = n_bytes, blocks
+
+    def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
+        """Add a look after so many further steps; `is_first` of a visit. Tell whether a floor is complete."""
+        if not is_first:
+            self._inside_bytes += n_bytes - self._last_bytes
+            self._inside_blocks += blocks - self._last_blocks
+            self._inside_steps += steps
+        self._last_bytes, self._last_blocks = n_bytes, blocks
+        self._bytes = min(self._bytes, n_bytes)
+        self._blocks = min(self._blocks, blocks)
+        self.steps += steps
+        self._filled += steps
+        return self._filled >= CHUNK_STEPS
+
+    def close(self, step: int) -> int:
+        """Complete a floor, and those of wider levels that are due; return how many levels have a new one."""
+        floor = Floor(
+            bytes=self._bytes,
+            blocks=self._blocks,
+            step=step,
+            phase_steps=self.steps,
+            inside_bytes=self._inside_bytes,
+            inside_blocks=self._inside_blocks,
+            inside_steps=self._inside_steps,
+        )
+        self.floors[0].append(floor)
+        self._bytes = self._blocks = _NONE
+        self._filled = 0
+        self._closed += 1
+        closed, count = 1, self._closed
+        while closed < LEVELS and count % WIDENING == 0:
+            count //= WIDENING
+            merged = list(self.floors[closed - 1])[-WIDENING:]
+            lowest = (min(one.bytes for one in merged), min(one.blocks for one in merged))
+            last = merged[-1]
+            self.floors[closed].append(
+                Floor(*lowest, step, last.phase_steps, last.inside_bytes, last.inside_blocks, last.inside_steps)
+            )
+            closed += 1
+        return closed
+
+    def rises_in_blocks(self, level: int) -> int:
+        """Tell how many of the last floors each have more blocks than the one before."""
+        return _trailing([one.blocks for one in self.floors[level]])
+
+    def rises_in_bytes(self, level: int) -> int:
+        """Tell how many of the last floors each have evenly more bytes than the one before, and no fewer blocks."""
+        floors = list(self.floors[level])
+        count = _trailing([one.bytes for one in floors])
+        while count > 1:
+            last = floors[-count - 1 :]
+            rises = [after.bytes - before.bytes for before, after in pairwise(last)]
+            is_even = min(rises) >= EVEN * sum(rises) / count and max(rises) * EVEN <= sum(rises) / count
+            if is_even and all(after.blocks >= before.blocks for before, after in pairwise(last)):
+                break
+            count -= 1
+        return count
+
+    def is_slowing(self, level: int, rises: int) -> bool:
+        """Tell whether the later rises in blocks are smaller than the earlier ones: a cache that fills up."""
+        values = [one.blocks for one in self.floors[level]][-rises - 1 :]
+        steps = [after - before for before, after in pairwise(values)]
+        half = len(steps) // 2
+        return half > 0 and sum(steps[-half:]) < _SLOWING * sum(steps[:half])
+
+    def came_inside(self, level: int, rises: int) -> bool:
+        """Tell whether the phase's own steps brought at least half of the rise, not what lies between its visits."""
+        first, last = self.floors[level][-rises - 1], self.floors[level][-1]
+        own = last.inside_steps - first.inside_steps
+        if own <= 0:
+            return False
+        share = (last.phase_steps - first.phase_steps) / own
+        if last.blocks > first.blocks:
+            return 2 * share * (last.inside_blocks - first.inside_blocks) >= last.blocks - first.blocks
+        return 2 * share * (last.inside_bytes - first.inside_bytes) >= last.bytes - first.bytes
+
+
+def _trailing(values: list[int]) -> int:
+    count = 0
+    for before, after in pairwise(reversed(values)):
+        if before <= after:
+            break
+        count += 1
+    return count
