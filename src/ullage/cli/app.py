@@ -16,7 +16,7 @@ from rich.console import Console
 
 import ullage
 from ullage._errors import UllageError
-from ullage.cli import diff, explain, fit, gpus, predict, repro, tune
+from ullage.cli import diff, doctor, explain, fit, gpus, predict, repro, tune
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,6 +43,7 @@ app.command(name="explain", epilog=explain.EPILOG)(explain.explain)
 app.command(name="tune", epilog=tune.EPILOG)(tune.tune)
 app.command(name="diff", epilog=diff.EPILOG)(diff.diff)
 app.command(name="repro", epilog=repro.EPILOG)(repro.repro)
+app.command(name="doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command(name="gpus")(gpus.gpus)
 
 

@@ -1,0 +1,33 @@
+"""`ullage doctor`: what is configured here, what is wrong with it, and what to do?"""
+
+from typing import Annotated, Final
+
+import typer
+
+from ullage.cli.show import show
+
+EPILOG: Final = (
+    "[bold]Examples[/]\n\n"
+    "ullage doctor (in the shell, container or job whose settings are in doubt)\n\n"
+    "ullage doctor --gpu 'RTX 4090' (the same settings and torch, with that card emulated)\n\n"
+    "[bold]Within a program[/] from ullage.diagnosis.diagnosis import diagnose; diagnose().findings\n\n"
+    "[bold]Exit code[/] 0 no problem (there may be things to know), 1 a problem, 2 wrong usage, "
+    "4 --gpu without a PyTorch for CUDA."
+)
+
+
+def doctor(
+    gpu: Annotated[str | None, typer.Option(help="Emulate this card. [default: this machine's]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+) -> None:
+    """Say which settings of memory are in force here, what is wrong, and what to do.
+
+    The allocator itself is asked what it has read, in a process of its own; the driver says who is on the cards. Works
+    without a card and without torch, as far as that goes. No process's arguments are read.
+    """
+    from ullage.diagnosis.describe import describe
+    from ullage.diagnosis.diagnosis import diagnose
+
+    diagnosis = diagnose(gpu)
+    show(describe(diagnosis), diagnosis.to_json() if as_json else None, page=None)
+    raise typer.Exit(diagnosis.exit_code)

@@ -1,0 +1,202 @@
+"""Judge the cards: who else is on them, and whether this driver and this PyTorch suit them."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ullage._units import GIB, text_of_bytes
+from ullage.diagnosis.facts import Card, Facts, Process, Torch
+from ullage.diagnosis.finding import Finding, Weight
+from ullage.emulator.torch_build import has_code_for
+
+_LITTLE_BYTES: Final = GIB  # less than this hidden on a card may be the driver's own
+_MUCH: Final = 0.1  # of a card, held by others
+
+
+def findings_of_cards(facts: Facts) -> Iterator[Finding]:
+    """Yield what is wrong on the cards, and between cards, driver and torch."""
+    if facts.torch is not None:
+        yield from _torch(facts.torch, facts)
+    for card in facts.cards:
+        yield from _others(card)
+        yield from _mode(card)
+    yield from _ghosts(facts)
+    yield from _strays(facts)
+
+
+# ---- torch, driver, card
+
+
+def _torch(torch: Torch, facts: Facts) -> Iterator[Finding]:
+    if torch.error is not None:
+        yield Finding(
+            name="torch-fails",
+            title="PyTorch is installed and cannot be imported",
+            seen=f"torch {torch.version}: {torch.error}",
+            why="Nothing can run on the card.",
+            cure="Install it again with what it requires: pip install --force-reinstall torch",
+        )
+    elif torch.cuda is None and torch.hip is None and torch.settings_error is None and facts.cards:
+        yield Finding(
+            name="torch-for-cpu",
+            title="This PyTorch is built without CUDA",
+            seen=f"torch {torch.version} on a machine with {_name(facts.cards[0])}",
+            why="torch.cuda.is_available() is False, and programs go on on the CPU without a word.",
+            cure="pip install --upgrade --force-reinstall torch",
+        )
+    if torch.cuda is not None and facts.driver is not None:
+        yield from _driver(torch, torch.cuda, facts)
+    if torch.architectures and torch.hip is None:
+        yield from _architecture(torch, facts)
+
+
+def _driver(torch: Torch, cuda: str, facts: Facts) -> Iterator[Finding]:
+    assert facts.driver is not None
+    major, minor, *_ = (int(part) for part in f"{cuda}.0".split(".")[:2])
+    driver_cuda = facts.driver.cuda
+    if (major, minor) <= driver_cuda or driver_cuda == (0, 0):
+        return
+    seen = (
+        f"driver {facts.driver.version} runs CUDA up to {driver_cuda[0]}.{driver_cuda[1]}; "
+        f"torch {torch.version} is built for {cuda}"
+    )
+    if major > driver_cuda[0]:
+        yield Finding(
+            name="driver-too-old",
+            title="The driver is too old for this PyTorch",
+            seen=seen,
+            why="CUDA does not start, but with NVIDIA's compatibility package (cuda-compat) on data-centre cards.",
+            cure="Install a newer driver, or a PyTorch built for an older CUDA (pytorch.org has the lines).",
+        )
+    else:
+        yield Finding(
+            name="driver-older",
+            title="The driver is older than the CUDA of this PyTorch",
+            seen=seen,
+            why="It runs, as within every major version of CUDA; kernels that are compiled while it runs may not.",
+            cure="Install a newer driver if a kernel fails with an error of PTX.",
+            weight=Weight.NOTE,
+        )
+
+
+def _architecture(torch: Torch, facts: Facts) -> Iterator[Finding]:
+    for card in facts.cards:
+        if card.compute_capability is None or has_code_for(card.compute_capability, list(torch.architectures)):
+            continue
+        major, minor = card.compute_capability
+        yield Finding(
+            name="no-kernels",
+            title=f"This PyTorch has no kernels for {_name(card)}",
+            seen=f"the card is sm_{major}{minor}; torch {torch.version} has {' '.join(torch.architectures)}",
+            why="The first operation fails: no kernel image is available for execution on the device.",
+            cure="Install a PyTorch whose build has this architecture (pytorch.org has the lines).",
+        )
+
+
+def _mode(card: Card) -> Iterator[Finding]:
+    if card.compute_mode == "prohibited":
+        yield Finding(
+            name="mode-prohibited",
+            title=f"{_name(card)} refuses to compute",
+            seen="its compute mode is prohibited",
+            why="No process can use it.",
+            cure=f"The machine's administrator: nvidia-smi -i {card.index} -c DEFAULT",
+        )
+    elif card.compute_mode == "exclusive":
+        yield Finding(
+            name="mode-exclusive",
+            title=f"{_name(card)} takes one process at a time",
+            seen="its compute mode is exclusive",
+            why="A second process fails with 'all CUDA-capable devices are busy or unavailable', also one of yours.",
+            cure=f"The machine's administrator, if that is not meant: nvidia-smi -i {card.index} -c DEFAULT",
+            weight=Weight.NOTE,
+        )
+
+
+# ---- who else is there
+
+
+def _others(card: Card) -> Iterator[Finding]:
+    known = sum(process.used_bytes or 0 for process in card.processes)
+    hidden = card.used_bytes - known
+    is_told = all(process.used_bytes is not None for process in card.processes)
+    held = max(known, card.used_bytes - _LITTLE_BYTES)
+    if held <= 0:
+        return
+    names = ", ".join(_text(process) for process in _largest_first(card.processes))
+    unseen = is_told and hidden > _LITTLE_BYTES
+    yield Finding(
+        name="others",
+        title=f"{_name(card)} is used by others: {text_of_bytes(card.used_bytes)} of {text_of_bytes(card.total_bytes)}",
+        seen=(names or "no process is visible")
+        + (f"; {text_of_bytes(hidden)} more by processes that cannot be seen from here" if unseen and names else ""),
+        why="That memory is missing to whatever starts now"
+        + ("; who is in another container is not named to this one." if unseen else "."),
+        cure="Wait, take another card (CUDA_VISIBLE_DEVICES), or end what is yours: kill PID",
+        weight=Weight.PROBLEM if held >= _MUCH * card.total_bytes else Weight.NOTE,
+    )
+
+
+def _ghosts(facts: Facts) -> Iterator[Finding]:
+    for card in facts.cards:
+        ghosts = [process for process in card.processes if process.is_ours and process.is_orphan]
+        if ghosts:
+            yield Finding(
+                name="ghosts",
+                title=f"Processes that outlived what started them hold memory of {_name(card)}",
+                seen=", ".join(_text(process) for process in _largest_first(tuple(ghosts))),
+                why="They are yours, and their parent has ended; their memory comes back only when they end.",
+                cure=f"If none of them is wanted: kill {' '.join(str(process.pid) for process in ghosts)}",
+            )
+        workers = [process for process in card.processes if process.is_worker and process not in ghosts]
+        if workers:
+            yield Finding(
+                name="workers-on-card",
+                title=f"Workers of a DataLoader have memory of {_name(card)}",
+                seen=", ".join(_text(process) for process in _largest_first(tuple(workers))),
+                why="Each worker that touches CUDA has a context of its own, hundreds of MiB that the training lacks.",
+                cure="Keep CUDA out of the dataset and of collate_fn; move batches to the card in the loop.",
+            )
+
+
+def _strays(facts: Facts) -> Iterator[Finding]:
+    """Ranks that hold a context on another rank's card beside their own, which is card 0 as a rule."""
+    cards_of: dict[int, list[Card]] = {}
+    for card in facts.cards:
+        for process in card.processes:
+            if process.is_ours:
+                cards_of.setdefault(process.pid, []).append(card)
+    several = {pid: cards for pid, cards in cards_of.items() if len(cards) > 1}
+    for card in facts.cards:
+        has_owner = any(cards == [card] for cards in cards_of.values())
+        strays = [
+            process
+            for process in card.processes
+            if len(several.get(process.pid, [])) == 2 and several[process.pid][0] is card
+        ]
+        if (
+            strays
+            and (has_owner or len(strays) > 1)
+            and len({several[one.pid][1].index for one in strays}) == len(strays)
+        ):
+            held = sum(process.used_bytes or 0 for process in strays)
+            yield Finding(
+                name="strays",
+                title=f"{len(strays)} processes of other cards hold {text_of_bytes(held)} of {_name(card)}",
+                seen=", ".join(_text(process) for process in _largest_first(tuple(strays))),
+                why="Each has a context there beside its own card's: it touched CUDA before it chose its card.",
+                cure="torch.cuda.set_device(local_rank) before all else, and torch.load(..., map_location='cpu').",
+            )
+
+
+def _largest_first(processes: tuple[Process, ...]) -> list[Process]:
+    return sorted(processes, key=lambda process: -(process.used_bytes or 0))
+
+
+def _text(process: Process) -> str:
+    size = text_of_bytes(process.used_bytes) if process.used_bytes is not None else "an unknown part"
+    whose = "" if process.is_ours else ", not yours" if process.name else ", not visible from here"
+    return f"{size} by process {process.pid}" + (f" ({process.name}{whose})" if process.name else whose)
+
+
+def _name(card: Card) -> str:
+    return f"card {card.index} ({card.name})"

@@ -1,0 +1,67 @@
+"""All judgements of one machine, the weightiest first."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ullage.diagnosis.allocation import findings_of_allocation, text_in_force
+from ullage.diagnosis.card import findings_of_cards
+from ullage.diagnosis.facts import Facts
+from ullage.diagnosis.finding import Finding, Weight
+from ullage.diagnosis.look import look
+from ullage.diagnosis.surroundings import findings_of_surroundings
+from ullage.diagnosis.variable import findings_of_variables
+
+SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What was seen, and what follows."""
+
+    facts: Facts
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that weigh."""
+        return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
+
+    @property
+    def exit_code(self) -> int:
+        """1: there is a problem; 0: there is none."""
+        return 1 if self.problems else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`, with the schema's version first."""
+        return {
+            "schema": SCHEMA,
+            "findings": [asdict(finding) | {"weight": finding.weight.value} for finding in self.findings],
+            "settings": text_in_force(self.facts),
+            **asdict(self.facts),
+        }
+
+
+def diagnose(gpu: str | None = None) -> Diagnosis:
+    """Look at this machine and judge it; in a process that has torch, at this process too.
+
+    Args:
+        gpu: emulate this card in a process of its own, and look at that.
+
+    Raises:
+        TorchMissingError: a card is to be emulated, and there is no torch built for CUDA.
+        UnknownGpuError: no card has that name.
+        UsageError: this process has torch already, and a card to emulate was named.
+    """
+    facts = look(gpu)
+    return Diagnosis(facts=facts, findings=findings_of(facts))
+
+
+def findings_of(facts: Facts) -> tuple[Finding, ...]:
+    """Judge facts: the problems first, else in the order allocator, variables, cards, machine."""
+    found = [
+        *findings_of_allocation(facts),
+        *findings_of_variables(facts),
+        *findings_of_cards(facts),
+        *findings_of_surroundings(facts),
+    ]
+    return tuple(sorted(found, key=lambda finding: finding.weight is not Weight.PROBLEM))

@@ -1,0 +1,114 @@
+"""Gather the facts: from this process where it has torch already, else from a process of its own that asks torch."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any, Final
+
+from ullage._errors import UsageError
+from ullage.diagnosis.facts import Card, Driver, Facts, Process, Torch
+from ullage.diagnosis.host import look_at_host
+from ullage.diagnosis.nvml import look_at_cards
+from ullage.diagnosis.probe import look_at_torch
+from ullage.emulator.emulate import CARD_VARIABLE
+from ullage.emulator.torch_build import find_torch
+from ullage.gpus import find_gpu
+
+_SECONDS: Final = 120
+_OF_INTEREST: Final = re.compile(r"(?i)(PYTORCH|TORCH|CUDA|CUBLAS|CUDNN|NCCL)[A-Z0-9_]*")
+_SETTING_ERROR: Final = re.compile(r"(?m)^.*(?:allocator config|CachingAllocator option|ALLOC_CONF).*$")
+
+
+def look(gpu: str | None = None) -> Facts:
+    """Gather what can be seen; no CUDA context is made in this process.
+
+    Args:
+        gpu: emulate this card, in a process of its own; None: this machine's cards.
+
+    Raises:
+        TorchMissingError: a card is to be emulated, and there is no torch built for CUDA.
+        UnknownGpuError: no card has that name.
+        UsageError: this process has torch already, and a card to emulate was named.
+    """
+    environment = {name: text for name, text in sorted(os.environ.items()) if _OF_INTEREST.fullmatch(name)}
+    is_here = sys.modules.get("torch") is not None
+    if gpu is not None:
+        find_gpu(gpu)
+        find_torch()
+        if is_here:
+            raise UsageError(f"this process has torch already; {gpu!r} can be looked at in a fresh one: ullage doctor")
+    if is_here:
+        driver, cards = look_at_cards()
+        torch: Torch | None = look_at_torch(is_here=True)
+    else:
+        driver, cards, torch = _asked(gpu)
+    return Facts(
+        environment=environment,
+        host=look_at_host(),
+        driver=driver,
+        cards=cards,
+        torch=torch,
+        is_emulated=gpu is not None or CARD_VARIABLE in os.environ,
+    )
+
+
+def _asked(gpu: str | None) -> tuple[Driver | None, tuple[Card, ...], Torch | None]:
+    """Ask in a process of its own. What it has said before it failed counts."""
+    command = [sys.executable, "-m", "ullage.diagnosis.probe", *([gpu] if gpu is not None else [])]
+    error = ""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+        out, error = done.stdout, done.stderr
+        if done.returncode < 0:
+            error += f"\nit was ended by signal {-done.returncode}"
+    except subprocess.TimeoutExpired as late:
+        out = (late.stdout or b"").decode(errors="replace") if isinstance(late.stdout, bytes) else ""
+        error = f"it had not answered after {_SECONDS} seconds"
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    driver, cards = _cards(json.loads(lines[0])) if lines else (None, ())
+    if len(lines) > 1:
+        found = json.loads(lines[1])
+        return driver, cards, Torch(**found | {"architectures": tuple(found["architectures"])})
+    return driver, cards, _torch_that_fails(error)
+
+
+def _cards(found: dict[str, Any]) -> tuple[Driver | None, tuple[Card, ...]]:
+    driver = found["driver"]
+    return (
+        None if driver is None else Driver(version=driver["version"], cuda=_pair(driver["cuda"])),
+        tuple(
+            Card(
+                **card
+                | {
+                    "compute_capability": card["compute_capability"] and _pair(card["compute_capability"]),
+                    "processes": tuple(Process(**one) for one in card["processes"]),
+                }
+            )
+            for card in found["cards"]
+        ),
+    )
+
+
+def _pair(numbers: list[int]) -> tuple[int, int]:
+    first, second = numbers
+    return first, second
+
+
+def _torch_that_fails(error: str) -> Torch | None:
+    """What is known of a torch that cannot be imported; None where there is none."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    version = "unknown"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version("torch")
+    if (refused := _SETTING_ERROR.search(error)) is not None:
+        return Torch(version=version, settings_error=refused[0].strip())
+    last = next((line for line in reversed(error.splitlines()) if line.strip()), "it ended without a word")
+    return Torch(version=version, error=last.strip())

@@ -1,0 +1,75 @@
+"""Ask the installed PyTorch for its facts, in a process of its own: a text that it refuses may end the process.
+
+`python -m ullage.diagnosis.probe [GPU]` prints a line for the cards and one for torch. With GPU, it is emulated.
+CUDA is not initialised: the allocator has read its settings before, and the driver is asked by NVML.
+"""
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import asdict
+from typing import Any
+
+from ullage.diagnosis.facts import Torch
+from ullage.diagnosis.nvml import look_at_cards
+
+
+def look_at_torch(*, is_here: bool = False) -> Torch:
+    """Ask torch, which is imported if it is not. `is_here`: in the user's own process.
+
+    Raises:
+        ImportError: torch cannot be imported.
+        OSError: a library of its cannot be loaded.
+    """
+    import torch
+
+    facts: dict[str, Any] = {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "is_here": is_here,
+    }
+    if not hasattr(torch._C, "_cuda_memorySnapshot"):  # a build for the CPU
+        return Torch(**facts)
+    facts["architectures"] = tuple((torch._C._cuda_getArchFlags() or "").split())
+    try:
+        facts["settings"] = _settings(torch._C)
+    except Exception as error:  # which one depends on the version: ValueError, RuntimeError
+        facts["settings_error"] = str(error).splitlines()[0]
+    if is_here and hasattr(torch._C, "_cuda_hostMemoryStats"):
+        # torch.cuda.host_memory_stats says nothing until CUDA is initialised, and pinning does not do that.
+        facts["pinned_bytes"] = torch._C._cuda_hostMemoryStats()["allocated_bytes"]["current"]
+    return Torch(**facts)
+
+
+def _settings(binding: Any) -> str | None:
+    """The text that the allocator has read, which a snapshot holds before 2.15; None where it does not tell."""
+    ask = getattr(binding, "_accelerator_getAllocatorSettings", None)
+    if ask is not None:
+        return str(ask())
+    try:
+        read = binding._cuda_memorySnapshot(None)["allocator_settings"]
+    except RuntimeError as error:
+        if "cudaMallocAsync" in str(error):  # this allocator has no snapshots
+            return None
+        raise
+    return str(read.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+
+
+def _main(gpu: str | None) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what torch prints is no answer
+    warnings.simplefilter("ignore")
+    if gpu is not None:
+        from ullage.emulator import emulate
+
+        emulate(gpu)
+    driver, cards = look_at_cards()
+    found = {"driver": None if driver is None else asdict(driver), "cards": [asdict(card) for card in cards]}
+    print(json.dumps(found), file=answers, flush=True)
+    print(json.dumps(asdict(look_at_torch())), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1] if len(sys.argv) > 1 else None)

@@ -1,0 +1,48 @@
+"""What /proc tells of a process: its name, whose it is, and whether what started it has ended.
+
+No command line and no environment is read. It does not know processes of other containers: they have no name here.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ullage.diagnosis.facts import Process
+
+_WORKER: Final = "pt_data_worker"  # torch/utils/data/_utils/worker.py
+_REAPERS: Final = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
+_PROC: Final = Path("/proc")
+
+
+def process_of(pid: int, used_bytes: int | None) -> Process:
+    """Describe a process by its number; `used_bytes` is what it holds on a card."""
+    try:
+        name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+        owner = (_PROC / str(pid)).stat().st_uid
+        parent, group = _parent_and_group(pid)
+    except (OSError, ValueError):
+        return Process(pid=pid, name="", used_bytes=used_bytes, is_ours=False)
+    is_worker = name.startswith(_WORKER)
+    return Process(
+        pid=pid,
+        name=name,
+        used_bytes=used_bytes,
+        is_ours=owner == os.getuid(),
+        is_worker=is_worker,
+        is_orphan=_is_reaper(parent, is_worker=is_worker) and (is_worker or not (_PROC / str(group)).exists()),
+    )
+
+
+def _is_reaper(parent: int, *, is_worker: bool) -> bool:
+    """Whether a parent takes in orphans. A container's first process may as well be the training itself."""
+    try:
+        is_known = (_PROC / str(parent) / "comm").read_text().strip() in _REAPERS
+    except OSError:
+        is_known = False
+    return is_known or (parent == 1 and not is_worker)
+
+
+def _parent_and_group(pid: int) -> tuple[int, int]:
+    """Return the numbers of the parent and of the process group. The name before them may hold anything, also ')'."""
+    fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return int(fields[1]), int(fields[2])
