@@ -175,26 +175,6 @@ def test_an_error_keeps_type_and_text_and_brings_its_traceback(quiet: str) -> No
     assert "isolated_child.py" not in note
 
 
-@pytest.mark.parametrize(
-    ("error", "state"),
-    [
-        (OSError(2, "gone", "file"), ("filename", "file")),
-        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ("reason", "bad")),
-        (SystemExit(3), ("code", 3)),
-        (ExceptionGroup("two", [KeyError("a"), ValueError("b")]), ("message", "two")),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_errors_of_every_kind_keep_what_they_know(error: BaseException, state: tuple[str, Any]) -> None:
-    def fail() -> None:
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        ullage.isolated(fail)
-    assert getattr(caught.value, state[0]) == state[1]
-    assert str(caught.value) == str(error)
-
-
 def test_an_error_that_cannot_travel_comes_as_its_text(quiet: str) -> None:
     def fail() -> None:
         error = ValueError("broken")

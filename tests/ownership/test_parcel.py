@@ -75,6 +75,23 @@ def test_pytorchs_out_of_memory_error_travels() -> None:
     assert error.__traceback__ is None
 
 
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (OSError(2, "gone", "file"), ("filename", "file")),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ("reason", "bad")),
+        (SystemExit(3), ("code", 3)),
+        (ExceptionGroup("two", [KeyError("a"), ValueError("b")]), ("message", "two")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_pythons_own_errors_keep_what_they_know(error: BaseException, state: tuple[str, Any]) -> None:
+    again = sent(error)
+    assert type(again) is type(error)
+    assert getattr(again, state[0]) == state[1]
+    assert str(again) == str(error)
+
+
 class AsksForMore(Exception):
     """Its class cannot be called with what it tells its base."""
 

@@ -20,10 +20,8 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from ullage._errors import TorchMissingError
 from ullage._lifeline import die_with_parent
 from ullage.driver import count_used
-from ullage.emulator.emulate import CARD_VARIABLE, inherit
 from ullage.ownership import parcel
 
 
@@ -92,10 +90,8 @@ def _read_call(call: int, answer: _Answer) -> Callable[[], Any] | None:
         vars(sys.modules["__main__"])["__file__"] = note["main"]
     answer.count = note["count"]
     try:
-        # The card comes through sitecustomize, except under flags such as -I and -S.
-        if os.environ.get(CARD_VARIABLE):
-            with suppress(TorchMissingError):
-                inherit()
+        if os.environ.get("ULLAGE_EMULATED_CARD"):
+            _inherit_card()
         function, arguments, keywords = parcel.read_value(call)
         _publish()
     except Exception as error:
@@ -107,6 +103,16 @@ def _read_call(call: int, answer: _Answer) -> Callable[[], Any] | None:
     finally:
         os.close(call)
     return partial(function, *arguments, **keywords)  # without a frame of its own in tracebacks
+
+
+def _inherit_card() -> None:
+    """Emulate what the parent emulates: sitecustomize has done so, except under flags such as -I and -S."""
+    # Half of this process's start, which one without an emulated card need not wait for.
+    from ullage._errors import TorchMissingError
+    from ullage.emulator.emulate import inherit
+
+    with suppress(TorchMissingError):
+        inherit()
 
 
 def _publish() -> None:
