@@ -5,30 +5,52 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ullage._errors import UnknownGpuError, UsageError
 from ullage._units import GIB, MIB
+from ullage.diagnosis.diagnosis import Diagnosis, diagnose
 from ullage.diagnosis.host import look_at_host
+from ullage.diagnosis.look import look
 from ullage.diagnosis.process import process_of
 
 from ..guard.inside import inside
 
 
+def kept() -> dict[str, str]:
+    """The environment without what the doctor judges."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_", "NCCL_"))}
+
+
 def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run `ullage doctor`; the exit code and both streams."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_", "NCCL_"))}
     done = subprocess.run(
         [sys.executable, "-m", "ullage", "doctor", *arguments],
-        env=kept | {"COLUMNS": "120"} | variables,
+        env=kept() | {"COLUMNS": "120"} | variables,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Diagnosis]:
+    """Diagnose from this process, which has no torch, with variables."""
+
+    def run(gpu: str | None = None, **variables: str) -> Diagnosis:
+        for name in set(os.environ) - set(kept()):
+            monkeypatch.delenv(name)
+        for name, text in variables.items():
+            monkeypatch.setenv(name, text)
+        return diagnose(gpu)
+
+    return run
 
 
 def names_of(answer: dict[str, Any]) -> set[str]:
@@ -53,19 +75,17 @@ def test_an_emulated_card_is_told_and_two_variables_that_differ() -> None:
     assert answer["torch"]["architectures"]
 
 
-def test_a_text_that_torch_refuses_is_told_in_its_words() -> None:
-    code, out, _ = doctor("--gpu", "T4", PYTORCH_CUDA_ALLOC_CONF="no_such_option:True")
-    assert code == 1
-    assert "PyTorch refuses the allocator's settings" in out
-    assert "no_such_option" in " ".join(out.split()).split("no_such_option:True: ")[1]
+def test_a_text_that_torch_refuses_is_told_in_its_words(here: Callable[..., Diagnosis]) -> None:
+    diagnosis = here("T4", PYTORCH_CUDA_ALLOC_CONF="no_such_option:True")
+    assert diagnosis.facts.torch is not None
+    assert "no_such_option" in (diagnosis.facts.torch.settings_error or "")
+    assert "settings-refused" in {finding.name for finding in diagnosis.problems}
 
 
 @inside
 def test_a_variable_that_is_set_too_late_is_told_and_cuda_stays_untouched() -> None:
     """In a process that has torch, this process is asked: the allocator keeps what it has read before."""
     import torch
-
-    from ullage.diagnosis.diagnosis import diagnose
 
     os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
     before = diagnose()
@@ -84,8 +104,6 @@ def test_pinned_memory_is_read_where_cuda_is_in_use() -> None:
     """What the host's allocator holds, with its rounding to powers of two."""
     import torch
 
-    from ullage.diagnosis.look import look
-
     pinned = torch.empty(3 * MIB, dtype=torch.uint8).pin_memory()
     seen = look().torch
     assert pinned.is_pinned()
@@ -95,9 +113,6 @@ def test_pinned_memory_is_read_where_cuda_is_in_use() -> None:
 
 @inside
 def test_a_card_is_not_emulated_where_torch_is() -> None:
-    from ullage._errors import UsageError
-    from ullage.diagnosis.look import look
-
     with pytest.raises(UsageError, match="this process has torch already"):
         look("T4")
 
@@ -119,20 +134,20 @@ def test_it_works_without_torch_and_without_a_card(tmp_path: Path) -> None:
     assert error.startswith("error: PyTorch is not installed")
 
 
-def test_a_torch_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
+def test_a_torch_that_cannot_be_imported_is_a_finding(here: Callable[..., Diagnosis], tmp_path: Path) -> None:
     """Its own last line is shown."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13 is not there')\n")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    code, out, _ = doctor("--json", PYTHONPATH=path)
-    assert code == 1
-    assert json.loads(out)["torch"]["error"] == "ImportError: libcudart.so.13 is not there"
+    diagnosis = here(PYTHONPATH=path)
+    assert diagnosis.facts.torch is not None
+    assert diagnosis.facts.torch.error == "ImportError: libcudart.so.13 is not there"
+    assert "torch-fails" in {finding.name for finding in diagnosis.problems}
 
 
-def test_an_unknown_card_is_one_sentence() -> None:
-    code, out, error = doctor("--gpu", "RTX 4900")
-    assert (code, out, error.count("\n")) == (2, "", 1)
-    assert "no card named 'RTX 4900' is known" in error
+def test_an_unknown_card_is_refused(here: Callable[..., Diagnosis]) -> None:
+    with pytest.raises(UnknownGpuError, match="no card named 'RTX 4900' is known"):
+        here("RTX 4900")
 
 
 # ---- processes
