@@ -15,15 +15,24 @@ if TYPE_CHECKING:
     from ullage.emulator import Emulation, emulate
     from ullage.guard.guard import Guard
     from ullage.guard.sampler import TokenBudgetBatchSampler
+    from ullage.monitor.monitor import Monitor
+    from ullage.ownership.certificate import Certificate
+    from ullage.ownership.holding import Holding, Holdings
     from ullage.ownership.isolated import isolated
+    from ullage.ownership.owners import owners
+    from ullage.ownership.release import release
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Certificate": "ullage.ownership.certificate",
     "Emulation": "ullage.emulator",
     "EmulationError": "ullage._errors",
     "Guard": "ullage.guard.guard",
+    "Holding": "ullage.ownership.holding",
+    "Holdings": "ullage.ownership.holding",
     "IsolationError": "ullage._errors",
+    "Monitor": "ullage.monitor.monitor",
     "ScriptError": "ullage._errors",
     "TokenBudgetBatchSampler": "ullage.guard.sampler",
     "TorchMissingError": "ullage._errors",
@@ -32,12 +41,18 @@ _HOMES = {
     "UsageError": "ullage._errors",
     "emulate": "ullage.emulator",
     "isolated": "ullage.ownership.isolated",
+    "owners": "ullage.ownership.owners",
+    "release": "ullage.ownership.release",
 }
 __all__ = [
+    "Certificate",
     "Emulation",
     "EmulationError",
     "Guard",
+    "Holding",
+    "Holdings",
     "IsolationError",
+    "Monitor",
     "ScriptError",
     "TokenBudgetBatchSampler",
     "TorchMissingError",
@@ -46,6 +61,8 @@ __all__ = [
     "UsageError",
     "emulate",
     "isolated",
+    "owners",
+    "release",
 ]
 
 

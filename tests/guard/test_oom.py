@@ -13,7 +13,8 @@ if INSIDE:
 
     import torch
 
-    from ullage.guard.oom import forget, read_oom
+    from ullage.guard.oom import read_oom
+    from ullage.ownership.failure import forget
 
 OF_A_CARD = (Kind.ALLOCATOR, Kind.LIMIT, Kind.DRIVER, Kind.LIBRARY)
 

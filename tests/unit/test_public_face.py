@@ -17,10 +17,14 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_public_names_are_exactly_these() -> None:
     assert set(ullage.__all__) == {
+        "Certificate",
         "Emulation",
         "EmulationError",
         "Guard",
+        "Holding",
+        "Holdings",
         "IsolationError",
+        "Monitor",
         "ScriptError",
         "TokenBudgetBatchSampler",
         "TorchMissingError",
@@ -29,8 +33,10 @@ def test_public_names_are_exactly_these() -> None:
         "UsageError",
         "emulate",
         "isolated",
+        "owners",
+        "release",
     }
-    without_torch = set(ullage.__all__) - {"Guard"}
+    without_torch = set(ullage.__all__) - {"Guard", "Monitor", "owners", "release"}
     assert all(getattr(ullage, name).__name__ == name for name in without_torch)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ullage.nothing

@@ -12,7 +12,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ullage.guard.lists import identity_of, is_on_lists
-from ullage.guard.oom import forget, read_oom
+from ullage.guard.oom import read_oom
+from ullage.ownership.failure import forget
 
 _IN_PLACE: Final = frozenset(
     f"__i{name}__"

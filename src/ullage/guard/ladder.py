@@ -19,13 +19,14 @@ from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.forecast import Forecast
 from ullage.guard.norm import BatchNorms
-from ullage.guard.oom import forget, read_oom
+from ullage.guard.oom import read_oom
 from ullage.guard.part import Cutter, Done, Part
 from ullage.guard.plan import PLAIN, Plan, Plans, Rung
 from ullage.guard.ranks import Ranks
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.message.message import Message
+from ullage.ownership.failure import forget
 
 LossOf = Callable[[Any], Any]
 STAGE = "forward and backward"

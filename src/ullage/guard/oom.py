@@ -4,7 +4,6 @@ By its type first, then by its text: cuBLAS, cuDNN, NCCL and the driver say it i
 memory running out is another matter where the model is on a card: no smaller batch on the card cures that.
 """
 
-import traceback
 from typing import Final
 
 import torch
@@ -63,20 +62,3 @@ def _says_it_itself(text: str) -> bool:
 def _unread(error: BaseException) -> Message:
     """An error whose type says it all and whose words are none that are known."""
     return Message(kind=Kind.ALLOCATOR, wording="unknown", text=str(error)[:600], is_certain=True)
-
-
-def forget(error: BaseException) -> None:
-    """Let go of everything that the frames of an error hold: the tensors of the attempt that failed.
-
-    The error keeps its text and the lines of its traceback. Frames that still run are left alone. To be called after
-    the `except` clause has been left, as long as which the interpreter holds the frames too.
-    """
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        traceback.clear_frames(one.__traceback__)
-        waiting += [one.__context__, one.__cause__]

@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ullage._errors import UsageError
 from ullage._units import MIB
-from ullage.guard.oom import forget, read_oom
+from ullage.guard.oom import read_oom
 from ullage.guard.room import Room
+from ullage.ownership.failure import forget
 
 _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4

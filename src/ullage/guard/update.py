@@ -21,10 +21,11 @@ from torch.optim import Optimizer
 from ullage.guard.foreign import all_or_nothing
 from ullage.guard.insist import Insisting
 from ullage.guard.lists import Lists, names_in
-from ullage.guard.oom import forget, read_oom
+from ullage.guard.oom import read_oom
 from ullage.guard.room import Room
 from ullage.guard.trial import has_hooks, try_out
 from ullage.message.message import Message
+from ullage.ownership.failure import forget
 
 _RESUMABLE: Final = (
     torch.optim.SGD,

@@ -24,8 +24,8 @@ def addresses(tensors: Iterable[Any]) -> list[int]:
             found += addresses(parts)
             continue
         try:
-            if tensor.is_cuda and (address := tensor.untyped_storage().data_ptr()):
-                found.append(address)
+            if tensor.is_cuda and (storage := tensor.untyped_storage()).nbytes():
+                found.append(storage.data_ptr())
         except (RuntimeError, NotImplementedError, ValueError):
             found += addresses(_sparse_parts(tensor))
     return found

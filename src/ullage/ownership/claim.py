@@ -1,0 +1,196 @@
+"""Who claims which block: of several who hold it, the one that tells a person most."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ullage.ownership.block import Blocks
+from ullage.ownership.holding import Kind
+from ullage.ownership.path import instance_dict, is_of
+from ullage.ownership.search import Search, is_tensor
+from ullage.ownership.storage import addresses
+
+_RANK: Final = {kind: rank for rank, kind in enumerate(Kind)}
+_MANY: Final = 32
+"""Entries from which on what lies in a dictionary is told together."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """One way in which a block is held."""
+
+    kind: Kind
+    place: int
+    """Of the object that the path leads to."""
+    group: tuple[Any, ...]
+    """What those have in common that are told together."""
+    suffix: str = ""
+    """What follows after the path to the object."""
+    order: int = 0
+    """Of two of one kind, the lower one names it."""
+    common: tuple[int, str] | None = None
+    """Where several are told together, the place that the path leads to instead, and what follows."""
+
+
+class Claims:
+    """The claims of everything that a search has found."""
+
+    def __init__(self, search: Search, blocks: Blocks) -> None:
+        self._search = search
+        self._blocks = blocks
+        self._objects = search.reach.objects
+        self._anchors: dict[int, int | None] = {}
+        self._kinds: dict[int, tuple[Kind, int | None]] = {}
+        """What those with one parent have in common: their kind, and the container that they lie in."""
+        self._found: list[tuple[int, Claim]] = []
+
+    def best(self) -> dict[int, Claim]:
+        """Return the best claim to each block that is held, by its row."""
+        for what, claim_of in (
+            ("module", self._claim_module),
+            ("optimizer", self._claim_optimizer),
+            ("tensor", self._claim_tensor),
+            ("storage", self._claim_storage),
+        ):
+            for place in self._search.reach.found[what]:
+                claim_of(place, self._objects[place])
+        for kept in self._search.kept:
+            self._claim_kept(kept.tensor, kept.place, kept.function)
+        best: dict[int, tuple[tuple[int, int, int], Claim]] = {}
+        rows = self._blocks.rows_at([address for address, _ in self._found])
+        for row, (_, claim) in zip(rows, self._found, strict=True):
+            key = _RANK[claim.kind], claim.order, claim.place
+            if row >= 0 and (row not in best or key < best[row][0]):
+                best[row] = key, claim
+        return {row: claim for row, (_, claim) in best.items()}
+
+    def _claim(self, found: list[int], claim: Claim) -> None:
+        self._found += [(address, claim) for address in found]
+
+    def _claim_tensor(self, place: int, tensor: Tensor) -> None:
+        found = _addresses_of(tensor)
+        if not found:
+            return
+        is_parameter = is_of(tensor, (nn.Parameter,))
+        self._claim(found, self._by_root(place, Kind.PARAMETER if is_parameter else None))
+        gradient = _gradient_of(tensor)
+        if gradient is not None:
+            group = Kind.GRADIENT, "at", self._anchor_of(place) or place
+            self._claim(_addresses_of(gradient), Claim(Kind.GRADIENT, place, group, ".grad", 1, (place, ".grad")))
+
+    def _claim_storage(self, place: int, storage: torch.UntypedStorage) -> None:
+        if storage.device.type == "cuda" and storage.nbytes():
+            self._claim([storage.data_ptr()], self._by_root(place))
+
+    def _claim_module(self, place: int, module: nn.Module) -> None:
+        if not (tables := instance_dict(module)) or not (tables.get("_parameters") or tables.get("_buffers")):
+            return
+        top = self._top_of(place)
+        for kind, table, many in (
+            (Kind.PARAMETER, "_parameters", "parameters"),
+            (Kind.BUFFER, "_buffers", "buffers"),
+        ):
+            for name, tensor in _tensors_of(module, table):
+                suffix = f" -> {type(module).__name__}.{name}"
+                common = f" -> {type(self._objects[top]).__name__}"
+                claim = Claim(kind, place, (kind, top), suffix, 0, (top, f"{common}, {many}"))
+                self._claim(_addresses_of(tensor), claim)
+                gradient = _gradient_of(tensor)
+                if gradient is not None:
+                    claim = Claim(
+                        Kind.GRADIENT, place, (Kind.GRADIENT, top), f"{suffix}.grad", 0, (top, f"{common}, gradients")
+                    )
+                    self._claim(_addresses_of(gradient), claim)
+
+    def _claim_optimizer(self, place: int, optimizer: Optimizer) -> None:
+        state = (instance_dict(optimizer) or {}).get("state")
+        if not is_of(state, (dict,)):
+            return
+        name = type(optimizer).__name__
+        for own in dict.values(state or {}):
+            for key, value in dict.items(own) if is_of(own, (dict,)) else ():
+                for tensor in (value,) if is_tensor(value) else value if type(value) in (list, tuple) else ():
+                    if is_tensor(tensor):
+                        suffix = f" -> {name}.state"
+                        what = f" {key!r}" if type(key) is str else ""
+                        group = Kind.OPTIMIZER_STATE, place
+                        claim = Claim(Kind.OPTIMIZER_STATE, place, group, suffix + what, 0, (place, suffix))
+                        self._claim(_addresses_of(tensor), claim)
+
+    def _claim_kept(self, tensor: Tensor, place: int, function: str) -> None:
+        group = "graph", self._anchor_of(place) or place
+        suffix = f" -> grad_fn graph, saved by {function}"
+        claim = Claim(Kind.GRAPH, place, group, suffix, 0, (place, " -> grad_fn graphs"))
+        self._claim(_addresses_of(tensor), claim)
+        gradient = _gradient_of(tensor)
+        if gradient is not None:
+            suffix = " -> grad_fn graph, gradient"
+            claim = Claim(Kind.GRADIENT, place, (Kind.GRADIENT, *group), suffix, 2, (place, suffix + "s"))
+            self._claim(_addresses_of(gradient), claim)
+
+    def _by_root(self, place: int, kind: Kind | None = None) -> Claim:
+        """Return the claim of an object by where its path begins."""
+        parent = self._search.reach.parents[place]
+        if parent not in self._kinds or parent < 0:
+            found = Kind.GRAPH if self._search.is_in_graph(place) else self._search.root_of(place).kind
+            self._kinds[parent] = found, self._anchor_of(place)
+        found, anchor = self._kinds[parent]
+        if self._search.starts_in_graph(place):
+            found = Kind.GRAPH
+        kind = kind or found
+        return Claim(kind, place, (kind, "at", anchor if anchor is not None else place), order=1)
+
+    def _anchor_of(self, place: int) -> int | None:
+        """Return the outermost container on the path to an object whose contents are told together."""
+        chain = []
+        current = self._search.reach.parents[place]
+        while current >= 0 and current not in self._anchors:
+            chain.append(current)
+            current = self._search.reach.parents[current]
+        known = self._anchors[current] if current >= 0 else None
+        for one in reversed(chain):
+            if known is None and _tells_together(self._objects[one]):
+                known = one
+            self._anchors[one] = known
+        parent = self._search.reach.parents[place]
+        return self._anchors[parent] if parent >= 0 else None
+
+    def _top_of(self, place: int) -> int:
+        """Return the outermost module on the path to a module."""
+        chain = self._search.reach.chain_of(place)
+        return next(one for one in chain if is_of(self._objects[one], (nn.Module,)))
+
+
+def _tells_together(one: Any) -> bool:
+    if is_of(one, (list, tuple, set, frozenset)) or type(one).__name__ == "deque":
+        return True
+    return is_of(one, (dict,)) and (len(one) > _MANY or any(type(key) is not str for key in dict.keys(one)))
+
+
+def _tensors_of(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:
+    found = (instance_dict(module) or {}).get(table)
+    for name, tensor in dict.items(found or {}) if is_of(found, (dict,)) else ():
+        if is_tensor(tensor):
+            yield name, tensor
+
+
+def _gradient_of(tensor: Tensor) -> Tensor | None:
+    """Return a tensor's gradient; asking others than these for it warns."""
+    if not (tensor.is_leaf or tensor.retains_grad):
+        return None
+    gradient: Tensor | None = Tensor.grad.__get__(tensor)
+    return gradient
+
+
+def _addresses_of(tensor: Tensor) -> list[int]:
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
+        if not tensor.is_cuda:
+            return []
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            storage = tensor.untyped_storage()
+            return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, its address may not be asked for
+    return addresses([tensor])

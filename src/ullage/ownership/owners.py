@@ -1,0 +1,134 @@
+"""`ullage.owners`: who holds the memory that PyTorch's allocator has handed out, to the byte.
+
+Objects are searched from what a person knows to what he does not (`search`); every tensor that was met, its gradient,
+and what its graph saved for backward is matched with the block that its storage lies in (`claim`). What nobody claims
+is a private pool's, cuBLAS's, or a row of its own: unknown.
+"""
+
+import gc
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from ullage._errors import UsageError
+from ullage._units import KIB, parse_bytes, text_of_bytes
+from ullage.ownership.block import Block, Blocks, live_blocks
+from ullage.ownership.claim import Claim, Claims
+from ullage.ownership.holding import Holding, Holdings, Kind
+from ullage.ownership.search import Search
+
+_LARGE_WORKSPACES: Final = {(4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB}
+_WORKSPACES: Final = _LARGE_WORKSPACES | {1024 * KIB}
+"""Bytes that PyTorch takes for cuBLAS on cards before Hopper and from Hopper on, and for cuBLASLt (CUDABlas.cpp and
+CublasHandlePool.cpp of torch 2.11)."""
+_NO_PATH: Final = {
+    Kind.POOL: "a private pool, of a CUDA graph or a torch.cuda.MemPool",
+    Kind.WORKSPACE: "a workspace of cuBLAS, by its size",
+    Kind.UNKNOWN: "nothing in Python leads to it",
+}
+
+
+def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdings:
+    """Tell who holds device memory now.
+
+    Nothing is freed, kept alive, or run: no `__repr__` and no property of the user's.
+
+    Args:
+        min_bytes: holders of less are one row together; a number of bytes, or a text such as "64KiB".
+        device: only the memory of this device; of all, if left out.
+
+    Returns:
+        Rows whose bytes sum to what `torch.cuda.memory_allocated()` says, the largest first.
+
+    Raises:
+        UsageError: `min_bytes` is no size, or the allocator cannot be asked (`backend:cudaMallocAsync`).
+    """
+    least = parse_bytes(min_bytes) if isinstance(min_bytes, str) else min_bytes
+    if not isinstance(least, int) or isinstance(least, bool) or least < 0:
+        raise UsageError(f"min_bytes={min_bytes!r}; expected a number of bytes, 0 or more, or a text such as '1MiB'")
+    blocks = live_blocks()
+    rows = _rows_of(blocks) if len(blocks) else []
+    rows = [row for row in rows if device is None or row.device == device]
+    large = sorted((row for row in rows if row.bytes >= least), key=lambda row: -row.bytes)
+    small = [row for row in rows if row.bytes < least]
+    if len(small) > 1:
+        text = f"{len(small)} holders of less than {text_of_bytes(least)} each"
+        total, count = sum(row.bytes for row in small), sum(row.blocks for row in small)
+        small = [Holding(bytes=total, path=text, kind=Kind.SMALLER, blocks=count, device=small[0].device)]
+    return Holdings((*large, *small))
+
+
+def _rows_of(blocks: Blocks) -> list[Holding]:
+    search = Search()
+    with torch._C.DisableTorchFunctionSubclass(), _without_collections():
+        try:
+            return _rows_by(search, blocks)
+        finally:
+            search.forget()
+
+
+def _rows_by(search: Search, blocks: Blocks) -> list[Holding]:
+    for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
+        follow()
+        claims = Claims(search, blocks).best()
+        if all(row in claims or blocks[row].size_bytes in _LARGE_WORKSPACES for row in range(len(blocks))):
+            break
+    groups: dict[tuple[Any, ...], list[tuple[Block, Claim | None]]] = defaultdict(list)
+    for row in range(len(blocks)):
+        block, claim = blocks[row], claims.get(row)
+        group = claim.group if claim is not None else (_kind_of(block),)
+        groups[block.device, *group].append((block, claim))
+    return [_holding_of(search, members) for members in groups.values()]
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Let no garbage be collected inside: the search makes many objects, and a collection frees what it looks at."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _holding_of(search: Search, members: list[tuple[Block, Claim | None]]) -> Holding:
+    largest, claim = max(members, key=lambda member: member[0].size_bytes)
+    if claim is None:
+        kind = _kind_of(largest)
+        path = _NO_PATH[kind]
+    else:
+        kind, is_many = claim.kind, len(members) > 1
+        place, suffix = claim.common if is_many and claim.common is not None else (claim.place, claim.suffix)
+        path = search.path_to(place, is_general=is_many) + suffix
+    return Holding(
+        bytes=sum(block.size_bytes for block, _ in members),
+        path=path,
+        kind=kind,
+        blocks=len(members),
+        device=largest.device,
+        allocated_at=largest.allocated_at,
+    )
+
+
+def _kind_of(block: Block) -> Kind:
+    """Return what a block is that no object holds."""
+    if block.is_private:
+        return Kind.POOL
+    return Kind.WORKSPACE if block.size_bytes in _WORKSPACES | _workspaces_wanted() else Kind.UNKNOWN
+
+
+def _workspaces_wanted() -> set[int]:
+    """Return the sizes that the user has chosen, in KiB: for cuBLAS as ":4096:2:16:8", for cuBLASLt as a number."""
+    pairs = re.findall(r":(\d{1,9}):(\d{1,9})", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    of_lt = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return {
+        sum(int(size) * int(count) for size, count in pairs) * KIB,
+        int(of_lt) * KIB if re.fullmatch(r"\d{1,9}", of_lt) else 0,
+    }

@@ -1,0 +1,168 @@
+"""A path from a variable to what it leads to, in words: "train.py:41 local 'losses' -> list[3]".
+
+No code of the user's runs: names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
+"""
+
+import types
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ullage.ownership.root import variables_of
+from ullage.place import short_place
+
+_LONGEST_KEY: Final = 40
+_SEQUENCES: Final = (list, tuple, deque)
+_ANY: Final = "[*]"
+
+
+def path_of(text: str, chain: list[Any], *, is_general: bool = False) -> str:
+    """Return the path along a chain of objects, each of which leads to the next.
+
+    Args:
+        text: what the first one is called.
+        chain: from what has that name to what is held.
+        is_general: whether places in containers are left open, "list[*]", which is alike for all that lie there.
+    """
+    parts = [text]
+    place = 0
+    while place < len(chain) - 1:
+        holder = chain[place]
+        place += 1
+        while place < len(chain) - 1 and _is_between(holder, chain[place]):
+            place += 1
+        label = _label_of(holder, chain[place], is_general=is_general)
+        if label is None:
+            continue
+        if is_of(holder, (dict, *_SEQUENCES)) and len(parts) > 1 and parts[-1][-1:] not in ("'", ")"):
+            parts[-1] += label  # what lies in an attribute of something
+        elif label[:1] in (".", "["):
+            parts.append(type(holder).__name__ + label)
+        else:
+            parts.append(label or type(holder).__name__)
+    return " -> ".join(parts)
+
+
+def _is_between(holder: Any, one: Any) -> bool:
+    """Tell whether an object is only the place where `holder` keeps its variables."""
+    if is_of(one, (types.CellType, types.MappingProxyType)):
+        return True
+    if is_of(holder, (types.FunctionType,)):
+        return any(one is part for part in (holder.__closure__, holder.__defaults__, holder.__kwdefaults__))
+    if type(one) is not dict:
+        return False
+    if is_of(holder, (type,)):
+        return "__module__" in one  # what a class defines, which it only shows a view of
+    return instance_dict(holder) is one
+
+
+def _label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
+    """Say how an object names another: ".name", "[3]", a text of its own, "" for its type alone, None for nothing."""
+    if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
+        return None
+    if is_of(holder, (types.FunctionType,)):
+        return _of_function(holder, child)
+    if is_of(holder, (dict,)):
+        return _of_dict(holder, child, is_general=is_general)
+    for kind in _SEQUENCES:
+        if is_of(holder, (kind,)):
+            index = next((index for index, value in enumerate(kind.__iter__(holder)) if value is child), None)
+            if index is not None:
+                return _ANY if is_general else f"[{index}]"
+    frame = _frame_of(holder)
+    if frame is not None:
+        name = _key_of(variables_of(frame), child)
+        place = short_place(frame.f_code.co_filename, frame.f_lineno).rpartition("/")[2]
+        return f"{place} {frame.f_code.co_name}() local '{name}'" if name else ""
+    if is_of(holder, (type,)):
+        name = _key_of(class_dict(holder), child)
+        return f"class {holder.__name__}.{name}" if name else ""
+    name = _key_of(instance_dict(holder) or {}, child) or _slot_of(holder, child)
+    return f".{name}" if name else ""
+
+
+def _of_function(function: types.FunctionType, child: Any) -> str:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        if _key_of({name: _content_of(cell)}, child):
+            return f"{function.__name__}() closure '{name}'"
+    arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = dict(zip(reversed(arguments), reversed(function.__defaults__ or ()), strict=False))
+    default = _key_of(defaults | (function.__kwdefaults__ or {}), child)
+    if default:
+        return f"{function.__name__}() default of '{default}'"
+    own = _key_of(function.__dict__, child)
+    return f"{function.__name__}.{own}" if own else f"{function.__name__}()"
+
+
+def _content_of(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None  # not assigned yet
+
+
+def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:
+    for key, value in dict.items(holder):
+        if value is child:
+            return _ANY if is_general and type(key) is not str else f"[{_key_text(key)}]"
+        if key is child:
+            return _ANY if is_general else "[a key]"
+    return ""
+
+
+def _frame_of(holder: Any) -> types.FrameType | None:
+    """Return a frame; that of a generator or a coroutine that waits."""
+    if is_of(holder, (types.FrameType,)):
+        return holder  # type: ignore[no-any-return]
+    for kind, name in (
+        (types.GeneratorType, "gi_frame"),
+        (types.CoroutineType, "cr_frame"),
+        (types.AsyncGeneratorType, "ag_frame"),
+    ):
+        if is_of(holder, (kind,)):
+            return getattr(holder, name)  # type: ignore[no-any-return]
+    return None
+
+
+def _key_of(variables: Mapping[Any, Any], child: Any) -> str | None:
+    return next((str(name) for name, value in variables.items() if value is child and type(name) is str), None)
+
+
+def class_dict(kind: type) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = type.__dict__["__dict__"].__get__(kind)
+    return found
+
+
+def _slot_of(holder: Any, child: Any) -> str | None:
+    for kind in type(holder).__mro__:
+        for name, slot in class_dict(kind).items():
+            if type(slot) is types.MemberDescriptorType:
+                try:
+                    if slot.__get__(holder) is child:
+                        return name
+                except AttributeError:
+                    continue  # not assigned
+    return None
+
+
+def instance_dict(one: Any) -> dict[str, Any] | None:
+    """Return an object's own variables, without asking its class for `__dict__`, which may be code of the user's."""
+    for kind in type(one).__mro__:
+        found = class_dict(kind).get("__dict__")
+        if type(found) is types.GetSetDescriptorType:
+            variables = found.__get__(one)
+            return variables if type(variables) is dict else None
+    return None
+
+
+def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
+    """Tell whether an object is of a type, without asking it for `__class__`, which may be code of the user's."""
+    return not set(kinds).isdisjoint(type(one).__mro__)
+
+
+def _key_text(key: Any) -> str:
+    if type(key) is str:
+        return repr(key if len(key) <= _LONGEST_KEY else key[:_LONGEST_KEY] + "...")
+    if type(key) in (int, float, bool, type(None)):
+        return repr(key)
+    return f"a {type(key).__name__}"

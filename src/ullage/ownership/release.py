@@ -1,0 +1,207 @@
+"""`ullage.release`: device memory given back although variables still name what used it, and proof of it."""
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ullage._errors import UsageError
+from ullage.ownership.certificate import Certificate
+from ullage.ownership.failure import forget
+from ullage.ownership.given import Given, parts_of
+from ullage.ownership.graph import Saved, saved_in
+from ullage.ownership.holding import Holdings
+from ullage.ownership.owners import owners
+from ullage.ownership.search import is_tensor
+
+_GONE: Final = (
+    "it was given to ullage.release(), and its device memory is gone; make it anew, or load what was saved of it"
+)
+
+
+def release(*objects: Any, to: str | None = None) -> Certificate:
+    """Free the device memory of objects although variables still name them, and measure what is left.
+
+    Storages are emptied, gradients and optimizers' state dropped, graphs cut, workers of loaders ended; then what
+    nobody names goes: cycles, cuBLAS's workspaces, caches. Memory of the host is left as it is, such as a `state_dict`
+    that was copied there. A tensor, module or optimizer that is used afterwards raises an error.
+
+    Args:
+        objects: models, optimizers, schedulers, loaders, tensors, exceptions, or anything that holds such: containers,
+            trainers. Without any, only what nobody names goes.
+        to: "cpu" to move to the host's memory instead: parameters, buffers, optimizers' state and tensors stay usable,
+            without the graphs that led to them.
+
+    Returns:
+        What was allocated before and is after, and who holds the rest.
+
+    Raises:
+        UsageError: `to` is something else.
+    """
+    if to not in (None, "cpu"):
+        raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
+    before = _allocated_bytes()
+    given = parts_of(objects)
+    notes = [*_end_loaders(given), *_cut_graphs(given)]
+    for error in given.errors:
+        forget(error)
+    with torch.no_grad():
+        if to is None:
+            _drop(given)
+        else:
+            _move(given, torch.device(to))
+    for graph in given.graphs:
+        graph.reset()
+    del given
+    _sweep()
+    remaining = owners(0) if _is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
+    return Certificate(
+        before_bytes=before,
+        after_bytes=_allocated_bytes(),
+        reserved_bytes=sum(map(torch.cuda.memory_reserved, _devices())),
+        outside_bytes=sum(map(_outside_bytes, _devices())),
+        remaining=remaining,
+        notes=tuple(notes),
+    )
+
+
+def _drop(given: Given) -> None:
+    for optimizer in given.optimizers:
+        for tensor in _state_of(optimizer):
+            _empty(tensor)
+        optimizer.state.clear()
+        optimizer.register_step_pre_hook(_refuse_step)
+    for module in given.modules:
+        for parameter in module.parameters(recurse=False):
+            parameter.grad = None
+        if _is_on_card(module):
+            module.register_forward_pre_hook(_refuse_forward)
+    for tensor in given.tensors:
+        if tensor.is_leaf:
+            tensor.grad = None
+        _empty(tensor)
+
+
+def _move(given: Given, device: torch.device) -> None:
+    for tensor in given.tensors:
+        if not tensor.is_cuda:
+            continue
+        gradient = tensor.grad if tensor.is_leaf else None
+        tensor.data = tensor.data.to(device)
+        if gradient is not None:
+            tensor.grad = gradient.to(device)
+
+
+def _state_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    for own in optimizer.state.values():
+        for value in own.values() if isinstance(own, dict) else ():
+            if is_tensor(value):
+                yield value
+
+
+def _empty(tensor: Tensor) -> None:
+    """Give the memory of a tensor's storage back; who reads it, or a view of it, learns why that cannot be."""
+    if not tensor.is_cuda:
+        return
+    with suppress(RuntimeError, NotImplementedError):  # of layouts and wrappers, whose parts are tensors of their own
+        storage = tensor.untyped_storage()
+        storage.resize_(0)
+        torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
+
+
+def _is_on_card(module: nn.Module) -> bool:
+    tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return any(tensor.is_cuda for tensor in tensors)
+
+
+def _refuse_forward(module: nn.Module, _: Any) -> NoReturn:
+    raise UsageError(f"this {type(module).__name__} cannot run: {_GONE}")
+
+
+def _refuse_step(optimizer: Optimizer, _: Any, __: Any) -> NoReturn:
+    raise UsageError(f"this {type(optimizer).__name__} cannot step: {_GONE}")
+
+
+def _cut_graphs(given: Given) -> Iterator[str]:
+    """Take tensors out of the graphs that made them, so that what forward saved for backward can go."""
+    for tensor in given.tensors:
+        if not tensor.requires_grad or tensor.is_leaf:
+            continue
+        try:
+            tensor.detach_()
+        except RuntimeError:  # a view, which cannot be taken out
+            yield from _empty_graph(tensor)
+
+
+def _empty_graph(tensor: Tensor) -> Iterator[str]:
+    """Empty what a view's graph keeps that nothing else names."""
+    for found in saved_in([(0, tensor.grad_fn)], {}):
+        if isinstance(found, Saved) and is_tensor(found.value) and not isinstance(found.value, nn.Parameter):
+            _empty(found.value)
+    return iter(())
+
+
+def _end_loaders(given: Given) -> Iterator[str]:
+    for loader in given.loaders:
+        iterator = getattr(loader, "_iterator", None)
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+        loader._iterator = None
+    return iter(())
+
+
+def _sweep() -> None:
+    """Let go of what nobody names: an exception's frames, cycles, workspaces, caches of PyTorch's and the driver's."""
+    for name in ("last_exc", "last_value"):
+        error = vars(sys).get(name)
+        if isinstance(error, BaseException):
+            forget(error)
+    handled = sys.exc_info()[1]
+    if handled is not None:
+        forget(handled)
+    torch.clear_autocast_cache()
+    if _has_compiled():
+        sys.modules["torch._dynamo"].reset()
+    gc.collect()
+    gc.collect()
+    if not _is_in_use():
+        return
+    torch._C._cuda_clearCublasWorkspaces()
+    for device in _devices():
+        torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.ipc_collect()
+    empty_host: Callable[[], None] | None = getattr(torch._C, "_host_emptyCache", None)
+    if empty_host is not None:
+        empty_host()
+
+
+def _has_compiled() -> bool:
+    """Tell whether torch.compile has compiled a function, which holds its graphs, weights and pools."""
+    converter = sys.modules.get("torch._dynamo.convert_frame")
+    return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
+
+
+def _is_in_use() -> bool:
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def _devices() -> range:
+    return range(torch.cuda.device_count() if _is_in_use() else 0)
+
+
+def _allocated_bytes() -> int:
+    return sum(map(torch.cuda.memory_allocated, _devices()))
+
+
+def _outside_bytes(device: int) -> int:
+    """Return what the driver says is used of a device beside what PyTorch has reserved."""
+    if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
+        return 0  # to ask would make a context there
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free - torch.cuda.memory_reserved(device))

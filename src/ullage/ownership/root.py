@@ -1,0 +1,150 @@
+"""Where paths begin: variables of functions that run, of modules, exceptions that are kept."""
+
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from ullage.ownership.holding import Kind
+from ullage.place import is_library, short_place
+
+_OWN: Final = "ullage.ownership"
+_KEPT_BY_SYS: Final = ("last_exc", "last_value", "last_traceback")
+_OF_NOTEBOOKS: Final = ("Out", "_", "__", "___", "_oh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """An object that a path begins with."""
+
+    value: Any
+    kind: Kind
+    text: str
+
+
+def roots_of_user() -> Iterator[Root]:
+    """Yield the variables of the user's functions, modules and cells, and exceptions that are kept."""
+    frames = list(_frames())
+    lines = {
+        id(frame.f_globals): frame.f_lineno
+        for frame in reversed(frames)
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "importlib._bootstrap"
+    }
+    for frame in frames:
+        if not is_library(frame.f_code.co_filename):
+            yield from _locals_of(frame, Kind.LOCAL)
+    for module in _modules():
+        if is_of_user(module):
+            yield from _globals_of(module, lines.get(id(_dict_of(module))))
+    yield from _exceptions()
+
+
+def roots_of_libraries() -> Iterator[Root]:
+    """Yield the variables of libraries' functions that run, and their modules."""
+    for frame in _frames():
+        if is_library(frame.f_code.co_filename):
+            yield from _locals_of(frame, Kind.LIBRARY)
+    for module in _modules():
+        if not is_of_user(module):
+            yield Root(value=_dict_of(module), kind=Kind.LIBRARY, text=f"module {_name_of(module)}")
+
+
+def module_dicts() -> frozenset[int]:
+    """Return the `id` of every module and of its variables, which are roots and lead nowhere else."""
+    modules = list(_modules())
+    return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
+
+
+def is_of_user(module: ModuleType) -> bool:
+    """Tell whether a module is the user's: a file that is no library's, or what a notebook or `python -c` runs."""
+    name, variables = _name_of(module), _dict_of(module)
+    if name in ("__main__", "__mp_main__"):
+        return True
+    file = variables.get("__file__")
+    return isinstance(file, str) and not is_library(file) and name.partition(".")[0] != "ullage"
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a function that runs, without leaving a copy of them in the frame.
+
+    Up to Python 3.12 a frame keeps the dictionary that `f_locals` has made, and with it what the variables held then.
+    A debugger writes that dictionary back into the variables: while one runs it is left as it is.
+    """
+    found = frame.f_locals
+    variables = dict(found)
+    is_copy = isinstance(found, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_copy and sys.gettrace() is None:
+        found.clear()
+    return variables
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames of all threads, this one's first and the innermost first, without those of this package."""
+    own = threading.get_ident()
+    by_thread = sys._current_frames()
+    for thread in sorted(by_thread, key=lambda thread: thread != own):
+        frame: FrameType | None = by_thread[thread]
+        while frame is not None:
+            if not frame.f_globals.get("__name__", "").startswith(_OWN):
+                yield frame
+            frame = frame.f_back
+
+
+def _locals_of(frame: FrameType, kind: Kind) -> Iterator[Root]:
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return  # the variables of a module, which are roots of their own
+    place = short_place(frame.f_code.co_filename, frame.f_lineno).rpartition("/")[2]
+    for name, value in variables_of(frame).items():
+        yield Root(value=value, kind=kind, text=f"{place} local '{name}'")
+
+
+def _globals_of(module: ModuleType, line: int | None) -> Iterator[Root]:
+    variables = _dict_of(module)
+    file = variables.get("__file__")
+    name = file.replace("\\", "/").rpartition("/")[2] if isinstance(file, str) else _name_of(module)
+    place = f"{name}:{line}" if line is not None else name
+    is_notebook = "get_ipython" in variables and _name_of(module) == "__main__"
+    late = []
+    for key, value in list(variables.items()):
+        if not isinstance(key, str) or isinstance(value, ModuleType):
+            continue
+        if is_notebook and (key in _OF_NOTEBOOKS or (key.strip("_0123456789i") == "" and key.startswith("_"))):
+            late.append(Root(value=value, kind=Kind.NOTEBOOK, text=f"notebook {key}"))
+        else:
+            yield Root(value=value, kind=Kind.GLOBAL, text=f"{place} global '{key}'")
+    yield from late
+
+
+def _exceptions() -> Iterator[Root]:
+    for name in _KEPT_BY_SYS:
+        value = vars(sys).get(name)
+        if value is not None:
+            yield Root(value=value, kind=Kind.TRACEBACK, text=f"sys.{name}")
+    handled = sys.exc_info()[1]
+    if handled is not None:
+        yield Root(value=handled, kind=Kind.TRACEBACK, text="the exception that is being handled")
+
+
+def _modules() -> list[ModuleType]:
+    return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
+
+
+def _dict_of(module: ModuleType) -> dict[str, Any]:
+    found: dict[str, Any] = types.ModuleType.__getattribute__(module, "__dict__")
+    return found
+
+
+def _name_of(module: ModuleType) -> str:
+    name = _dict_of(module).get("__name__")
+    return name if isinstance(name, str) else "?"
+
+
+def is_of_user_class(kind: type) -> bool:
+    """Tell whether a class is defined in one of the user's modules."""
+    name = type.__dict__["__dict__"].__get__(kind).get("__module__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module is not None and issubclass(type(module), ModuleType) and is_of_user(module)

@@ -1,0 +1,146 @@
+"""The search for what is alive: from the variables that a person knows to what no name leads to, and through graphs."""
+
+import gc
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ullage.ownership.graph import Saved, saved_in
+from ullage.ownership.holding import Kind
+from ullage.ownership.path import path_of
+from ullage.ownership.reach import Reach
+from ullage.ownership.root import Root, is_of_user_class, module_dicts, roots_of_libraries, roots_of_user
+
+SOUGHT: Final[dict[type, str]] = {
+    Tensor: "tensor",
+    nn.Module: "module",
+    Optimizer: "optimizer",
+    torch.UntypedStorage: "storage",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor that a graph keeps."""
+
+    tensor: Tensor
+    place: int
+    """Of the tensor whose graph it is."""
+    function: str
+
+
+class Search:
+    """Everything that was reached, and what graphs keep beside it.
+
+    It holds all of that: `forget()` has to follow.
+    """
+
+    def __init__(self) -> None:
+        self.reach = Reach(SOUGHT)
+        self.roots: dict[int, Root] = {}
+        """By their places."""
+        self.kept: list[Kept] = []
+        self._in_graphs: set[int] = set()
+        self._graphs_done = 0
+        self._closed = module_dicts()
+        self._seen_functions: dict[int, Any] = {}
+        self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
+
+    def follow_user(self) -> None:
+        """Follow the user's variables, and not into classes of libraries."""
+        classes = frozenset(id(one) for one in gc.get_objects() if type(one) is type and not is_of_user_class(one))
+        self._follow(roots_of_user(), self._closed | classes)
+        self._follow_graphs(self._closed | classes)
+
+    def follow_libraries(self) -> None:
+        """Follow the variables of libraries."""
+        self._follow(roots_of_libraries(), self._closed)
+        self._follow_graphs(self._closed)
+
+    def forget(self) -> None:
+        """Hold nothing any more."""
+        self.reach.forget()
+        self.roots.clear()
+        self.kept.clear()
+        self._seen_functions.clear()
+
+    def root_of(self, place: int) -> Root:
+        """Return where the path to an object begins."""
+        return self.roots[self.reach.chain_of(place)[0]]
+
+    def is_in_graph(self, place: int) -> bool:
+        """Tell whether a graph is on the path to an object."""
+        return bool(self._in_graphs) and not self._in_graphs.isdisjoint(self.reach.chain_of(place))
+
+    def starts_in_graph(self, place: int) -> bool:
+        """Tell whether a graph keeps an object itself."""
+        return place in self._in_graphs
+
+    def path_to(self, place: int, *, is_general: bool) -> str:
+        """Return the path to an object, in words."""
+        chain = self.reach.chain_of(place)
+        objects = [self.reach.objects[one] for one in chain]
+        return path_of(self.roots[chain[0]].text, objects, is_general=is_general)
+
+    def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
+        """Follow roots: all of them at once, so that the nearest one names an object."""
+        starts = []
+        for root in roots:
+            place = self.reach.add(root.value)
+            if place is not None:
+                self.roots[place] = root
+                starts.append(place)
+        self.reach.search(starts, closed)
+
+    def _follow_graphs(self, closed: frozenset[int]) -> None:
+        """Walk the graphs of the tensors that were reached since the last time, as long as that leads to new ones."""
+        while self._graphs_done < len(self.reach.found["tensor"]):
+            objects, tensors = self.reach.objects, self.reach.found["tensor"]
+            news = tensors[self._graphs_done :]
+            self._graphs_done = len(tensors)
+            starts = [(place, _grad_fn_of(objects[place])) for place in news]
+            added: list[int | None] = []
+            for found in saved_in(starts, self._seen_functions):
+                if isinstance(found, Saved):
+                    if is_tensor(found.value):
+                        self.kept.append(Kept(found.value, found.start, found.function))
+                    added.append(self.reach.add(found.value, found.start))
+                else:  # a function that is written in Python, and may have variables of its own
+                    added.append(self.reach.add(found[0], found[1]))
+            places = [place for place in added if place is not None]
+            self._in_graphs.update(places)
+            self.reach.search(places, closed)
+
+    def follow_rest(self) -> None:
+        """Follow what no name leads to: first what nothing else among it refers to, then what is left: cycles."""
+        rest = [one for one in self.reach.unknown(gc.get_objects()) if type(one) is not type]
+        self.reach.ignore(rest)
+        referred = set(map(id, gc.get_referents(*rest))) if rest else set()
+        tops = [one for one in rest if id(one) not in referred]
+        self.reach.ignore(referred, tops)
+        self._follow((Root(value=one, kind=Kind.RUNNING, text=_text_of(one)) for one in tops), self._closed)
+        cycles = self.reach.unknown(rest)
+        self.reach.ignore(cycles)
+        roots = (Root(value=one, kind=Kind.GARBAGE, text=f"a cycle of references, {_text_of(one)}") for one in cycles)
+        self._follow(roots, self._closed)
+        self._follow_graphs(self._closed)
+
+
+def is_tensor(one: Any) -> bool:
+    """Tell whether an object is a tensor, by its type alone."""
+    return issubclass(type(one), Tensor)
+
+
+def _grad_fn_of(tensor: Tensor) -> Any:
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None  # a view that was written in a way that has no gradient
+
+
+def _text_of(one: Any) -> str:
+    return f"a {type(one).__name__} that no name leads to"
