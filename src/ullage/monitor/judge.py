@@ -25,6 +25,9 @@ _SETTLED_FLOORS: Final = 3
 _OF_A_BATCH: Final = 2.5
 """Where the peak rises by this many times what stays, longer batches are what grows: joining a state to itself has it
 twice."""
+_LEAST_UNUSED: Final = 32 * MIB
+_UNUSED: Final = 3
+"""Memory is in pieces where at least this part of what is reserved was not in use even at the peak."""
 _SHARE: Final = 16
 """What rises by less than this part of itself has not risen."""
 
@@ -37,7 +40,6 @@ class Levels:
     blocks: int
     reserved_bytes: int
     peak_bytes: int
-    split_bytes: int
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
@@ -48,7 +50,6 @@ class Levels:
             statistics["allocation"]["all"]["current"],
             statistics["reserved_bytes"]["all"]["current"],
             statistics["allocated_bytes"]["all"]["peak"],
-            statistics["inactive_split_bytes"]["all"]["current"],
         )
 
 
@@ -96,6 +97,7 @@ class Judge:
         self._past: dict[int, _Past] = {}
         self._begun: Levels | None = None
         self._settled: tuple[int, Levels] | None = None
+        self._higher = 0
 
     def begin(self, levels: Levels) -> None:
         """Note what there is before the first step."""
@@ -247,11 +249,11 @@ class Judge:
     def _settle(self, series: Series, phase: str, step: int, levels: Levels) -> None:
         """Tell what rose once, and what rose in the peak or in what is reserved alone."""
         floors = list(series.floors[0])
-        if len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
-            return
         is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
+        if is_growing or len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
+            return
         if self._settled is None:
-            if self._begun is not None:
+            if self._begun is not None and not self.findings:  # else the rise has been told already
                 self._say_rise(phase, step, 1, floors[-1].bytes - self._begun.bytes)
             self._settled = (step, levels)
             return
@@ -259,8 +261,8 @@ class Judge:
             before, after = floors[-4:-2], floors[-2:]
             if before[0].blocks == before[1].blocks < after[0].blocks == after[1].blocks:
                 self._say_rise(phase, step, before[1].step, after[1].bytes - before[1].bytes)
-        if not is_growing:
-            self._judge_peak(phase, step, levels, rise=floors[-1].bytes - floors[0].bytes)
+                self._settled, self._higher = (step, levels), 0
+        self._judge_peak(phase, step, levels, rise=floors[-1].bytes - floors[0].bytes)
 
     def _judge_peak(self, phase: str, step: int, levels: Levels, *, rise: int) -> None:
         assert self._settled is not None
@@ -270,12 +272,13 @@ class Judge:
         if peak < 0 or reserved < 0:  # the user has reset the counters, or emptied the cache
             self._settled = (step, levels)
             return
-        split = levels.split_bytes - settled.split_bytes
-        if reserved >= 32 * MIB and reserved * _SHARE >= settled.reserved_bytes and reserved >= 2 * peak:
-            if 4 * split >= reserved:
-                self._say_once(Kind.FRAGMENTATION, phase, step, since, reserved)
-        elif peak >= MIB and peak * _SHARE >= settled.peak_bytes and 2 * rise < peak:
-            self._say_once(Kind.LONGER_BATCH, phase, step, since, peak)
+        unused = levels.reserved_bytes - levels.peak_bytes
+        if reserved >= _LEAST_UNUSED and reserved >= 2 * peak and _UNUSED * unused >= levels.reserved_bytes:
+            self._say_once(Kind.FRAGMENTATION, phase, step, since, reserved)
+        if peak >= MIB and peak * _SHARE >= settled.peak_bytes and 2 * rise < peak:
+            self._higher += 1
+            if self._higher >= _SETTLED_FLOORS:  # by then floors show whether something has come to stay
+                self._say_once(Kind.LONGER_BATCH, phase, step, since, peak)
 
     def _say_rise(self, phase: str, step: int, since: int, total: int) -> None:
         if total >= MIB:
