@@ -20,8 +20,6 @@ class Certificate:
     """What the driver says is used beside that: the CUDA context of this process, which stays until it ends, libraries
     such as NCCL, and other processes."""
     remaining: Holdings
-    notes: tuple[str, ...] = ()
-    """What could not be done, and why."""
 
     @property
     def is_empty(self) -> bool:
@@ -42,4 +40,4 @@ class Certificate:
                 "libraries, other processes. A context goes with its process: ullage.isolated(fn) runs a "
                 "function in one of its own."
             )
-        return "\n".join([*lines, *self.notes])
+        return "\n".join(lines)

@@ -1,9 +1,13 @@
-"""What the objects that are passed to `ullage.release` consist of: modules, optimizers, loaders, tensors,
-exceptions."""
+"""What the objects that are passed to `ullage.release` consist of: modules, optimizers, tensors, loaders, errors.
 
+Everything that they lead to is theirs, but for classes, modules and functions that run; for the parameters of an
+optimizer, which are a model's; and for what hooks lead to, which may be anybody's: of that only tensors in containers.
+"""
+
+import gc
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,11 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ullage.ownership.path import class_dict, instance_dict, is_of
+from ullage.ownership.path import instance_dict, is_of
+from ullage.ownership.root import module_dicts
+from ullage.ownership.search import is_function
+from ullage.ownership.storage import parts_of_tensor
 
-_NOT_ENTERED: Final = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.FrameType)
+_NOT_ENTERED: Final = (type, types.ModuleType, types.FrameType, types.CodeType, str, bytes, int, float)
+_CONTAINERS: Final = (list, tuple, set, frozenset, deque, dict)
 _HOOKS: Final = "_hooks"
-"""Hooks of a module may belong to anybody: what they lead to is not the module's."""
 
 
 @dataclass(slots=True)
@@ -24,21 +31,27 @@ class Given:
     """The parts of the objects that were passed, each once."""
 
     tensors: list[Tensor] = field(default_factory=list)
+    storages: list[torch.UntypedStorage] = field(default_factory=list)
+    functions: list[Any] = field(default_factory=list)
+    """Of graphs."""
     modules: list[nn.Module] = field(default_factory=list)
     optimizers: list[Optimizer] = field(default_factory=list)
     loaders: list[Any] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
+    """CUDA's."""
+    pools: list[Any] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
 
 def parts_of(objects: Iterable[Any]) -> Given:
-    """Return what objects consist of: through containers and objects' own variables, not into classes and functions."""
+    """Return what objects consist of."""
     given = Given()
+    closed = module_dicts()
     seen: dict[int, Any] = {}
     waiting = deque(objects)
     while waiting:
         one = waiting.popleft()
-        if id(one) in seen or is_of(one, _NOT_ENTERED):
+        if id(one) in seen or id(one) in closed or is_of(one, _NOT_ENTERED):
             continue
         seen[id(one)] = one
         _sort(given, one)
@@ -49,47 +62,60 @@ def parts_of(objects: Iterable[Any]) -> Given:
 def _sort(given: Given, one: Any) -> None:
     for kind, found in (
         (Tensor, given.tensors),
+        (torch.UntypedStorage, given.storages),
         (nn.Module, given.modules),
         (Optimizer, given.optimizers),
         (DataLoader, given.loaders),
         (torch.cuda.CUDAGraph, given.graphs),
+        (getattr(torch.cuda, "MemPool", None), given.pools),
         (BaseException, given.errors),
     ):
-        if is_of(one, (kind,)):
+        if kind is not None and is_of(one, (kind,)):
             found.append(one)
+    if is_function(type(one)):
+        given.functions.append(one)
 
 
-def _inside(one: Any) -> list[Any]:
+def _inside(one: Any) -> Iterable[Any]:
     """Return what an object holds that is its own."""
-    if is_of(one, (str, bytes, int, float)):
-        return []
-    if is_of(one, (types.MethodType,)):
-        return [one.__self__]
-    inside = _elements(one)
-    if is_of(one, (Optimizer,)):  # its parameters are a model's, and only that gives them up
-        return inside + list((instance_dict(one) or {}).get("state", {}).values())
+    if is_of(one, (Tensor,)):
+        variables = instance_dict(one) or {}
+        return [*parts_of_tensor(one), *variables.values(), *_of_hooks(one._backward_hooks)]
+    if is_of(one, (Optimizer,)):
+        return list((instance_dict(one) or {}).get("state", {}).values())
     if is_of(one, (nn.Module,)):
         variables = instance_dict(one) or {}
-        return inside + [value for name, value in variables.items() if not name.endswith(_HOOKS)]
-    return inside + list((instance_dict(one) or {}).values()) + _slots(one)
+        own = [value for name, value in variables.items() if not name.endswith(_HOOKS)]
+        hooks = [found for name, value in variables.items() if name.endswith(_HOOKS) for found in _of_hooks(value)]
+        return [*own, *hooks, *one.parameters(recurse=False), *one.buffers(recurse=False)]
+    if is_of(one, (types.FunctionType,)):
+        return [*_cells_of(one), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), one.__dict__]
+    return [*gc.get_referents(one), *(instance_dict(one) or {}).values()]
 
 
-def _elements(one: Any) -> list[Any]:
-    if is_of(one, (dict,)):
-        return list(dict.values(one))
-    for kind in (list, tuple, set, frozenset, deque):
-        if is_of(one, (kind,)):
-            return list(kind.__iter__(one))
-    return []
+def _cells_of(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue  # not assigned yet
 
 
-def _slots(one: Any) -> list[Any]:
-    found = []
-    for kind in type(one).__mro__:
-        for slot in class_dict(kind).values():
-            if type(slot) is types.MemberDescriptorType:
-                try:
-                    found.append(slot.__get__(one))
-                except AttributeError:
-                    continue  # not assigned
-    return found
+def _of_hooks(hooks: Any) -> list[Any]:
+    """Return the tensors, and containers of nothing else, that hooks keep."""
+    if not is_of(hooks, (dict,)):
+        return []
+    kept = []
+    for hook in dict.values(hooks):
+        function = hook.__wrapped__ if is_of(hook, (types.FunctionType,)) and "__wrapped__" in hook.__dict__ else hook
+        if is_of(function, (types.FunctionType,)):
+            kept += [*_cells_of(function), *(function.__defaults__ or ())]
+    return [one for one in kept if is_of(one, (Tensor,)) or (is_of(one, _CONTAINERS) and _holds_only_tensors(one))]
+
+
+def _holds_only_tensors(container: Any) -> bool:
+    elements = dict.values(container) if is_of(container, (dict,)) else gc.get_referents(container)
+    return all(
+        is_of(one, (Tensor, str, int, float)) or (is_of(one, _CONTAINERS) and _holds_only_tensors(one))
+        for one in elements
+    )

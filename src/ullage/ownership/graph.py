@@ -61,12 +61,13 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
         except RuntimeError:
             continue  # given up after backward
         for one in raw if isinstance(raw, tuple | list) else (raw,):
-            try:
-                value = one.data
-            except (RuntimeError, AttributeError):
-                continue
-            if value is not None:
-                yield Saved(value, name, start)
+            for part in ("data", "unpack_hook"):  # a hook may keep what it computes the tensor from
+                try:
+                    value = getattr(one, part)
+                except (RuntimeError, AttributeError):
+                    continue
+                if value is not None:
+                    yield Saved(value, name, start)
     if name == "AccumulateGrad":
         variable = function.variable
         if isinstance(variable, Tensor):

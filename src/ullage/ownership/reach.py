@@ -7,7 +7,8 @@ an object its name.
 
 import gc
 import types
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 _LEAVES: Final = frozenset(
@@ -26,17 +27,17 @@ class Reach:
     It holds them: it has to be gone before anybody asks again what is alive.
     """
 
-    def __init__(self, sought: Mapping[type, str]) -> None:
-        """Look for objects of some types, or of types derived from them, each with a name of its own."""
-        self.found: dict[str, list[int]] = {name: [] for name in sought.values()}
+    def __init__(self, sought: Callable[[type], str | None]) -> None:
+        """Note the places of objects of some types: those that `sought` has a name for."""
+        self.found: dict[str, list[int]] = defaultdict(list)
         """The places of objects that were sought, by the name of what they are."""
-        self._sought = dict(sought)
+        self._sought = sought
         self._lists: dict[type, list[int] | None] = {}
         self.objects: list[Any] = []
         self.parents: list[int] = []
         """The place in `objects` of what led to each; -1 for a root."""
         self._places: dict[int, int] = {}
-        self.ignore(self, self.__dict__, *self.__dict__.values(), *self.found.values())
+        self.ignore(self, self.__dict__, *self.__dict__.values())
 
     def ignore(self, *ones: object) -> None:
         """Never come to these, such as what does the search: it leads to everything."""
@@ -67,8 +68,9 @@ class Reach:
     def _list_of(self, kind: type) -> list[int] | None:
         """Return where the places of a type's objects are noted."""
         if kind not in self._lists:
-            name = next((name for base, name in self._sought.items() if base in kind.__mro__), None)
+            name = self._sought(kind)
             self._lists[kind] = self.found[name] if name is not None else None
+            self.ignore(self._lists[kind])
         return self._lists[kind]
 
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:

@@ -47,7 +47,8 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
         raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
     before = _allocated_bytes()
     given = parts_of(objects)
-    notes = [*_end_loaders(given), *_cut_graphs(given)]
+    _end_loaders(given)
+    _cut_graphs(given)
     for error in given.errors:
         forget(error)
     with torch.no_grad():
@@ -66,7 +67,6 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
         reserved_bytes=sum(map(torch.cuda.memory_reserved, _devices())),
         outside_bytes=sum(map(_outside_bytes, _devices())),
         remaining=remaining,
-        notes=tuple(notes),
     )
 
 
@@ -79,12 +79,14 @@ def _drop(given: Given) -> None:
     for module in given.modules:
         for parameter in module.parameters(recurse=False):
             parameter.grad = None
-        if _is_on_card(module):
+        if _is_on_card(module) and not isinstance(module, torch.jit.ScriptModule):  # that takes no hooks
             module.register_forward_pre_hook(_refuse_forward)
     for tensor in given.tensors:
         if tensor.is_leaf:
             tensor.grad = None
         _empty(tensor)
+    for storage in given.storages:
+        _empty_storage(storage)
 
 
 def _move(given: Given, device: torch.device) -> None:
@@ -109,7 +111,11 @@ def _empty(tensor: Tensor) -> None:
     if not tensor.is_cuda:
         return
     with suppress(RuntimeError, NotImplementedError):  # of layouts and wrappers, whose parts are tensors of their own
-        storage = tensor.untyped_storage()
+        _empty_storage(tensor.untyped_storage())
+
+
+def _empty_storage(storage: torch.UntypedStorage) -> None:
+    if storage.device.type == "cuda":
         storage.resize_(0)
         torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
 
@@ -127,7 +133,7 @@ def _refuse_step(optimizer: Optimizer, _: Any, __: Any) -> NoReturn:
     raise UsageError(f"this {type(optimizer).__name__} cannot step: {_GONE}")
 
 
-def _cut_graphs(given: Given) -> Iterator[str]:
+def _cut_graphs(given: Given) -> None:
     """Take tensors out of the graphs that made them, so that what forward saved for backward can go."""
     for tensor in given.tensors:
         if not tensor.requires_grad or tensor.is_leaf:
@@ -135,35 +141,32 @@ def _cut_graphs(given: Given) -> Iterator[str]:
         try:
             tensor.detach_()
         except RuntimeError:  # a view, which cannot be taken out
-            yield from _empty_graph(tensor)
+            _empty_graph(tensor.grad_fn)
+    for function in given.functions:
+        _empty_graph(function)
 
 
-def _empty_graph(tensor: Tensor) -> Iterator[str]:
-    """Empty what a view's graph keeps that nothing else names."""
-    for found in saved_in([(0, tensor.grad_fn)], {}):
+def _empty_graph(function: Any) -> None:
+    """Empty what a graph keeps that cannot be cut, but for parameters, which are a model's."""
+    for found in saved_in([(0, function)], {}):
         if isinstance(found, Saved) and is_tensor(found.value) and not isinstance(found.value, nn.Parameter):
             _empty(found.value)
-    return iter(())
 
 
-def _end_loaders(given: Given) -> Iterator[str]:
+def _end_loaders(given: Given) -> None:
     for loader in given.loaders:
         iterator = getattr(loader, "_iterator", None)
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
         loader._iterator = None
-    return iter(())
 
 
 def _sweep() -> None:
     """Let go of what nobody names: an exception's frames, cycles, workspaces, caches of PyTorch's and the driver's."""
-    for name in ("last_exc", "last_value"):
-        error = vars(sys).get(name)
-        if isinstance(error, BaseException):
-            forget(error)
-    handled = sys.exc_info()[1]
-    if handled is not None:
-        forget(handled)
+    for one in gc.get_objects():
+        if BaseException in type(one).__mro__:
+            forget(one)
+    one = None
     torch.clear_autocast_cache()
     if _has_compiled():
         sys.modules["torch._dynamo"].reset()

@@ -11,16 +11,22 @@ from torch.optim import Optimizer
 
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Kind
-from ullage.ownership.path import path_of
+from ullage.ownership.path import class_dict, path_of
 from ullage.ownership.reach import Reach
 from ullage.ownership.root import Root, is_of_user_class, module_dicts, roots_of_libraries, roots_of_user
 
-SOUGHT: Final[dict[type, str]] = {
+_SOUGHT: Final[dict[type, str]] = {
     Tensor: "tensor",
     nn.Module: "module",
     Optimizer: "optimizer",
     torch.UntypedStorage: "storage",
 }
+
+
+def _name_of(kind: type) -> str | None:
+    """Return what objects of a type are, if they are sought."""
+    name = next((name for base, name in _SOUGHT.items() if base in kind.__mro__), None)
+    return "function" if name is None and is_function(kind) else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,13 @@ class Search:
     """
 
     def __init__(self) -> None:
-        self.reach = Reach(SOUGHT)
+        self.reach = Reach(_name_of)
         self.roots: dict[int, Root] = {}
         """By their places."""
         self.kept: list[Kept] = []
         self._in_graphs: set[int] = set()
         self._graphs_done = 0
+        self._functions_done = 0
         self._closed = module_dicts()
         self._seen_functions: dict[int, Any] = {}
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
@@ -98,11 +105,16 @@ class Search:
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
         """Walk the graphs of the tensors that were reached since the last time, as long as that leads to new ones."""
-        while self._graphs_done < len(self.reach.found["tensor"]):
+        while self._graphs_done < len(self.reach.found["tensor"]) or self._functions_done < len(
+            self.reach.found["function"]
+        ):
             objects, tensors = self.reach.objects, self.reach.found["tensor"]
             news = tensors[self._graphs_done :]
             self._graphs_done = len(tensors)
             starts = [(place, _grad_fn_of(objects[place])) for place in news]
+            functions = self.reach.found["function"]
+            starts += [(place, objects[place]) for place in functions[self._functions_done :]]
+            self._functions_done = len(functions)
             added: list[int | None] = []
             for found in saved_in(starts, self._seen_functions):
                 if isinstance(found, Saved):
@@ -128,6 +140,11 @@ class Search:
         roots = (Root(value=one, kind=Kind.GARBAGE, text=f"a cycle of references, {_text_of(one)}") for one in cycles)
         self._follow(roots, self._closed)
         self._follow_graphs(self._closed)
+
+
+def is_function(kind: type) -> bool:
+    """Tell whether a type is that of a function of autograd's graph."""
+    return any("next_functions" in class_dict(base) for base in kind.__mro__)
 
 
 def is_tensor(one: Any) -> bool:

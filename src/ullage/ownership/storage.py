@@ -76,6 +76,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return found
 
 
+def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors that a tensor is made of, where it has no storage of its own: sparse ones, wrappers."""
+    kind = type(tensor)
+    if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
+        return parts
+    return _sparse_parts(tensor)
+
+
 def _parts(tensor: Tensor) -> list[Tensor]:
     local = getattr(tensor, "_local_tensor", None)
     if isinstance(local, Tensor):
