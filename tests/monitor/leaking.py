@@ -181,7 +181,7 @@ def now_and_then(monitor: Monitor, steps: int) -> None:
     training, kept = Training(), []
     for _ in range(steps):
         training.step()
-        if random.random() < 0.6:
+        if random.random() < 0.75:
             kept.append(torch.randn(2 * KEPT_FLOATS, device="cuda"))  # leaks
         monitor.step()
 

@@ -76,7 +76,7 @@ def test_batches_sorted_by_length_are_longer_batches() -> str:
 
 @inside
 def test_pieces_that_nothing_fits_into_are_fragmentation() -> str:
-    """What is reserved rises, what is in use at once does not: each length leaves a segment that the next is too long for."""
+    """What is reserved rises far above the peak: each length leaves a segment that the next is too long for."""
     training = Training()
     with Monitor(holders=False) as monitor:
         for number in range(400):

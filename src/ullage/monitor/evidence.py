@@ -150,7 +150,9 @@ _place = cache(short_place)  # a program has few lines that allocate, and many b
 
 
 def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
-    return all(after[1] > before[1] for before, after in pairwise(rows))
+    """Tell whether blocks become more; one pause in four may be the chance of a leak that does not come every step."""
+    rises = [after[1] - before[1] for before, after in pairwise(rows)]
+    return min(rises) >= 0 and rises.count(0) <= len(rises) // 4
 
 
 def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:

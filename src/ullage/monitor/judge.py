@@ -173,27 +173,33 @@ class Judge:
         steps = max(1, last.phase_steps - first.phase_steps)
         by_floors = (last.bytes - first.bytes) // steps
         lines = evidence.lines() if evidence is not None else ()
+        if evidence is not None and evidence.is_possible and not lines and rises == _ESTABLISHED:
+            return  # more looks may show one
         by_lines = sum(size for _, size in lines)
         rate = by_lines or (by_floors if by_bytes >= _SUSPECTED or by_blocks >= _ESTABLISHED else 0)
         if rate < self._least:
             past.blocks_per_step = (last.blocks - first.blocks) / steps
             self._dismiss(suspicion, past, step)
             return
-        line = lines[0][0] if lines else None
+        past.standing = (len(self.findings), level, by_blocks >= by_bytes)
+        self._establish(suspicion, step, rate, max(rate * steps, last.bytes - first.bytes), lines)
+
+    def _establish(
+        self, suspicion: _Suspicion, step: int, rate: int, total: int, lines: tuple[tuple[str, int], ...]
+    ) -> None:
         self.end()
         holder = None
         if suspicion.held is not None:
-            holder = holder_of_growth(suspicion.held, held_now(self.device), by_blocks=by_blocks >= by_bytes)
-        past.standing = (len(self.findings), level, by_blocks >= by_bytes)
+            holder = holder_of_growth(suspicion.held, held_now(self.device), by_blocks=suspicion.is_by_blocks)
         self._add(
             Finding(
                 kind=Kind.LEAK,
                 phase=suspicion.phase,
                 step=step,
-                since_step=max(1, suspicion.since.step - CHUNK_STEPS * WIDENING**level + 1),
+                since_step=max(1, suspicion.since.step - CHUNK_STEPS * WIDENING**suspicion.level + 1),
                 bytes_per_step=rate,
-                total_bytes=max(rate * steps, last.bytes - first.bytes),
-                line=line,
+                total_bytes=total,
+                line=lines[0][0] if lines else None,
                 lines=lines,
                 holder=holder,
             )
