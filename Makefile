@@ -71,6 +71,7 @@ bench: setup  ## Measure a prediction's speed, the allocator core's beside PyTor
 	$(OLDEST_ENV)/bin/python benchmarks/allocator/run.py
 	$(OLDEST_ENV)/bin/python benchmarks/snapshot.py
 	$(OLDEST_ENV)/bin/python benchmarks/guard/overhead.py
+	$(OLDEST_ENV)/bin/python benchmarks/monitor/overhead.py
 
 habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
 	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md
