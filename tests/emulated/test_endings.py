@@ -138,9 +138,11 @@ def test_what_grows_is_told_with_the_line_that_allocates_it(predict: Predict) ->
     assert growth["bytes_per_step"] == steps[-1]["end_allocated_bytes"] - steps[-2]["end_allocated_bytes"]
     assert growth["bytes_per_step"] >= 2048 * 1024 * 4
     assert growth["line"] in (line_of("grows.py", "hidden = "), line_of("grows.py", "losses.append"))
+    assert "'losses'" in growth["holder"]
     assert not ended.json["settled"]
     text = predict("grows.py", "--steps", "4")
     assert "grows by 16.0 MiB a step, allocated at " in text.text
+    assert "held by grows.py:" in text.text
     assert "grows.py:" in text.out
     assert predict("train.py", "--json").json["growth"] is None
 

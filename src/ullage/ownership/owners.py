@@ -9,7 +9,7 @@ import gc
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -61,6 +61,18 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
         total, count = sum(row.bytes for row in small), sum(row.blocks for row in small)
         small = [Holding(bytes=total, path=text, kind=Kind.SMALLER, blocks=count, device=small[0].device)]
     return Holdings((*large, *small))
+
+
+def holder_at(addresses: Iterable[int]) -> str | None:
+    """Return the path to who holds most of the blocks that lie at these addresses; None where nobody is known to."""
+    sought = set(addresses)
+    blocks = live_blocks()
+    rows = [row for row in range(len(blocks)) if blocks[row].address in sought]
+    if not rows:
+        return None
+    holdings = _rows_of(Blocks([blocks[row] for row in rows]))
+    known = [holding for holding in holdings if holding.kind not in _NO_PATH]
+    return max(known, key=lambda holding: holding.bytes).path if known else None
 
 
 def _rows_of(blocks: Blocks) -> list[Holding]:

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -169,7 +170,8 @@ def _sweep() -> None:
     one = None
     torch.clear_autocast_cache()
     if _has_compiled():
-        sys.modules["torch._dynamo"].reset()
+        with warnings.catch_warnings(action="ignore"):  # of modules that torch loads for it
+            sys.modules["torch._dynamo"].reset()
     gc.collect()
     gc.collect()
     if not _is_in_use():

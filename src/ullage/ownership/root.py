@@ -13,6 +13,7 @@ from ullage.ownership.holding import Kind
 from ullage.place import is_library, short_place
 
 _OWN: Final = "ullage.ownership"
+_OURS: Final = "ullage."
 _KEPT_BY_SYS: Final = ("last_exc", "last_value", "last_traceback")
 _OF_NOTEBOOKS: Final = ("Out", "_", "__", "___", "_oh")
 
@@ -35,7 +36,7 @@ def roots_of_user() -> Iterator[Root]:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "importlib._bootstrap"
     }
     for frame in frames:
-        if not is_library(frame.f_code.co_filename):
+        if _is_of_user(frame):
             yield from _locals_of(frame, Kind.LOCAL)
     for module in _modules():
         if is_of_user(module):
@@ -46,7 +47,7 @@ def roots_of_user() -> Iterator[Root]:
 def roots_of_libraries() -> Iterator[Root]:
     """Yield the variables of libraries' functions that run, and their modules."""
     for frame in _frames():
-        if is_library(frame.f_code.co_filename):
+        if not _is_of_user(frame):
             yield from _locals_of(frame, Kind.LIBRARY)
     for module in _modules():
         if not is_of_user(module):
@@ -92,6 +93,10 @@ def _frames() -> Iterator[FrameType]:
             if not frame.f_globals.get("__name__", "").startswith(_OWN):
                 yield frame
             frame = frame.f_back
+
+
+def _is_of_user(frame: FrameType) -> bool:
+    return not is_library(frame.f_code.co_filename) and not frame.f_globals.get("__name__", "").startswith(_OURS)
 
 
 def _locals_of(frame: FrameType, kind: Kind) -> Iterator[Root]:

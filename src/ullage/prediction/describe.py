@@ -254,7 +254,8 @@ def _settling(prediction: Prediction) -> str:
     if prediction.growth is not None:
         growth = prediction.growth
         place = f", allocated at {Line(growth.file, growth.line)}" if growth.file and growth.line else ""
-        return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}"
+        holder = f", held by {growth.holder}" if growth.holder else ""
+        return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}{holder}"
     if prediction.settled:
         return "; the peak has settled"
     more = "run more with --steps" if prediction.ended == "steps" else "the script ended before it could"

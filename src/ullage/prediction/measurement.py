@@ -33,6 +33,7 @@ def measure(
     """
     import torch
 
+    from ullage.ownership.owners import holder_at
     from ullage.prediction import trace
 
     entries = journal.entries()
@@ -79,11 +80,12 @@ def measure(
     ends = observer.step_ends
     result["settled"] = trace.is_settled(result["steps"])
     if growth := trace.growth_of(result["steps"]):
-        line = memory.kept_since(ends[-4], ends[-2], ends[-1])
+        line, blocks = memory.kept_since(ends[-4], ends[-2], ends[-1])
         result["growth"] = {
             "bytes_per_step": growth,
             "file": line.file if line else None,
             "line": line.line if line else None,
+            "holder": holder_at(blocks),
         }
     if picture:
         highest = int(levels.index[peak])

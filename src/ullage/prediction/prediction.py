@@ -79,11 +79,13 @@ class Oom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What every one of the last steps left behind, and the user's line that allocated most of it."""
+    """What every one of the last steps left behind, the user's line that allocated most of it, and who holds that."""
 
     bytes_per_step: int
     file: str | None
     line: int | None
+    holder: str | None = None
+    """The path from a variable, as `ullage.owners` tells it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

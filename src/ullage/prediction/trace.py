@@ -308,16 +308,20 @@ class Memory:
             ]
         return by_role
 
-    def kept_since(self, start: int, border: int, end: int) -> Line | None:
-        """The line of whose blocks, born between `start` and `border`, most bytes are alive just after `end`."""
+    def kept_since(self, start: int, border: int, end: int) -> tuple[Line | None, list[int]]:
+        """The line of whose blocks, born between `start` and `border`, most bytes are alive just after `end`; and the
+        addresses of these blocks."""
         lives = self.lives
         kept = (lives.born > start) & (lives.born <= border) & (lives.died > end)
         sizes: Counter[Line | None] = Counter()
+        blocks: dict[Line | None, list[int]] = {}
         for number in np.flatnonzero(kept & (lives.entries["device"] == self.device)).tolist():
             phase = Phase(int(lives.entries["phase"][number]))
             line = self._line_at(int(lives.born[number]), phase)
             sizes[line] += int(lives.entries["size"][number])
-        return sizes.most_common(1)[0][0] if sizes else None
+            blocks.setdefault(line, []).append(int(lives.entries["address"][number]))
+        most = sizes.most_common(1)[0][0] if sizes else None
+        return most, blocks.get(most, [])
 
     def tree_at(self, moment: int, module_names: Sequence[str]) -> list[list[Any]]:
         """What was alive just after `moment`, as rows: role, module, source line, bytes (after rounding), blocks."""
