@@ -1,0 +1,165 @@
+"""Rules of `ullage.owners` and `ullage.release` beside the corpus of scenarios."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guard.inside import inside
+
+ROOT = Path(__file__).parent.parent.parent
+MANY = 100_000
+MIB = 1 << 20
+
+
+def _loss(model: Any) -> Any:
+    import torch
+
+    return model(torch.zeros(512, 512, device="cuda")).sum()
+
+
+def _model() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
+
+
+@inside
+def test_what_was_released_says_so() -> None:
+    """A tensor, a view of it, a model, an optimizer raise an error that names `release`; the card is left alone."""
+    import torch
+
+    from ullage._errors import UsageError
+    from ullage.ownership.release import release
+
+    model = _model()
+    optimizer = torch.optim.Adam(model.parameters())
+    _loss(model).backward()
+    optimizer.step()
+    batch = torch.ones(512, 512, device="cuda")
+    row = batch[3]
+    assert release(model, optimizer, batch).is_empty
+    for use in (
+        lambda: batch + 1,
+        lambda: row * 2,
+        batch.cpu,
+        batch.clone,
+        lambda: batch.copy_(torch.ones(512, 512)),
+        lambda: torch._foreach_add([batch], 1),
+        lambda: model(torch.zeros(1, 512)),
+        optimizer.step,
+    ):
+        with pytest.raises((RuntimeError, UsageError), match=r"given to ullage\.release\(\)"):
+            use()
+    assert torch.cuda.memory_allocated() == 0
+
+
+@inside
+def test_what_is_on_the_host_survives() -> None:
+    """A `state_dict` that was copied to the CPU is whole, and makes a new model."""
+    import torch
+
+    from ullage.ownership.release import release
+
+    model = _model()
+    kept = {name: value.cpu() for name, value in model.state_dict().items()}
+    assert release(model, kept).is_empty
+    again = _model()
+    again.load_state_dict(kept)
+    assert _loss(again).device.type == "cuda"
+    assert all(value.device == torch.device("cpu") for value in kept.values())
+
+
+@inside
+def test_moved_to_the_cpu_a_run_goes_on() -> None:
+    """`to="cpu"` leaves nothing on the card, and a step of model and optimizer runs on the host with their values."""
+    import torch
+
+    from ullage.ownership.release import release
+
+    model = _model()
+    optimizer = torch.optim.Adam(model.parameters())
+    _loss(model).backward()
+    optimizer.step()
+    assert release(model, optimizer, to="cpu").is_empty
+    devices = {value.device.type for own in optimizer.state.values() for value in own.values()}
+    assert devices == {"cpu"}
+    model(torch.ones(4, 512)).sum().backward()
+    optimizer.step()
+    assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+
+
+@inside
+def test_an_optimizer_gives_up_its_state_alone() -> None:
+    """Its parameters are the model's, and so is a model that a hook leads to its own."""
+    import torch
+
+    from ullage.ownership.release import release
+
+    model, other = _model(), _model()
+    model.register_forward_hook(lambda *_: other.training)
+    optimizer = torch.optim.Adam(other.parameters())
+    _loss(other).backward()
+    optimizer.step()
+    release(optimizer)
+    assert not optimizer.state
+    release(model)
+    assert float(_loss(other).detach()) == 0  # an emulated card computes nothing, but the model runs
+
+
+@inside
+def test_a_bad_argument_is_one_sentence() -> None:
+    """What was passed, and what was expected."""
+    from ullage._errors import UsageError
+    from ullage.ownership.owners import owners
+    from ullage.ownership.release import release
+
+    with pytest.raises(UsageError, match="expected 'cpu'"):
+        release(to="meta")
+    for size in (-1, 1.5, True, "much"):
+        with pytest.raises(UsageError):
+            owners(size)  # type: ignore[arg-type]
+
+
+@inside
+def test_smaller_holders_are_one_row() -> None:
+    """Rows below `min_bytes` are told together, and the sum stays."""
+    import torch
+
+    from ullage.ownership.owners import owners
+
+    kept = {f"name {number}": torch.zeros(1 << 10, device="cuda") for number in range(8)}
+    large = torch.zeros(1 << 20, device="cuda")
+    holdings = owners("1MiB")
+    assert [row.kind for row in holdings] == ["local", "smaller"]
+    assert "'large'" in holdings[0].path
+    assert holdings.total_bytes == torch.cuda.memory_allocated() == large.nbytes + sum(x.nbytes for x in kept.values())
+
+
+@inside
+def test_a_hundred_thousand_tensors_take_two_seconds() -> None:
+    """And sum to the byte. The best of three counts: a busy machine may be slow."""
+    import torch
+
+    from ullage.ownership.owners import owners
+
+    kept = [torch.empty(1, device="cuda") for _ in range(MANY)]
+    best = 1e9
+    for _ in range(3):
+        began = time.process_time()
+        holdings = owners(0)
+        best = min(best, time.process_time() - began)
+    assert holdings.total_bytes == torch.cuda.memory_allocated() == 512 * len(kept)
+    assert [row.blocks for row in holdings] == [MANY]
+    assert best < 2
+
+
+def test_the_documents_example_says_what_the_document_shows() -> None:
+    """docs/release.md quotes the example's output whole."""
+    script = ROOT / "examples" / "who_holds_what.py"
+    done = subprocess.run([sys.executable, script, "T4"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
