@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
+slow = pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="half a minute for one more of a kind: ULLAGE_SLOW=1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from .conftest import Predict
+from .conftest import Predict, slow
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", pytest.param("reduce-overhead", marks=slow)])
 def test_a_compiled_script_stands_beside_itself_without(predict: Predict, mode: str) -> None:
     ended = predict("compiles.py", mode, "--json")
     assert ended.code == 0, ended.error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SCRIPTS, Ended, command, environment_of
+from .conftest import SCRIPTS, Ended, command, environment_of, slow
 
 CARD = ("--gpu", "T4", "--total-memory", "1GiB", "--context", "100MiB")
 
@@ -108,7 +108,7 @@ def test_an_option_that_changes_nothing_is_told(workplace: Path) -> None:
     ("how", "said"),
     [
         ("halves", "2500 runs out of memory, which the script handles"),
-        ("skips", "2500 takes no optimizer step"),
+        pytest.param("skips", "2500 takes no optimizer step", marks=slow),
     ],
 )
 def test_a_run_that_proves_nothing_is_no_proof(workplace: Path, how: str, said: str) -> None:

@@ -1,7 +1,5 @@
 """The page in a real browser, with no network: drawn, without an error, alive under the pointer."""
 
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -9,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Predict
-from .test_fit import fit
+from .conftest import Predict, slow
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(
@@ -90,7 +87,7 @@ def test_a_prediction_is_drawn_without_a_network(predict: Predict, workplace: Pa
 
 
 @needs_browser
-@pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="half a minute for one more kind of picture: ULLAGE_SLOW=1")
+@slow
 def test_a_frontier_is_drawn(workplace: Path) -> None:
     """Curve 0 is the line, curve 1 what fits."""
     vary = ("--vary", "--batch-size=8..16:8", "--vary", "--width=64..128")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SCRIPTS, Predict, environment_of
+from .conftest import SCRIPTS, Predict, environment_of, slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_fsdp2.py"
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp2", "tensor"])
+@pytest.mark.parametrize("how", [pytest.param("ddp", marks=slow), "fsdp2", pytest.param("tensor", marks=slow)])
 def test_a_lone_rank_needs_what_it_needs_among_others(predict: Predict, workplace: Path, how: str) -> None:
     """Two ranks that torchrun starts on the emulated card are the truth."""
     script = str(SCRIPTS / "ranks.py")
