@@ -17,10 +17,10 @@ PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench habits rivals gpu pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals gpu pictures symbols clean
 
 help:  ## Show this help.
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup:  ## Make the test environment (the oldest tested torch) and install the project into it.
 	tools/environment.sh $(OLDEST) $(OLDEST_ENV)
@@ -72,6 +72,9 @@ bench: setup  ## Measure a prediction's speed, the allocator core's beside PyTor
 	$(OLDEST_ENV)/bin/python benchmarks/snapshot.py
 	$(OLDEST_ENV)/bin/python benchmarks/guard/overhead.py
 	$(OLDEST_ENV)/bin/python benchmarks/monitor/overhead.py
+
+bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
+	$(OLDEST_ENV)/bin/python benchmarks/ownership/bytes_left.py --write docs/bytes_left.md
 
 habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
 	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md

@@ -1,6 +1,7 @@
 """What `ullage.owners` and `ullage.release` say and do about memory that one culprit holds."""
 
 import gc
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.guard.inside import SLOW, inside
 from tests.ownership.scenarios.scenario import Entry, Scenario, entries, load
 
 MIB = 1 << 20
-EVERY = 3
+EVERY = 5
 """Which of the scenarios are run where not all are: one of so many."""
 
 
@@ -87,6 +88,25 @@ def _check(certificate: Any) -> None:
     assert certificate.after_bytes == torch.cuda.memory_allocated(), certificate
     assert certificate.reserved_bytes == torch.cuda.memory_reserved(), certificate
     assert certificate.remaining.total_bytes == certificate.after_bytes, certificate
+
+
+@pytest.mark.xfail(sys.version_info < (3, 13), strict=True, reason="forget() leaves what f_locals has copied")
+@inside
+def test_variables_of_an_error_that_somebody_has_looked_at_come_back() -> None:
+    """A debugger or a formatter that has read `f_locals` of an error's frames keeps nothing of them on the card."""
+    import traceback
+
+    import torch
+
+    from tests.ownership.scenarios.frame import caught
+    from ullage.ownership.release import release
+
+    error = caught()
+    read = [dict(frame.f_locals) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    del read
+    certificate = release(error)
+    assert (certificate.after_bytes, certificate.reserved_bytes) == (0, 0), certificate
+    assert torch.cuda.memory_allocated() == 0
 
 
 @inside

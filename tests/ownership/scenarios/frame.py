@@ -31,7 +31,8 @@ def _fail(mib: int = 4) -> None:
     del activations
 
 
-def _caught() -> BaseException:
+def caught() -> BaseException:
+    """Return an error whose frames hold 6 MiB."""
     try:
         _fail()
     except ValueError as error:
@@ -41,7 +42,7 @@ def _caught() -> BaseException:
 
 @scenario("an exception that a variable keeps", holder="activations", mib=4)
 def exception(end: End) -> None:
-    error = _caught()
+    error = caught()
     end(named=(error,))
 
 
@@ -70,7 +71,7 @@ def except_clause(end: End) -> None:
 @scenario("sys.last_exc, as the interactive interpreter sets it", holder="sys.last_", kind="traceback", mib=4)
 def last_error(end: End) -> None:
     model = net()
-    sys.last_exc = sys.last_value = _caught()  # type: ignore[assignment]  # since Python 3.12 the first
+    sys.last_exc = sys.last_value = caught()  # type: ignore[assignment]  # since Python 3.12 the first
     sys.last_type, sys.last_traceback = ValueError, sys.last_value.__traceback__
     end(model)
 
