@@ -1,5 +1,6 @@
 """The page in a real browser, with no network: drawn, without an error, alive under the pointer."""
 
+import re
 import shutil
 import subprocess
 import sys
