@@ -124,11 +124,12 @@ class Series:
         return count
 
     def is_slowing(self, level: int, rises: int) -> bool:
-        """Tell whether the later rises in blocks are smaller than the earlier ones: a cache that fills up."""
+        """Tell whether the later rises in blocks, and the last, are smaller than the earlier: a cache that fills up."""
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
         half = len(steps) // 2
-        return half > 0 and sum(steps[-half:]) < _SLOWING * sum(steps[:half])
+        before = sum(steps[:half])
+        return half > 0 and sum(steps[-half:]) < _SLOWING * before and half * steps[-1] < _SLOWING * before
 
     def came_inside(self, level: int, rises: int) -> bool:
         """Tell whether the phase's own steps brought at least half of the rise, not what lies between its visits."""
