@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Predict, slow
+from .test_fit import fit
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(
