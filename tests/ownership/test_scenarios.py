@@ -1,7 +1,6 @@
 """What `ullage.owners` and `ullage.release` say and do about memory that one culprit holds."""
 
 import gc
-import sys
 from typing import Any
 
 import pytest
@@ -90,7 +89,6 @@ def _check(certificate: Any) -> None:
     assert certificate.remaining.total_bytes == certificate.after_bytes, certificate
 
 
-@pytest.mark.xfail(sys.version_info < (3, 13), strict=True, reason="forget() leaves what f_locals has copied")
 @inside
 def test_variables_of_an_error_that_somebody_has_looked_at_come_back() -> None:
     """A debugger or a formatter that has read `f_locals` of an error's frames keeps nothing of them on the card."""

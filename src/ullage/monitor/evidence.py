@@ -6,14 +6,13 @@ frames; where those grow, backward runs in the thread that calls it until the ev
 """
 
 from collections import Counter
-from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
 import torch
 
 from ullage.monitor.series import EVEN
-from ullage.place import is_library, short_place
+from ullage.ownership.block import line_of, segments
 
 LOOKS: Final = 4
 """Block lists that are needed before anything is said."""
@@ -111,12 +110,12 @@ class Evidence:
     def _by_line(self) -> dict[str | None, tuple[int, int]]:
         sizes: Counter[str | None] = Counter()
         counts: Counter[str | None] = Counter()
-        for segment in _segments():
+        for segment in segments():
             if segment["device"] != self._device:
                 continue
             for block in segment["blocks"]:
                 if block["state"] == "active_allocated":
-                    line = _line_of(block.get("frames") or ())
+                    line = line_of(block.get("frames") or ())
                     # What was asked for: a block may be larger by up to a MiB that was not worth cutting off.
                     sizes[line] += block.get("requested_size", block["size"])
                     counts[line] += 1
@@ -127,26 +126,6 @@ class Evidence:
         more = {line: row[0] - before.get(line, (0, 0))[0] for line, row in after.items()}
         unplaced = more.pop(None, 0)
         return unplaced > 0 and unplaced > max(more.values(), default=0)
-
-
-def _segments() -> Any:
-    """Return the allocator's segments, without the history that the user may have recorded where PyTorch can."""
-    try:
-        return torch.cuda.memory_snapshot(include_traces=False)
-    except TypeError:  # before 2.11
-        return torch.cuda.memory_snapshot()
-
-
-def _line_of(frames: Any) -> str | None:
-    for frame in frames:
-        file = frame["filename"]
-        if not _is_library(file):
-            return _place(file, frame["line"])
-    return None
-
-
-_is_library = cache(is_library)
-_place = cache(short_place)  # a program has few lines that allocate, and many blocks
 
 
 def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:

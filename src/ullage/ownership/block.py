@@ -1,5 +1,6 @@
 """The blocks that PyTorch's caching allocator has handed out, and which of them an address lies in."""
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +65,7 @@ def live_blocks() -> Blocks:
             "handed out; expected its own (leave backend: out of PYTORCH_ALLOC_CONF)"
         )
     blocks = []
-    for segment in torch.cuda.memory_snapshot():
+    for segment in segments():
         address = segment["address"]
         is_private = tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
         for block in segment["blocks"]:
@@ -77,15 +78,29 @@ def live_blocks() -> Blocks:
                         address=start,
                         size_bytes=block["size"],
                         is_private=is_private,
-                        allocated_at=_line_of(block.get("frames") or ()),
+                        allocated_at=line_of(block.get("frames") or ()),
                     )
                 )
     return Blocks(blocks)
 
 
-def _line_of(frames: Any) -> str | None:
+def segments() -> list[dict[str, Any]]:
+    """Return PyTorch's segments with their blocks, without the history where that can be left out (torch 2.11)."""
+    try:
+        found = torch.cuda.memory_snapshot(include_traces=False)
+    except TypeError:
+        found = torch.cuda.memory_snapshot()
+    return list(found)
+
+
+def line_of(frames: Any) -> str | None:
     """Return the innermost line of the user's."""
     for frame in frames:
-        if not is_library(frame["filename"]):
-            return short_place(frame["filename"], frame["line"])
+        file = frame["filename"]
+        if not _is_library(file):
+            return _place(file, frame["line"])
     return None
+
+
+_is_library = cache(is_library)
+_place = cache(short_place)  # a program has few lines that allocate, and many blocks

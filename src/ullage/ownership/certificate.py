@@ -16,6 +16,8 @@ class Certificate:
     """Allocated after; the rows of `remaining` sum to it."""
     reserved_bytes: int
     """What PyTorch still has of the driver, allocated or not."""
+    pooled_bytes: int
+    """What of that private pools keep, which go with their CUDA graph or `torch.cuda.MemPool`."""
     outside_bytes: int
     """What the driver says is used beside that: the CUDA context of this process, which stays until it ends, libraries
     such as NCCL, and other processes."""
@@ -32,6 +34,11 @@ class Certificate:
             f"{text_of_bytes(freed)} freed: {text_of_bytes(self.before_bytes)} were allocated, "
             f"{text_of_bytes(self.after_bytes)} are, and {text_of_bytes(self.reserved_bytes)} are reserved."
         ]
+        if self.pooled_bytes:
+            lines.append(
+                f"{text_of_bytes(self.pooled_bytes)} of that are in private pools, and go with their CUDA graph or "
+                "torch.cuda.MemPool."
+            )
         if self.after_bytes:
             lines.append(str(self.remaining))
         if self.outside_bytes:

@@ -1,5 +1,7 @@
 """What an exception holds: the variables of every function that it passed through."""
 
+import inspect
+import sys
 import traceback
 
 
@@ -17,4 +19,18 @@ def forget(error: BaseException) -> None:
             continue
         seen.add(id(one))
         traceback.clear_frames(one.__traceback__)
+        _clear_copies(one)
         waiting += [one.__context__, one.__cause__]
+
+
+def _clear_copies(error: BaseException) -> None:
+    """Clear what somebody who looked at the variables of ended functions has left there (`f_locals`, up to 3.12).
+
+    A debugger writes such a copy back into the variables: while one runs they are left as they are.
+    """
+    if sys.gettrace() is not None:
+        return
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        copy = frame.f_locals
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(copy, dict):
+            copy.clear()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ullage._errors import UsageError
+from ullage.ownership.block import segments
 from ullage.ownership.certificate import Certificate
 from ullage.ownership.failure import forget
 from ullage.ownership.given import Given, parts_of
@@ -66,6 +67,7 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
         before_bytes=before,
         after_bytes=_allocated_bytes(),
         reserved_bytes=sum(map(torch.cuda.memory_reserved, _devices())),
+        pooled_bytes=_pooled_bytes(),
         outside_bytes=sum(map(_outside_bytes, _devices())),
         remaining=remaining,
     )
@@ -202,6 +204,12 @@ def _devices() -> range:
 
 def _allocated_bytes() -> int:
     return sum(map(torch.cuda.memory_allocated, _devices()))
+
+
+def _pooled_bytes() -> int:
+    if not _is_in_use() or torch.cuda.get_allocator_backend() != "native":
+        return 0
+    return sum(one["total_size"] for one in segments() if tuple(one.get("segment_pool_id", (0, 0))) != (0, 0))
 
 
 def _outside_bytes(device: int) -> int:

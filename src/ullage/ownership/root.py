@@ -1,5 +1,6 @@
 """Where paths begin: variables of functions that run, of modules, exceptions that are kept."""
 
+import contextvars
 import inspect
 import sys
 import threading
@@ -41,6 +42,7 @@ def roots_of_user() -> Iterator[Root]:
     for module in _modules():
         if is_of_user(module):
             yield from _globals_of(module, lines.get(id(_dict_of(module))))
+    yield from _context_variables()
     yield from _exceptions()
 
 
@@ -132,6 +134,11 @@ def _exceptions() -> Iterator[Root]:
     handled = sys.exc_info()[1]
     if handled is not None:
         yield Root(value=handled, kind=Kind.TRACEBACK, text="the exception that is being handled")
+
+
+def _context_variables() -> Iterator[Root]:
+    for variable, value in contextvars.copy_context().items():
+        yield Root(value=value, kind=Kind.GLOBAL, text=f"context variable '{variable.name}'")
 
 
 def _modules() -> list[ModuleType]:

@@ -160,4 +160,5 @@ def _grad_fn_of(tensor: Tensor) -> Any:
 
 
 def _text_of(one: Any) -> str:
-    return f"a {type(one).__name__} that no name leads to"
+    name = type(one).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} that no name leads to"

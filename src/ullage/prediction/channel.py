@@ -1,17 +1,10 @@
-"""The script's process and its parent, as seen from the script's: the way to the parent, and the end with it."""
+"""The way from the script's process to its parent, as seen from the script's."""
 
-import ctypes
-import fcntl
 import json
 import os
-import select
-import signal
 import threading
 from contextlib import suppress
-from typing import Any, Final
-
-_F_SETSIG: Final = 10  # fcntl(2); Python has no name for it
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+from typing import Any
 
 
 class Channel:
@@ -40,15 +33,3 @@ class Channel:
         with suppress(OSError):
             if self._identity_now() == self._identity:
                 os.close(self._number)
-
-
-def die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process's group when the parent's end of the lifeline closes, however it ends."""
-    os.set_inheritable(lifeline, False)  # noqa: FBT003
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # where a kernel knows no signals of pipes
-    with suppress(OSError):
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it was gone before
-        os._exit(1)

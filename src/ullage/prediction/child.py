@@ -27,12 +27,13 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ullage._errors import UllageError, UsageError
+from ullage._lifeline import die_with_parent
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
 from ullage.prediction import ending, lone_rank
-from ullage.prediction.channel import Channel, die_with_parent
+from ullage.prediction.channel import Channel
 from ullage.prediction.measurement import measure
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.request import STOP_SIGNAL

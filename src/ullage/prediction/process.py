@@ -9,9 +9,7 @@ the messages mean for a prediction.
 import codecs
 import json
 import os
-import secrets
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -21,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ullage import _lifeline
 from ullage.prediction.request import STOP_SIGNAL, Request
 
 Progress = Callable[[str], None]
 
-TOKEN_VARIABLE: Final = "ULLAGE_RUN"
 START_SECONDS: Final = 120.0  # for the interpreter to start, and for torch to be imported
 STOP_SECONDS: Final = 10.0  # for a script to let itself be stopped
 MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
@@ -61,7 +59,7 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
     told = Told()
     with _child(request) as (process, channel):
         _Listener(process, channel, request, told, progress, cancelled).listen()
-        _kill_group(process)
+        _lifeline.kill_group(process)
         told.exit_code = process.wait()
     return told
 
@@ -73,7 +71,7 @@ def _child(request: Request) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     for stale in ("ULLAGE_EMULATED_CARD", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    token = environment[TOKEN_VARIABLE] = secrets.token_hex(8)
+    token = _lifeline.mark(environment)
     channel, channel_end = os.pipe()
     lifeline_end, lifeline = os.pipe()
     process = None
@@ -92,9 +90,9 @@ def _child(request: Request) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         yield process, channel
     finally:
         if process is not None:
-            _kill_group(process)
+            _lifeline.kill_group(process)
             process.wait()
-            _kill_strays(token)
+            _lifeline.kill_strays(token)
             if process.stdout is not None:
                 process.stdout.close()
         for end in (channel, channel_end, lifeline, lifeline_end):
@@ -111,30 +109,6 @@ def _command() -> list[str]:
         f"{root!r} in sys.path or sys.path.append({root!r}); from ullage.prediction.child import main; main()"
     )
     return [sys.executable, "-c", code]
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and its group. It is not reaped before, so that its number cannot be another's."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _kill_strays(token: str) -> None:
-    """Kill what left the group (daemons, `start_new_session=True`): it still has the token in its environment."""
-    mark = f"{TOKEN_VARIABLE}={token}".encode()
-    for _ in range(5):  # one may be forking another while we look
-        found = False
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with suppress(OSError):  # ended meanwhile, or another user's
-                if mark in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found = True
-        if not found:
-            return
-        time.sleep(0.01)
 
 
 @dataclass(slots=True)
@@ -176,12 +150,8 @@ class _Listener:
                     else:
                         self._take(data)
                 # Something that the script left behind may hold the pipes open for longer than it lives itself.
-                if not ready and self._has_ended():
+                if not ready and _lifeline.has_ended(self.process):
                     return
-
-    def _has_ended(self) -> bool:
-        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        return os.waitid(os.P_PID, self.process.pid, options) is not None
 
     def _is_in_time(self) -> bool:
         if time.monotonic() < self._limit:
@@ -194,7 +164,7 @@ class _Listener:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, STOP_SIGNAL)
             return True
-        self.told.hung = not self._has_ended()
+        self.told.hung = not _lifeline.has_ended(self.process)
         return False
 
     def _take_output(self, data: bytes) -> None:

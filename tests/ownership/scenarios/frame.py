@@ -164,13 +164,7 @@ def thread_local(end: End) -> None:
     end(named=(PER_THREAD,))
 
 
-@scenario(
-    "a context variable",
-    holder="CURRENT",
-    kind="global",
-    mib=4,
-    fails="owners do not know context variables",
-)
+@scenario("a context variable", holder="CURRENT", kind="global", mib=4)
 def context_variable(end: End) -> None:
     CURRENT.set(tensor(4))
     end(named=lambda: (CURRENT.get(),))
