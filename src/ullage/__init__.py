@@ -1,4 +1,7 @@
-"""The GPU-memory toolkit for PyTorch. Importing it starts nothing and needs no torch."""
+"""The GPU-memory toolkit for PyTorch. Importing it starts nothing and needs no torch.
+
+PYTEST_DONT_REWRITE: pytest would warn of a package with a plugin that was imported before, by an emulated card.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +44,10 @@ _HOMES = {
     "UsageError": "ullage._errors",
     "emulate": "ullage.emulator",
     "isolated": "ullage.ownership.isolated",
+    "load_ipython_extension": "ullage.integrations.notebook",
     "owners": "ullage.ownership.owners",
     "release": "ullage.ownership.release",
+    "unload_ipython_extension": "ullage.integrations.notebook",
 }
 __all__ = [
     "Certificate",

@@ -1,1 +1,1 @@
-"""`ullage.Guard` inside training loops of others: Accelerate, Transformers, Lightning. Import the module you need."""
+"""Where others' programs meet ullage: training loops, pytest, notebooks. Import the module you need."""

@@ -1,0 +1,212 @@
+"""IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
+
+PyTorch keeps one highest mark for the whole process, which cannot be set back once it is reset; so it is never reset,
+and a cell's own peak comes from PyTorch's memory history, which is on while the cell runs.
+"""
+
+import gc
+import re
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ullage._errors import UsageError
+from ullage._units import text_of_bytes
+
+if TYPE_CHECKING:
+    from ullage.ownership.holding import Holdings
+
+_LEAST_BYTES: Final = 1 << 10
+_PLACE: Final = re.compile(r"\[\d+\]")
+_ROWS: Final = 12
+_OF_SYS: Final = ("last_exc", "last_value", "last_traceback", "last_type")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%memory`, `%%memory` and `%free` to a shell of IPython."""
+    magics = _Magics(shell)
+    shell.register_magic_function(magics.memory, magic_kind="line_cell", magic_name="memory")
+    shell.register_magic_function(magics.free, magic_kind="line", magic_name="free")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take them away again."""
+    for kind, names in (("line", ("memory", "free")), ("cell", ("memory",))):
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
+
+
+class _Magics:
+    """What a shell can do about memory."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def memory(self, line: str, cell: str | None = None) -> None:
+        """Show who holds GPU memory, or what a cell takes of it.
+
+        ::
+
+          %memory [SIZE]     who holds it now; those who hold less than SIZE (1MiB) are one row
+          %%memory           run the cell: allocated before, after and at its peak, and what it has left
+        """
+        if cell is None:
+            try:
+                self._print(str(_owners(line.strip() or "1MiB")))
+            except UsageError as error:
+                print(f"%memory: {error}")
+            return
+        if line.strip():
+            print(f"%%memory takes no options; got {line.strip()!r}")
+            return
+        self._print("\n".join(_run_watched(self._shell, cell)))
+
+    def free(self, line: str) -> None:
+        """Free what the last errors hold, and show who holds the rest.
+
+        ::
+
+          %free              frames of the last error, of every other exception, `_`, cycles, caches
+          %free --out        `Out` and `_1`, `_2`, ... as well
+        """
+        if line.strip() not in ("", "--out"):
+            print(f"%free takes --out or nothing; got {line.strip()!r}")
+            return
+        before = _allocated_bytes() if _is_in_use() else 0
+        _forget_errors(self._shell)
+        _forget_results(self._shell, everything=bool(line.strip()))
+        if not _is_in_use():
+            print("Nothing is held: no GPU is in use.")
+            return
+        from ullage.ownership.release import release
+
+        self._print(str(replace(release(), before_bytes=before)))
+
+    def _print(self, text: str) -> None:
+        """Print a text in which cells are named as people know them."""
+        names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
+        for file, number in names.items():
+            parts = file.replace("\\", "/").split("/")
+            for short in ("/".join(parts[-2:]), parts[-1]):
+                text = text.replace(f"{short}:", f"In[{number}]:")
+        print(text)
+
+
+def _run_watched(shell: Any, cell: str) -> list[str]:
+    """Run a cell and tell what it took."""
+    if not _is_in_use():  # CUDA is the cell's to initialise
+        shell.run_cell(cell)
+        if not _is_in_use():
+            return ["memory: this cell used no GPU."]
+        return [_text_without_watch(), "left by the cell:", _left({}, _held())]
+    from ullage.integrations.peak import Watch
+
+    gc.collect()
+    held, watch = _held(), Watch()
+    watch.begin()
+    try:
+        shell.run_cell(cell)
+        watch.note_alive()
+    finally:
+        peak = watch.end()
+    before, after = sum(watch.before_bytes), _allocated_bytes()
+    known = f"{text_of_bytes(peak.bytes)} at the cell's peak" if peak.by_role is not None else "its peak is not known"
+    return [
+        f"memory: {text_of_bytes(before)} before, {text_of_bytes(after)} after ({_more(after - before)}), {known}",
+        str(peak),
+        "",
+        "left by the cell:",
+        _left(held, _held()),
+    ]
+
+
+def _text_without_watch() -> str:
+    """Tell of the cell that has initialised CUDA: all that was ever allocated is its own."""
+    import torch
+
+    peak = max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
+    after = _allocated_bytes()
+    return (
+        f"memory: 0 B before, {text_of_bytes(after)} after ({_more(after)}), {text_of_bytes(peak)} at the cell's peak"
+    )
+
+
+def _held() -> dict[str, int]:
+    """Return the bytes behind each path, with places in containers left open."""
+    held: Counter[str] = Counter()
+    for row in _owners(_LEAST_BYTES):
+        held[f"{row.kind:<15}  {_PLACE.sub('[*]', row.path)}"] += row.bytes
+    return dict(held)
+
+
+def _left(before: dict[str, int], after: dict[str, int]) -> str:
+    more = {path: size - before.get(path, 0) for path, size in after.items()}
+    more |= {path: -size for path, size in before.items() if path not in after}
+    rows = sorted(((path, size) for path, size in more.items() if size), key=lambda row: -abs(row[1]))
+    lines = [f"{text_of_bytes(size):>12}  {path}" for path, size in rows[:_ROWS]]
+    rest = sum(size for _, size in rows[_ROWS:])
+    lines += [f"{text_of_bytes(rest):>12}  {len(rows) - _ROWS} more"] if rest else []
+    return "\n".join(lines) or "nothing"
+
+
+def _more(n_bytes: int) -> str:
+    return f"{text_of_bytes(abs(n_bytes))} {'less' if n_bytes < 0 else 'more'}"
+
+
+def _owners(least: int | str) -> "Holdings":
+    from ullage.ownership.holding import Holdings
+
+    if not _is_in_use():
+        return Holdings(())
+    from ullage.ownership.owners import owners
+
+    return owners(least)
+
+
+def _is_in_use() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def _allocated_bytes() -> int:
+    import torch
+
+    return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
+
+
+def _forget_errors(shell: Any) -> None:
+    """Let go of the frames of the last error, which Python, IPython and its debugger keep."""
+    from ullage.ownership.failure import forget
+
+    last = getattr(shell, "last_execution_result", None)
+    errors = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
+    errors += [getattr(last, name, None) for name in ("error_in_exec", "error_before_exec")]
+    for error in errors:
+        if isinstance(error, BaseException):
+            forget(error)
+            error.__traceback__ = None
+    for name in _OF_SYS:
+        with suppress(AttributeError):
+            delattr(sys, name)
+    for name in ("InteractiveTB", "SyntaxTB"):
+        handler: Any = getattr(shell, name, None)
+        if hasattr(handler, "tb"):
+            handler.tb = None
+
+
+def _forget_results(shell: Any, *, everything: bool) -> None:
+    """Let go of the results of cells that IPython keeps: the last three, or all."""
+    hook, hidden = shell.displayhook, shell.user_ns_hidden
+    if everything and hook.do_full_cache:
+        for number in list(shell.user_ns.get("_oh", ())):
+            shell.user_ns.pop(f"_{number}", None)
+            hidden.pop(f"_{number}", None)
+        hook.flush()
+        shell.last_execution_result = None
+    for name in ("_", "__", "___"):
+        hidden.pop(name, None)
+        if hasattr(hook, name) and shell.user_ns.get(name) is getattr(hook, name):  # else the user's own
+            setattr(hook, name, "")
+            shell.user_ns[name] = ""
