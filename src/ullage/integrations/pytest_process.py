@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -124,7 +124,9 @@ class _Process:
         self._token = _lifeline.mark(environment)
         command = [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", _CODE]  # type: ignore[attr-defined]
         manager: Any = config.pluginmanager.getplugin("capturemanager")
-        with manager.global_and_fixture_disabled():  # its standard error is the terminal, for what ends a process
+        with (
+            manager.global_and_fixture_disabled() if manager else nullcontext()
+        ):  # its standard error is the terminal, for what ends a process
             self._process = subprocess.Popen(
                 [*command, *map(str, inherited)],
                 pass_fds=inherited,
