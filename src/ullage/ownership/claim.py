@@ -168,7 +168,7 @@ class Claims:
 def _tells_together(one: Any) -> bool:
     if is_of(one, (list, tuple, set, frozenset)) or type(one).__name__ == "deque":
         return True
-    return is_of(one, (dict,)) and (len(one) > _MANY or any(type(key) is not str for key in dict.keys(one)))
+    return is_of(one, (dict,)) and (dict.__len__(one) > _MANY or any(type(key) is not str for key in dict.keys(one)))
 
 
 def _tensors_of(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:

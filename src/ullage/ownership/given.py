@@ -1,7 +1,9 @@
 """What the objects that are passed to `ullage.release` consist of: modules, optimizers, tensors, loaders, errors.
 
-Everything that they lead to is theirs, but for classes, modules and functions that run; for the parameters of an
-optimizer, which are a model's; and for what hooks lead to, which may be anybody's: of that only tensors in containers.
+What a container, a function or an object of the user's leads to is theirs. Of a module only its modules, parameters
+and buffers, and attributes that are tensors or hold nothing else: what its other attributes and hooks lead to may be
+another model. An optimizer's parameters are a model's, and so may be what a loader collates with, or a scheduler
+computes with.
 """
 
 import gc
@@ -14,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from ullage.ownership.path import instance_dict, is_of
@@ -78,19 +81,30 @@ def _sort(given: Given, one: Any) -> None:
 
 def _inside(one: Any) -> Iterable[Any]:
     """Return what an object holds that is its own."""
+    variables = instance_dict(one) or {}
     if is_of(one, (Tensor,)):
-        variables = instance_dict(one) or {}
-        return [*parts_of_tensor(one), *variables.values(), *_of_hooks(one._backward_hooks)]
+        base = Tensor._base.__get__(one)
+        own = [*parts_of_tensor(one), *variables.values(), *_of_hooks(one._backward_hooks)]
+        return own if base is None else [base, *own]
     if is_of(one, (Optimizer,)):
-        return list((instance_dict(one) or {}).get("state", {}).values())
+        return list(variables.get("state", {}).values())
+    if is_of(one, (DataLoader,)):
+        return [variables.get("dataset"), variables.get("_iterator")]
+    if is_of(one, (LRScheduler,)):
+        return [variables.get("optimizer")]
     if is_of(one, (nn.Module,)):
-        variables = instance_dict(one) or {}
-        own = [value for name, value in variables.items() if not name.endswith(_HOOKS)]
-        hooks = [found for name, value in variables.items() if name.endswith(_HOOKS) for found in _of_hooks(value)]
-        return [*own, *hooks, *one.parameters(recurse=False), *one.buffers(recurse=False)]
+        return _inside_module(one, variables)
     if is_of(one, (types.FunctionType,)):
         return [*_cells_of(one), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), one.__dict__]
-    return [*gc.get_referents(one), *(instance_dict(one) or {}).values()]
+    return [*gc.get_referents(one), *variables.values()]
+
+
+def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
+    tables = [variables.get(name) for name in ("_modules", "_parameters", "_buffers")]
+    if is_of(module, (torch.jit.ScriptModule,)):  # whose are C++'s
+        tables += [list(module.parameters()), list(module.buffers())]
+    hooks = [found for name, value in variables.items() if name.endswith(_HOOKS) for found in _of_hooks(value)]
+    return [*tables, *hooks, *filter(_is_of_tensors, variables.values())]
 
 
 def _cells_of(function: types.FunctionType) -> Iterator[Any]:
@@ -110,12 +124,20 @@ def _of_hooks(hooks: Any) -> list[Any]:
         function = hook.__wrapped__ if is_of(hook, (types.FunctionType,)) and "__wrapped__" in hook.__dict__ else hook
         if is_of(function, (types.FunctionType,)):
             kept += [*_cells_of(function), *(function.__defaults__ or ())]
-    return [one for one in kept if is_of(one, (Tensor,)) or (is_of(one, _CONTAINERS) and _holds_only_tensors(one))]
+    return [one for one in kept if _is_of_tensors(one) and not (is_of(one, (Tensor,)) and _is_trained(one))]
 
 
-def _holds_only_tensors(container: Any) -> bool:
-    elements = dict.values(container) if is_of(container, (dict,)) else gc.get_referents(container)
-    return all(
-        is_of(one, (Tensor, str, int, float)) or (is_of(one, _CONTAINERS) and _holds_only_tensors(one))
-        for one in elements
+def _is_of_tensors(one: Any, within: tuple[int, ...] = ()) -> bool:
+    """Tell whether something is a tensor, or a container of tensors alone, of which none is a model's parameter."""
+    if is_of(one, (Tensor,)):
+        return not within or not _is_trained(one)
+    if not is_of(one, _CONTAINERS) or id(one) in within:
+        return False
+    elements = list(dict.values(one)) if is_of(one, (dict,)) else gc.get_referents(one)
+    return bool(elements) and all(
+        is_of(element, (str, int, float)) or _is_of_tensors(element, (*within, id(one))) for element in elements
     )
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    return is_of(tensor, (nn.Parameter,)) or (tensor.is_leaf and tensor.requires_grad)

@@ -52,7 +52,7 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
     if not isinstance(least, int) or isinstance(least, bool) or least < 0:
         raise UsageError(f"min_bytes={min_bytes!r}; expected a number of bytes, 0 or more, or a text such as '1MiB'")
     blocks = live_blocks()
-    rows = _rows_of(blocks) if len(blocks) else []
+    rows = _rows_of(blocks, least) if len(blocks) else []
     rows = [row for row in rows if device is None or row.device == device]
     large = sorted((row for row in rows if row.bytes >= least), key=lambda row: -row.bytes)
     small = [row for row in rows if row.bytes < least]
@@ -75,20 +75,21 @@ def holder_at(addresses: Iterable[int]) -> str | None:
     return max(known, key=lambda holding: holding.bytes).path if known else None
 
 
-def _rows_of(blocks: Blocks) -> list[Holding]:
+def _rows_of(blocks: Blocks, least_bytes: int = 0) -> list[Holding]:
     search = Search()
-    with torch._C.DisableTorchFunctionSubclass(), _without_collections():
+    with torch._C.DisableTorchFunction(), _without_collections():
         try:
-            return _rows_by(search, blocks)
+            return _rows_by(search, blocks, least_bytes)
         finally:
             search.forget()
 
 
-def _rows_by(search: Search, blocks: Blocks) -> list[Holding]:
+def _rows_by(search: Search, blocks: Blocks, least_bytes: int) -> list[Holding]:
+    enough = {row for row in range(len(blocks)) if _needs_no_name(blocks[row], least_bytes)}
     for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
         follow()
         claims = Claims(search, blocks).best()
-        if all(row in claims or blocks[row].size_bytes in _LARGE_WORKSPACES for row in range(len(blocks))):
+        if len(enough.union(claims)) == len(blocks):
             break
     groups: dict[tuple[Any, ...], list[tuple[Block, Claim | None]]] = defaultdict(list)
     for row in range(len(blocks)):
@@ -96,6 +97,11 @@ def _rows_by(search: Search, blocks: Blocks) -> list[Holding]:
         group = claim.group if claim is not None else (_kind_of(block),)
         groups[block.device, *group].append((block, claim))
     return [_holding_of(search, members) for members in groups.values()]
+
+
+def _needs_no_name(block: Block, least_bytes: int) -> bool:
+    """Tell whether a block that the user's variables do not lead to is worth no longer search."""
+    return block.size_bytes < least_bytes or block.size_bytes in _LARGE_WORKSPACES
 
 
 @contextmanager

@@ -5,10 +5,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ullage._errors import UsageError
@@ -19,11 +20,10 @@ from ullage.ownership.given import Given, parts_of
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Holdings
 from ullage.ownership.owners import owners
-from ullage.ownership.search import is_tensor
+from ullage.ownership.path import instance_dict, is_of
+from ullage.ownership.search import Search, is_tensor
 
-_GONE: Final = (
-    "it was given to ullage.release(), and its device memory is gone; make it anew, or load what was saved of it"
-)
+_GONE: Final = "it was given to ullage.release(), and its device memory is gone; make it anew"
 
 
 def release(*objects: Any, to: str | None = None) -> Certificate:
@@ -31,7 +31,8 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
 
     Storages are emptied, gradients and optimizers' state dropped, graphs cut, workers of loaders ended; then what
     nobody names goes: cycles, cuBLAS's workspaces, caches. Memory of the host is left as it is, such as a `state_dict`
-    that was copied there. A tensor, module or optimizer that is used afterwards raises an error.
+    that was copied there. A tensor, module or optimizer that is used afterwards raises an error. A view stands for the
+    whole tensor that it is a view of.
 
     Args:
         objects: models, optimizers, schedulers, loaders, tensors, exceptions, or anything that holds such: containers,
@@ -43,24 +44,29 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
         What was allocated before and is after, and who holds the rest.
 
     Raises:
-        UsageError: `to` is something else.
+        UsageError: `to` is something else, a tensor has a layout that cannot be moved in place, or a CUDA graph is
+            being captured; nothing has changed then.
     """
     if to not in (None, "cpu"):
         raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
+    if _is_in_use() and torch.cuda.is_current_stream_capturing():
+        raise UsageError("release() was called while a CUDA graph is captured; expected it before, or after its end")
     before = _allocated_bytes()
-    given = parts_of(objects)
-    _end_loaders(given)
-    _cut_graphs(given)
-    for error in given.errors:
-        forget(error)
-    with torch.no_grad():
+    with torch.inference_mode(mode=False), torch.no_grad(), torch._C.DisableTorchFunction():
+        given = parts_of(objects)
+        if to is not None:
+            _check_movable(given)
+        _end_loaders(given)
+        _cut_graphs(given, is_emptied=to is None)
+        for error in given.errors:
+            forget(error)
         if to is None:
             _drop(given)
         else:
             _move(given, torch.device(to))
-    for graph in given.graphs:
-        graph.reset()
-    del given
+        for graph in given.graphs:
+            graph.reset()
+        del given
     _sweep()
     remaining = owners(0) if _is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
     return Certificate(
@@ -80,26 +86,51 @@ def _drop(given: Given) -> None:
         optimizer.state.clear()
         optimizer.register_step_pre_hook(_refuse_step)
     for module in given.modules:
-        for parameter in module.parameters(recurse=False):
-            parameter.grad = None
-        if _is_on_card(module) and not isinstance(module, torch.jit.ScriptModule):  # that takes no hooks
+        for tensor in _tensors_of(module):
+            if tensor.is_leaf:
+                Tensor.grad.__set__(tensor, None)
+        if _is_on_card(module) and not is_of(module, (torch.jit.ScriptModule,)):  # that takes no hooks
             module.register_forward_pre_hook(_refuse_forward)
     for tensor in given.tensors:
         if tensor.is_leaf:
-            tensor.grad = None
+            Tensor.grad.__set__(tensor, None)
         _empty(tensor)
     for storage in given.storages:
         _empty_storage(storage)
 
 
-def _move(given: Given, device: torch.device) -> None:
+def _check_movable(given: Given) -> None:
     for tensor in given.tensors:
-        if not tensor.is_cuda:
+        is_in_parts = tensor.layout not in (torch.strided, torch.sparse_coo) or tensor.is_nested or tensor.is_quantized
+        if tensor.is_cuda and is_in_parts:
+            raise UsageError(
+                f"a tensor of layout {tensor.layout}{', nested' if tensor.is_nested else ''} cannot be moved in place; "
+                "expected strided ones: move it by x = x.cpu(), or leave out to="
+            )
+
+
+def _move(given: Given, device: torch.device) -> None:
+    moved: dict[int, tuple[Any, Any]] = {}  # with the old storage: no other may get its address meanwhile
+    for tensor in given.tensors:
+        if not tensor.is_cuda or _is_gone(tensor):
             continue
-        gradient = tensor.grad if tensor.is_leaf else None
-        tensor.data = tensor.data.to(device)
+        gradient = Tensor.grad.__get__(tensor) if tensor.is_leaf else None
+        tensor.data = _moved(tensor.data, device, moved)
         if gradient is not None:
-            tensor.grad = gradient.to(device)
+            Tensor.grad.__set__(tensor, _moved(gradient, device, moved))
+
+
+def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
+    """Return a tensor on another device; those that shared memory share it there."""
+    if type(data) is not Tensor or data.layout is not torch.strided:
+        return data.to(device)
+    storage = data.untyped_storage()
+    if storage._cdata not in moved:
+        moved[storage._cdata] = storage, storage.to(device=device)
+    empty = torch.empty(0, dtype=data.dtype, device=device)
+    new = empty.set_(moved[storage._cdata][1], data.storage_offset(), data.size(), data.stride())
+    new = torch._conj(new) if data.is_conj() else new
+    return torch._neg_view(new) if data.is_neg() else new
 
 
 def _state_of(optimizer: Optimizer) -> Iterator[Tensor]:
@@ -123,37 +154,81 @@ def _empty_storage(storage: torch.UntypedStorage) -> None:
         torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
 
 
+def _tensors_of(module: nn.Module) -> list[Tensor]:
+    if is_of(module, (torch.jit.ScriptModule,)):
+        return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    variables = instance_dict(module) or {}
+    tables = [variables.get("_parameters") or {}, variables.get("_buffers") or {}]
+    return [tensor for table in tables for tensor in dict.values(table) if is_tensor(tensor) and not is_lazy(tensor)]
+
+
 def _is_on_card(module: nn.Module) -> bool:
-    tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return any(tensor.is_cuda for tensor in tensors)
+    return any(tensor.is_cuda for tensor in _tensors_of(module))
 
 
-def _refuse_forward(module: nn.Module, _: Any) -> NoReturn:
-    raise UsageError(f"this {type(module).__name__} cannot run: {_GONE}")
+def _is_gone(tensor: Tensor) -> bool:
+    if not tensor.is_cuda or tensor.layout is not torch.strided or not tensor.numel():
+        return False
+    try:
+        return not tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
-def _refuse_step(optimizer: Optimizer, _: Any, __: Any) -> NoReturn:
-    raise UsageError(f"this {type(optimizer).__name__} cannot step: {_GONE}")
+def _refuse_forward(module: nn.Module, _: Any) -> None:
+    if any(map(_is_gone, _tensors_of(module))):  # with others in their place it may run again
+        raise UsageError(f"this {type(module).__name__} cannot run: {_GONE}")
 
 
-def _cut_graphs(given: Given) -> None:
+def _refuse_step(optimizer: Optimizer, _: Any, __: Any) -> None:
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    if not optimizer.state or any(map(_is_gone, parameters)):
+        raise UsageError(f"this {type(optimizer).__name__} cannot step: {_GONE}")
+
+
+def _cut_graphs(given: Given, *, is_emptied: bool) -> None:
     """Take tensors out of the graphs that made them, so that what forward saved for backward can go."""
+    uncut = list(given.functions)
     for tensor in given.tensors:
         if not tensor.requires_grad or tensor.is_leaf:
             continue
         try:
             tensor.detach_()
         except RuntimeError:  # a view, which cannot be taken out
-            _empty_graph(tensor.grad_fn)
-    for function in given.functions:
-        _empty_graph(function)
+            uncut.append(tensor.grad_fn)
+    if uncut and is_emptied:
+        spared = _named_elsewhere(given)
+        for function in uncut:
+            _empty_graph(function, spared)
 
 
-def _empty_graph(function: Any) -> None:
-    """Empty what a graph keeps that cannot be cut, but for parameters, which are a model's."""
+def _named_elsewhere(given: Given) -> set[int]:
+    """Return the storages of tensors that have a name beside what was passed: a graph may have saved them too."""
+    own = set(map(id, given.tensors))
+    named = set()
+    search = Search()
+    try:
+        search.follow_user()
+        search.follow_libraries()
+        for place in search.reach.found["tensor"]:
+            one = search.reach.objects[place]
+            if id(one) not in own and not search.is_in_graph(place):
+                with suppress(RuntimeError, NotImplementedError, ValueError):
+                    named.add(Tensor.untyped_storage(one)._cdata)
+    finally:
+        search.forget()
+    return named
+
+
+def _empty_graph(function: Any, spared: set[int]) -> None:
+    """Empty what a graph keeps that cannot be cut, but for what is a model's or has a name."""
     for found in saved_in([(0, function)], {}):
-        if isinstance(found, Saved) and is_tensor(found.value) and not isinstance(found.value, nn.Parameter):
-            _empty(found.value)
+        if not isinstance(found, Saved) or not is_tensor(found.value):
+            continue
+        with suppress(RuntimeError, NotImplementedError, ValueError):
+            is_trained = found.value.is_leaf and found.value.requires_grad
+            if not is_trained and Tensor.untyped_storage(found.value)._cdata not in spared:
+                _empty(found.value)
 
 
 def _end_loaders(given: Given) -> None:

@@ -92,13 +92,18 @@ def _frames() -> Iterator[FrameType]:
     for thread in sorted(by_thread, key=lambda thread: thread != own):
         frame: FrameType | None = by_thread[thread]
         while frame is not None:
-            if not frame.f_globals.get("__name__", "").startswith(_OWN):
+            if not _module_of(frame).startswith(_OWN):
                 yield frame
             frame = frame.f_back
 
 
 def _is_of_user(frame: FrameType) -> bool:
-    return not is_library(frame.f_code.co_filename) and not frame.f_globals.get("__name__", "").startswith(_OURS)
+    return not is_library(frame.f_code.co_filename) and not _module_of(frame).startswith(_OURS)
+
+
+def _module_of(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name if type(name) is str else ""
 
 
 def _locals_of(frame: FrameType, kind: Kind) -> Iterator[Root]:
