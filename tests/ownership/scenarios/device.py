@@ -1,8 +1,10 @@
 """What libraries, graphs and pools hold, and tensors of other layouts."""
 
 import gc
+import os
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,6 +78,8 @@ def process_queue(end: End) -> None:
     end()
     waiting.close()
     waiting.join_thread()
+    for counter in Path("/dev/shm").glob(f"torch_{os.getpid()}_*"):
+        counter.unlink()  # torch's count of who has the tensor, which nobody has fetched
     del waiting, context
     gc.collect()  # with the queue go its semaphores
 
