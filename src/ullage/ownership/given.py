@@ -42,7 +42,6 @@ class Given:
     loaders: list[Any] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
     """CUDA's."""
-    pools: list[Any] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
 
@@ -70,10 +69,9 @@ def _sort(given: Given, one: Any) -> None:
         (Optimizer, given.optimizers),
         (DataLoader, given.loaders),
         (torch.cuda.CUDAGraph, given.graphs),
-        (getattr(torch.cuda, "MemPool", None), given.pools),
         (BaseException, given.errors),
     ):
-        if kind is not None and is_of(one, (kind,)):
+        if is_of(one, (kind,)):
             found.append(one)
     if is_function(type(one)):
         given.functions.append(one)

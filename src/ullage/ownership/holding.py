@@ -70,10 +70,6 @@ class Holdings(Sequence[Holding]):
         """What `torch.cuda.memory_allocated()` says, over all devices."""
         return sum(row.bytes for row in self.rows)
 
-    def of_kind(self, kind: Kind | str) -> "Holdings":
-        """Return the rows of one kind."""
-        return Holdings(tuple(row for row in self.rows if row.kind == kind))
-
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # an overload for slices says nothing more
         return self.rows[index]
 
