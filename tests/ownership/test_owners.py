@@ -163,3 +163,40 @@ def test_the_documents_example_says_what_the_document_shows() -> None:
     done = subprocess.run([sys.executable, script, "T4"], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
+
+
+@inside
+def test_a_metaclass_of_the_users_is_not_asked() -> None:
+    """Its `__mro__`, `__name__` and `__dict__` may be properties, its `__subclasscheck__` a method."""
+    import torch
+
+    from ullage.ownership.owners import owners
+    from ullage.ownership.release import release
+
+    asked = []
+
+    def _noted(name: str) -> Any:
+        return property(lambda kind: asked.append(name))
+
+    class Meta(type):
+        __mro__ = _noted("__mro__")
+        __name__ = _noted("__name__")
+        __dict__ = _noted("__dict__")
+
+        def __instancecheck__(cls, one: Any) -> bool:
+            asked.append("__instancecheck__")
+            return True
+
+        def __subclasscheck__(cls, one: Any) -> bool:
+            asked.append("__subclasscheck__")
+            return True
+
+    class Batch(metaclass=Meta):
+        def __init__(self) -> None:
+            self.images = torch.zeros(MIB, device="cuda")
+
+    batch = Batch()
+    [row] = owners()
+    assert row.path.endswith("local 'batch' -> Batch.images")
+    assert release(batch).is_empty
+    assert asked == []

@@ -142,3 +142,38 @@ def test_a_model_runs_again_with_other_weights() -> None:
         model(torch.zeros(1, 512, device="cuda"))
     model.load_state_dict({name: value.cuda() for name, value in kept.items()}, assign=True)
     assert model(torch.zeros(1, 512, device="cuda")).shape == (1, 512)
+
+
+@inside
+def test_workers_of_a_loop_that_runs_are_ended() -> None:
+    """Nobody but the loop itself has the iterator of the loader."""
+    import multiprocessing
+
+    import torch
+
+    from ullage.ownership.release import release
+
+    loader = torch.utils.data.DataLoader(list(range(1000)), num_workers=1)
+    other = torch.utils.data.DataLoader(list(range(1000)), num_workers=1)
+    kept = iter(other)
+    seen = 0
+    for _ in loader:
+        seen += 1
+        assert len(multiprocessing.active_children()) == 2
+        release(loader)
+        assert len(multiprocessing.active_children()) == 1
+    assert seen < 10
+    assert next(kept) is not None
+
+
+@inside
+def test_a_learning_rate_on_the_card_is_the_optimizers() -> None:
+    import torch
+
+    from ullage.ownership.release import release
+
+    weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+    optimizer = torch.optim.Adam([weight], capturable=True)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1, device="cuda")
+    assert release(optimizer).after_bytes == 512
+    assert _is_there(weight)

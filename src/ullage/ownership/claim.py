@@ -1,5 +1,6 @@
 """Who claims which block: of several who hold it, the one that tells a person most."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 
 from ullage.ownership.block import Blocks
 from ullage.ownership.holding import Kind
-from ullage.ownership.path import instance_dict, is_of
+from ullage.ownership.inert import instance_dict, is_of, name_of
 from ullage.ownership.search import Search, is_tensor
 from ullage.ownership.storage import addresses
 
@@ -95,8 +96,8 @@ class Claims:
             (Kind.BUFFER, "_buffers", "buffers"),
         ):
             for name, tensor in _tensors_of(module, table):
-                suffix = f" -> {type(module).__name__}.{name}"
-                common = f" -> {type(self._objects[top]).__name__}"
+                suffix = f" -> {name_of(type(module))}.{name}"
+                common = f" -> {name_of(type(self._objects[top]))}"
                 claim = Claim(kind, place, (kind, top), suffix, 0, (top, f"{common}, {many}"))
                 self._claim(_addresses_of(tensor), claim)
                 gradient = _gradient_of(tensor)
@@ -110,7 +111,7 @@ class Claims:
         state = (instance_dict(optimizer) or {}).get("state")
         if not is_of(state, (dict,)):
             return
-        name = type(optimizer).__name__
+        name = name_of(type(optimizer))
         for own in dict.values(state or {}):
             for key, value in dict.items(own) if is_of(own, (dict,)) else ():
                 for tensor in (value,) if is_tensor(value) else value if type(value) in (list, tuple) else ():
@@ -166,7 +167,7 @@ class Claims:
 
 
 def _tells_together(one: Any) -> bool:
-    if is_of(one, (list, tuple, set, frozenset)) or type(one).__name__ == "deque":
+    if is_of(one, (list, tuple, set, frozenset, deque)):
         return True
     return is_of(one, (dict,)) and (dict.__len__(one) > _MANY or any(type(key) is not str for key in dict.keys(one)))
 
@@ -180,7 +181,7 @@ def _tensors_of(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:
 
 def _gradient_of(tensor: Tensor) -> Tensor | None:
     """Return a tensor's gradient; asking others than these for it warns."""
-    if not (tensor.is_leaf or tensor.retains_grad):
+    if not (Tensor.is_leaf.__get__(tensor) or Tensor.retains_grad.__get__(tensor)):
         return None
     gradient: Tensor | None = Tensor.grad.__get__(tensor)
     return gradient

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from ullage.ownership.path import instance_dict, is_of
+from ullage.ownership.inert import instance_dict, is_of
 from ullage.ownership.root import module_dicts
 from ullage.ownership.search import is_function
 from ullage.ownership.storage import parts_of_tensor
@@ -85,7 +85,9 @@ def _inside(one: Any) -> Iterable[Any]:
         own = [*parts_of_tensor(one), *variables.values(), *_of_hooks(one._backward_hooks)]
         return own if base is None else [base, *own]
     if is_of(one, (Optimizer,)):
-        return list(variables.get("state", {}).values())
+        groups = [group for group in variables.get("param_groups", ()) if is_of(group, (dict,))]
+        settings = [value for group in groups for name, value in dict.items(group) if name != "params"]
+        return [*variables.get("state", {}).values(), *filter(_is_of_tensors, settings)]
     if is_of(one, (DataLoader,)):
         return [variables.get("dataset"), variables.get("_iterator")]
     if is_of(one, (LRScheduler,)):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ullage.ownership.inert import class_dict, instance_dict, is_of, name_of, slots
 from ullage.ownership.root import variables_of
 from ullage.place import short_place
 
@@ -37,9 +38,9 @@ def path_of(text: str, chain: list[Any], *, is_general: bool = False) -> str:
         if is_of(holder, (dict, *_SEQUENCES)) and len(parts) > 1 and parts[-1][-1:] not in ("'", ")"):
             parts[-1] += label  # what lies in an attribute of something
         elif label[:1] in (".", "["):
-            parts.append(type(holder).__name__ + label)
+            parts.append(name_of(type(holder)) + label)
         else:
-            parts.append(label or type(holder).__name__)
+            parts.append(label or name_of(type(holder)))
     return " -> ".join(parts)
 
 
@@ -76,8 +77,8 @@ def _label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
         return f"{place} {frame.f_code.co_name}() local '{name}'" if name else ""
     if is_of(holder, (type,)):
         name = _key_of(class_dict(holder), child)
-        return f"class {holder.__name__}.{name}" if name else ""
-    name = _key_of(instance_dict(holder) or {}, child) or _slot_of(holder, child)
+        return f"class {name_of(holder)}.{name}" if name else ""
+    name = _key_of((instance_dict(holder) or {}) | dict(slots(holder)), child)
     return f".{name}" if name else ""
 
 
@@ -128,41 +129,9 @@ def _key_of(variables: Mapping[Any, Any], child: Any) -> str | None:
     return next((str(name) for name, value in variables.items() if value is child and type(name) is str), None)
 
 
-def class_dict(kind: type) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = type.__dict__["__dict__"].__get__(kind)
-    return found
-
-
-def _slot_of(holder: Any, child: Any) -> str | None:
-    for kind in type(holder).__mro__:
-        for name, slot in class_dict(kind).items():
-            if type(slot) is types.MemberDescriptorType:
-                try:
-                    if slot.__get__(holder) is child:
-                        return name
-                except AttributeError:
-                    continue  # not assigned
-    return None
-
-
-def instance_dict(one: Any) -> dict[str, Any] | None:
-    """Return an object's own variables, without asking its class for `__dict__`, which may be code of the user's."""
-    for kind in type(one).__mro__:
-        found = class_dict(kind).get("__dict__")
-        if type(found) is types.GetSetDescriptorType:
-            variables = found.__get__(one)
-            return variables if type(variables) is dict else None
-    return None
-
-
-def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
-    """Tell whether an object is of a type, without asking it for `__class__`, which may be code of the user's."""
-    return not set(kinds).isdisjoint(type(one).__mro__)
-
-
 def _key_text(key: Any) -> str:
     if type(key) is str:
         return repr(key if len(key) <= _LONGEST_KEY else key[:_LONGEST_KEY] + "...")
     if type(key) in (int, float, bool, type(None)):
         return repr(key)
-    return f"a {type(key).__name__}"
+    return f"a {name_of(type(key))}"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ullage._errors import UsageError
 from ullage.ownership.block import segments
@@ -19,8 +20,8 @@ from ullage.ownership.failure import forget
 from ullage.ownership.given import Given, parts_of
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Holdings
+from ullage.ownership.inert import instance_dict, is_of
 from ullage.ownership.owners import owners
-from ullage.ownership.path import instance_dict, is_of
 from ullage.ownership.search import Search, is_tensor
 
 _GONE: Final = "it was given to ullage.release(), and its device memory is gone; make it anew"
@@ -232,17 +233,20 @@ def _empty_graph(function: Any, spared: set[int]) -> None:
 
 
 def _end_loaders(given: Given) -> None:
+    """End the workers of loaders: those that they keep, and those of a loop that still goes through one."""
     for loader in given.loaders:
-        iterator = getattr(loader, "_iterator", None)
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
         loader._iterator = None
+    samplers = [loader._index_sampler for loader in given.loaders]
+    running = [one for one in gc.get_objects() if is_of(one, (_BaseDataLoaderIter,))] if samplers else []
+    for iterator in running:
+        if hasattr(iterator, "_shutdown_workers") and any(iterator._index_sampler is one for one in samplers):
+            iterator._shutdown_workers()
 
 
 def _sweep() -> None:
     """Let go of what nobody names: an exception's frames, cycles, workspaces, caches of PyTorch's and the driver's."""
     for one in gc.get_objects():
-        if BaseException in type(one).__mro__:
+        if is_of(one, (BaseException,)):
             forget(one)
     one = None
     torch.clear_autocast_cache()

@@ -11,6 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from ullage.ownership.holding import Kind
+from ullage.ownership.inert import class_dict
 from ullage.place import is_library, short_place
 
 _OWN: Final = "ullage.ownership"
@@ -162,6 +163,6 @@ def _name_of(module: ModuleType) -> str:
 
 def is_of_user_class(kind: type) -> bool:
     """Tell whether a class is defined in one of the user's modules."""
-    name = type.__dict__["__dict__"].__get__(kind).get("__module__")
+    name = class_dict(kind).get("__module__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and issubclass(type(module), ModuleType) and is_of_user(module)

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Kind
-from ullage.ownership.path import class_dict, path_of
+from ullage.ownership.inert import class_dict, mro_of, name_of
+from ullage.ownership.path import path_of
 from ullage.ownership.reach import Reach
 from ullage.ownership.root import Root, is_of_user_class, module_dicts, roots_of_libraries, roots_of_user
 
@@ -25,7 +26,7 @@ _SOUGHT: Final[dict[type, str]] = {
 
 def _name_of(kind: type) -> str | None:
     """Return what objects of a type are, if they are sought."""
-    name = next((name for base, name in _SOUGHT.items() if base in kind.__mro__), None)
+    name = next((name for base, name in _SOUGHT.items() if base in mro_of(kind)), None)
     return "function" if name is None and is_function(kind) else name
 
 
@@ -144,7 +145,7 @@ class Search:
 
 def is_function(kind: type) -> bool:
     """Tell whether a type is that of a function of autograd's graph."""
-    return any("next_functions" in class_dict(base) for base in kind.__mro__)
+    return any("next_functions" in class_dict(base) for base in mro_of(kind))
 
 
 def is_tensor(one: Any) -> bool:
@@ -154,11 +155,11 @@ def is_tensor(one: Any) -> bool:
 
 def _grad_fn_of(tensor: Tensor) -> Any:
     try:
-        return tensor.grad_fn
+        return Tensor.grad_fn.__get__(tensor)
     except RuntimeError:
         return None  # a view that was written in a way that has no gradient
 
 
 def _text_of(one: Any) -> str:
-    name = type(one).__name__
+    name = name_of(type(one))
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} that no name leads to"

@@ -4,10 +4,14 @@ It looks at attributes that PyTorch's own classes define and never runs a user's
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+
+from ullage.ownership.inert import class_dict, instance_dict, mro_of, slots
+
+_IS_CUDA: Final = Tensor.is_cuda.__get__  # a subclass may define it anew
 
 
 def addresses(tensors: Iterable[Any]) -> list[int]:
@@ -24,7 +28,7 @@ def addresses(tensors: Iterable[Any]) -> list[int]:
             found += addresses(parts)
             continue
         try:
-            if tensor.is_cuda and (storage := tensor.untyped_storage()).nbytes():
+            if _IS_CUDA(tensor) and (storage := Tensor.untyped_storage(tensor)).nbytes():
                 found.append(storage.data_ptr())
         except (RuntimeError, NotImplementedError, ValueError):
             found += addresses(_sparse_parts(tensor))
@@ -85,14 +89,11 @@ def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    local = getattr(tensor, "_local_tensor", None)
-    if isinstance(local, Tensor):
-        return [local]
-    flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if flatten is None:
+    """Return what a wrapper wraps: the tensors among its attributes, as they lie; DTensor keeps its own in a slot."""
+    if not any("__tensor_flatten__" in class_dict(kind) for kind in mro_of(type(tensor))):
         return []
-    names, _ = flatten(tensor)
-    return [getattr(tensor, name) for name in names]
+    values = [*(instance_dict(tensor) or {}).values(), *(value for _, value in slots(tensor))]
+    return [value for value in values if issubclass(type(value), Tensor)]
 
 
 def _sparse_parts(tensor: Tensor) -> list[Tensor]:
