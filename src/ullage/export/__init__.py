@@ -1,0 +1,1 @@
+"""Samples of a run, handed to programs that keep or draw them."""

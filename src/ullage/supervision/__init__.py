@@ -1,0 +1,1 @@
+"""`ullage run` from outside: the command that it starts, watches, and tells of."""

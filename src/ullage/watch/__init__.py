@@ -1,0 +1,1 @@
+"""A live view of the cards and of what runs on them."""
