@@ -109,6 +109,8 @@ def test_what_pytorch_refuses_is_refused_in_one_sentence(text: str, said: str) -
 def test_the_older_variable_wins_as_a_whole() -> None:
     both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     assert settings_in_force(both) == ("max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF")
+    between = {"PYTORCH_ALLOC_CONF": "a:b", "PYTORCH_HIP_ALLOC_CONF": ""}
+    assert settings_in_force(between) == ("", "PYTORCH_HIP_ALLOC_CONF")
     assert settings_in_force({"PYTORCH_ALLOC_CONF": "a:b"}) == ("a:b", "PYTORCH_ALLOC_CONF")
     assert settings_in_force({}) == ("", None)
 

@@ -13,10 +13,16 @@ from typing import Final
 from ullage._units import text_of_bytes
 from ullage.diagnosis.facts import Facts, Torch
 from ullage.diagnosis.finding import Finding, Weight
-from ullage.settings import UNLIMITED, Settings, SettingsError, parse_settings, semantics_of
+from ullage.settings import (
+    UNLIMITED,
+    VARIABLES,
+    Settings,
+    SettingsError,
+    parse_settings,
+    semantics_of,
+    settings_in_force,
+)
 
-VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""In the order in which they count."""
 _ALIKE: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
 _SPELLING: Final = "A program's own changes count too: torch._C._accelerator_setAllocatorSettings."
 
@@ -45,7 +51,7 @@ def text_in_force(facts: Facts) -> str:
     """Return the settings that count: as the allocator has read them, or else as it would."""
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
-    return next((facts.environment[name] for name in VARIABLES if name in facts.environment), "")
+    return settings_in_force(facts.environment)[0]
 
 
 def _misspelt(facts: Facts) -> Iterator[Finding]:
