@@ -31,9 +31,9 @@ def mark(environment: dict[str, str]) -> str:
     return token
 
 
-def die_with_parent(lifeline: int) -> None:
+def die_with_parent(lifeline: int, *, survives_exec: bool = False) -> None:
     """Have the kernel kill this process's group when the parent's end of the lifeline closes, however it ends."""
-    os.set_inheritable(lifeline, False)  # noqa: FBT003
+    os.set_inheritable(lifeline, survives_exec)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # where a kernel knows no signals of pipes
     with suppress(OSError):
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())

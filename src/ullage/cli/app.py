@@ -16,7 +16,7 @@ from rich.console import Console
 
 import ullage
 from ullage._errors import UllageError
-from ullage.cli import diff, doctor, explain, fit, gpus, predict, repro, tune
+from ullage.cli import diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -39,11 +39,23 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=fit.EPILOG,
 )(fit.run_fit)
+app.command(
+    name="run",
+    # Options before the command are ours, and all that follows it is its own.
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+    },
+    epilog=run.EPILOG,
+)(run.run)
 app.command(name="explain", epilog=explain.EPILOG)(explain.explain)
 app.command(name="tune", epilog=tune.EPILOG)(tune.tune)
 app.command(name="diff", epilog=diff.EPILOG)(diff.diff)
 app.command(name="repro", epilog=repro.EPILOG)(repro.repro)
 app.command(name="doctor", epilog=doctor.EPILOG)(doctor.doctor)
+app.command(name="watch", epilog=watch.EPILOG)(watch.watch)
 app.command(name="gpus")(gpus.gpus)
 
 

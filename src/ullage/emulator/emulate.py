@@ -2,7 +2,7 @@
 
 A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
 inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
-`child/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
+`_child/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
 """
 
 import atexit
@@ -10,10 +10,11 @@ import json
 import os
 import sys
 import time
+from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
+from ullage._child import FOLDER, reach_children
 from ullage._errors import EmulationError, UsageError
 from ullage._units import text_of_bytes
 from ullage.emulator import library
@@ -22,7 +23,6 @@ from ullage.emulator.torch_build import find_torch
 from ullage.gpus import Gpu, find_gpu
 
 CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
-_CHILD_FOLDER: Final = Path(__file__).parent / "child"
 _MAX_COUNT: Final = 16
 
 # The autograd thread of PyTorch may still ask for the interpreter while it shuts down, which ends the process with
@@ -70,6 +70,52 @@ def emulate(
         UnknownGpuError: no card has that name.
         UsageError: a size or the count cannot be.
     """
+    emulation = _emulation_of(
+        gpu,
+        total_memory_bytes=total_memory_bytes,
+        context_bytes=context_bytes,
+        cudnn_workspace_bytes=cudnn_workspace_bytes,
+        count=count,
+    )
+    _start(emulation)
+    # A choice among this machine's cards says nothing of the emulated ones; a launcher's, in a child, does.
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    return emulation
+
+
+def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: int = 1) -> Emulation:
+    """Have every Python process with this environment, and those that it starts, emulate cards, and not this one.
+
+    Args:
+        environment: of a process that is about to be started.
+        gpu: see `emulate`.
+        count: how many such cards.
+
+    Raises:
+        UnknownGpuError: no card has that name.
+        UsageError: the count cannot be.
+    """
+    emulation = _emulation_of(gpu, count=count)
+    environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    reach_children(environment)
+    return emulation
+
+
+def inherit() -> None:
+    """Emulate in a child process what its parent emulates. Called by `_child/sitecustomize.py`."""
+    if _current is None:
+        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
+
+
+def _emulation_of(
+    gpu: str | Gpu,
+    *,
+    total_memory_bytes: int | None = None,
+    context_bytes: int | None = None,
+    cudnn_workspace_bytes: int | None = None,
+    count: int = 1,
+) -> Emulation:
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     context = profile_of(card.name).context_bytes if context_bytes is None else context_bytes
     total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
@@ -83,7 +129,7 @@ def emulate(
             f"a card of {text_of_bytes(total)} has no room beside a CUDA context of {text_of_bytes(context)}; "
             "give a larger total or a smaller context"
         )
-    emulation = Emulation(
+    return Emulation(
         gpu=card.driver_name,
         count=count,
         total_memory_bytes=total,
@@ -104,16 +150,6 @@ def emulate(
             "max_blocks_per_sm": _blocks_per_sm(card),
         },
     )
-    _start(emulation)
-    # A choice among this machine's cards says nothing of the emulated ones; a launcher's, in a child, does.
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    return emulation
-
-
-def inherit() -> None:
-    """Emulate in a child process what its parent emulates. Called by `child/sitecustomize.py`."""
-    if _current is None:
-        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
 
 def _start(emulation: Emulation) -> None:
@@ -141,11 +177,9 @@ def _start(emulation: Emulation) -> None:
     folder = library.load(torch.cuda[0])
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(_CHILD_FOLDER) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_CHILD_FOLDER), *filter(None, paths)])
-    if str(_CHILD_FOLDER) not in sys.path:  # torch.compile's workers get this path as theirs
-        sys.path.append(str(_CHILD_FOLDER))
+    reach_children(os.environ)
+    if FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
+        sys.path.append(FOLDER)
     atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
     _current = emulation
 

@@ -4,6 +4,7 @@ It looks at attributes that PyTorch's own classes define and never runs a user's
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -80,6 +81,28 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return found
 
 
+def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Return the bytes on CUDA devices of what an optimizer updates, of its gradients, and of its state."""
+    parameters = [one for group in optimizer.param_groups for one in group["params"] if isinstance(one, Tensor)]
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    return {
+        "parameters": _bytes_of(parameters),
+        "gradients": _bytes_of(gradients),
+        "optimizer state": _bytes_of(optimizer_tensors(optimizer)),
+    }
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Add up storages on CUDA devices, each once."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        for part in parts_of_tensor(tensor) or (tensor,):
+            with suppress(RuntimeError, NotImplementedError, ValueError):
+                if _IS_CUDA(part) and (storage := Tensor.untyped_storage(part)).nbytes():
+                    sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
 def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that a tensor is made of, where it has no storage of its own: sparse ones, wrappers."""
     kind = type(tensor)
@@ -97,6 +120,8 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _sparse_parts(tensor: Tensor) -> list[Tensor]:
+    if (inner := _unwrapped(tensor)) is not None:
+        return [inner]
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -104,3 +129,12 @@ def _sparse_parts(tensor: Tensor) -> list[Tensor]:
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return []
+
+
+def _unwrapped(tensor: Tensor) -> Tensor | None:
+    """Return what a tensor of torch.func stands for, also one whose transformation has ended."""
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    inner: Tensor = functorch.get_unwrapped(tensor)
+    return inner

@@ -37,9 +37,9 @@ from ullage.prediction.channel import Channel
 from ullage.prediction.measurement import measure
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.request import STOP_SIGNAL
-from ullage.prediction.torch_import import ImportWatch
 from ullage.tracing.journal import Journal, Kind
 from ullage.tracing.source import callers_line
+from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer

@@ -1,25 +1,37 @@
-"""Loaded by Python at the start of every child process of one that emulates a card: emulate the same card there.
+"""Loaded by Python at the start of every child process of one that emulates a card, or of a run that is recorded.
 
-It then makes way for the `sitecustomize` that the environment has of its own, if any. A process that cannot emulate
-ends here: it would go on with a real card, or with none.
+It has the same card emulated, and recording begun, there; then it makes way for the `sitecustomize` that the
+environment has of its own, if any. A process that cannot emulate ends here: it would go on with a real card, or with
+none. One that cannot record goes on without.
 """
 
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _here = os.path.dirname(os.path.abspath(__file__))
+
+
+@contextmanager
+def _package() -> Iterator[None]:
+    """Have `import ullage` find the package that this file is part of, also where the interpreter does not know it."""
+    root = os.path.dirname(os.path.dirname(_here))
+    added = root not in sys.path
+    if added:
+        sys.path.append(root)
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove(root)
 
 
 def _emulate() -> None:
     if importlib.util.find_spec("torch") is None:
         return  # an interpreter without torch needs no card
-    # child -> emulator -> ullage -> the folder that holds the package, for an interpreter that does not find it.
-    package_root = os.path.dirname(os.path.dirname(os.path.dirname(_here)))
-    added = package_root not in sys.path
-    if added:
-        sys.path.append(package_root)
     try:
         from ullage._errors import TorchMissingError
         from ullage.emulator.emulate import inherit
@@ -36,9 +48,15 @@ def _emulate() -> None:
         )
         sys.stderr.flush()
         os._exit(4)
-    finally:
-        if added:
-            sys.path.remove(package_root)
+
+
+def _record() -> None:
+    try:
+        from ullage.recording.start import start
+
+        start()
+    except Exception as error:
+        sys.stderr.write(f"ullage: nothing is recorded of this process ({type(error).__name__}: {error})\n")
 
 
 def _run_next() -> None:
@@ -50,6 +68,9 @@ def _run_next() -> None:
         spec.loader.exec_module(module)
 
 
-if os.environ.get("ULLAGE_EMULATED_CARD"):
-    _emulate()
+with _package():
+    if os.environ.get("ULLAGE_EMULATED_CARD"):
+        _emulate()
+    if os.environ.get("ULLAGE_RECORDING"):
+        _record()
 _run_next()

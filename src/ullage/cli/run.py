@@ -1,0 +1,138 @@
+"""`ullage run`: a command with its memory recorded, and the report before anyone asks."""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ullage._errors import UllageError, UsageError
+from ullage.cli.progress import with_progress
+from ullage.cli.values import size_of
+
+if TYPE_CHECKING:
+    from ullage.recording.folder import RunFolder
+
+EPILOG: Final = (
+    "[bold]Examples[/]\n\n"
+    "ullage run train.py --batch-size 8\n\n"
+    "ullage run --gpu T4 train.py (on an emulated card)\n\n"
+    "ullage run torchrun --nproc-per-node 2 train.py\n\n"
+    "ullage run -m package.train\n\n"
+    "ullage run --history always --folder evidence train.py\n\n"
+    "[bold]Meanwhile[/] ullage watch. [bold]Exit code[/] and signals are the command's own."
+)
+
+
+def run(
+    context: typer.Context,
+    gpu: Annotated[str | None, typer.Option(help="Run on an emulated card, such as 'RTX 4090'.")] = None,
+    count: Annotated[int, typer.Option(help="How many such cards.")] = 1,
+    history: Annotated[
+        str, typer.Option(help="When PyTorch records what is allocated where: auto, always or never.")
+    ] = "auto",
+    history_budget: Annotated[str, typer.Option(help="Host memory for that, of each process.")] = "64MiB",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write. [default: ullage-runs/..., kept if there is something to tell]")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing where memory did not run out.")] = False,
+) -> None:
+    """Run a script with its memory recorded; where it runs out, say why, and what would have let it through.
+
+    What follows is the command: a script with its options, -m and a module, torchrun, accelerate launch. It runs
+    unchanged; a report is printed under its error, and written with everything that it was made from.
+    """
+    from ullage.recording.plan import HistoryMode, Plan
+    from ullage.supervision.command import command_of
+    from ullage.supervision.supervisor import end_alike, supervise
+
+    command = command_of(context.args)
+    if history not in list(HistoryMode):
+        raise UsageError(f"--history {history} is no such mode; expected one of {', '.join(HistoryMode)}")
+    budget = size_of(history_budget, "--history-budget")
+    assert budget is not None
+    place = _folder_for(folder, context.args)
+    environment = dict(os.environ)
+    Plan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
+    if gpu is not None:
+        from ullage.emulator.emulate import emulate_in
+
+        emulate_in(environment, gpu, count=count)
+    elif count != 1:
+        raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
+    ending = supervise(command, environment, on_tick=lambda: None)
+    has_something = _tell(place, is_quiet=quiet and ending.exit_code == 0)
+    if folder is None and not has_something and ending.exit_code == 0:
+        _remove(place)
+    end_alike(ending)
+
+
+def _folder_for(wanted: Path | None, words: list[str]) -> Path:
+    """Make the folder of the run."""
+    if wanted is None:
+        name = next((Path(word).stem for word in words if word.endswith(".py")), Path(words[0]).name.lstrip("-"))
+        wanted = Path("ullage-runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the folder {wanted} cannot be made: {error.strerror}; choose one with --folder") from None
+    return wanted.absolute()
+
+
+def _tell(place: Path, *, is_quiet: bool) -> bool:
+    """Print what the run has left; return whether it is worth keeping."""
+    from ullage.recording.folder import read_run
+    from ullage.supervision.summary import summary_of
+
+    try:
+        found = read_run(place)
+    except UsageError:
+        return False  # no process of it has used a card
+    with suppress(OSError):  # nobody reads it: the terminal is closed
+        if found.evidence:
+            tell_evidence(found)
+        if found.evidence or not is_quiet:
+            for number, line in enumerate(summary_of(found)):
+                sys.stderr.write(f"{'ullage:' if not number else '       '} {line}\n")
+            sys.stderr.flush()
+    return bool(found.evidence) or any(process.facts.growth for process in found.processes)
+
+
+def tell_evidence(found: "RunFolder") -> None:
+    """Explain why memory ran out on standard error, and write the report beside the evidence."""
+    from rich.console import Console
+
+    from ullage.report.terminal import draw
+    from ullage.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
+
+    evidence = fatal_evidence(found)
+    assert evidence is not None
+    try:
+        explanation = with_progress(lambda tell: explain_evidence(evidence, progress=tell))
+        if explanation is None:
+            sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
+            return
+        report = report_of(found, evidence, explanation)
+        draw(report, Console(stderr=True, highlight=False))
+        write_report(evidence, report)
+        sys.stderr.write(f"ullage: {_shown(evidence.folder)} has this as report.html, and what it was made from\n")
+    except (UllageError, OSError) as error:
+        sys.stderr.write(f"ullage: the evidence in {evidence.folder} is not explained: {error}\n")
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _remove(place: Path) -> None:
+    """Remove a folder that has nothing to tell, and the one around it where that is empty then."""
+    with suppress(OSError):
+        for path in place.iterdir():
+            path.unlink()
+        place.rmdir()
+        place.parent.rmdir()

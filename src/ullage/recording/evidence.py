@@ -1,0 +1,80 @@
+"""What is written where memory runs out: the allocator's snapshot, who asked, and in what surroundings.
+
+It is called by the allocator's own observer, in the thread that has asked for memory, before PyTorch raises its error.
+It allocates nothing on the card, and what fails in it is told in one line and otherwise forgotten.
+"""
+
+import json
+import os
+import pickle
+import platform
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import torch
+
+from ullage._output import write_whole
+from ullage.place import is_library, short_place
+from ullage.recording.evidence_files import ENVIRONMENT, SNAPSHOT
+
+_MOST_FRAMES: Final = 200
+_WANTED: Final = re.compile(r"^(PYTORCH_|TORCH_|CUDA|CUBLAS|NCCL_|OMP_NUM_THREADS$|RANK$|LOCAL_RANK$|WORLD_SIZE$)")
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+
+
+def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
+    """Write what is known at this moment into a folder that is made for it.
+
+    Args:
+        folder: that does not exist yet.
+        device: that has no room.
+        asked_bytes: that were asked for, rounded up as the allocator does.
+        more: facts of the run, plain data.
+
+    Raises:
+        OSError: it cannot be written; what has been written before stays readable.
+    """
+    folder.mkdir(parents=True)
+    frames = _frames(sys._getframe(1))
+    caller = frames if any(not is_library(file) for file, _, _ in frames) else _frames_of_main_thread()
+    surroundings = more | {
+        "device": device,
+        "asked_bytes": asked_bytes,
+        "time": time.time(),
+        "line": next((short_place(file, line) for file, line, _ in caller if not is_library(file)), None),
+        "is_in_backward": caller is not frames,
+        "stack": [{"file": file, "line": line, "name": name} for file, line, name in caller],
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "command": sys.orig_argv,
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if _WANTED.match(name) and not _SECRET.search(name)
+        },
+    }
+    write_whole(folder / ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
+    snapshot = torch._C._cuda_memorySnapshot(None)
+    write_whole(folder / SNAPSHOT, pickle.dumps(snapshot))
+
+
+def _frames_of_main_thread() -> list[tuple[str, int, str]]:
+    """Return what the main thread waits in, where memory is asked for in a thread without Python: backward's."""
+    return _frames(sys._current_frames().get(threading.main_thread().ident or 0))
+
+
+def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
+    """Return file, line and name of the Python functions that run, the innermost first, without our own."""
+    found: list[tuple[str, int, str]] = []
+    while frame is not None and len(found) < _MOST_FRAMES:
+        module = frame.f_globals.get("__name__")
+        if not (isinstance(module, str) and module.startswith("ullage.recording")):
+            found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found

@@ -1,0 +1,138 @@
+"""The memory of every card in use, read at the end of a step: samples, and the peaks of the run."""
+
+import time
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from ullage.driver import DriverSilentError, asked
+from ullage.recording.facts import Card, Peak
+from ullage.recording.line import Top, top_of_history
+from ullage.recording.live import Sample
+from ullage.recording.peak import PeakMeter
+
+_NOTABLE: Final = 1.01
+"""A peak that is so much higher than the last one whose line is known has its line sought as well."""
+_MOST_SOUGHT: Final = 4
+
+
+class Gauge:
+    """Reads the cards. It belongs to one thread; `ask_driver` alone may be called from another."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[int, Peak] = {}
+        self.share = 0.0
+        """Of the fullest card, in use at most since the sample before."""
+        self.allocations = 0
+        """Since the sample before, on all cards."""
+        self._meter = PeakMeter()
+        self._used: dict[int, int] = {}
+        self._allocations_before: dict[int, int] = {}
+        self._sought_bytes: dict[int, int] = {}
+        self._times_sought = 0
+
+    def install(self) -> None:
+        """Begin, right after CUDA was initialised."""
+        self._meter.install()
+
+    def remove(self) -> None:
+        """Leave PyTorch as it was."""
+        self._meter.remove()
+
+    def read(self, step: int) -> Iterator[Sample]:
+        """Yield a sample of every card that the process uses."""
+        now = time.time()
+        self.share, self.allocations = 0.0, 0
+        for card in cards():
+            device = card.index
+            stats = self._meter.measure(device)
+            reserved, allocated = stats["reserved_bytes"]["all"], stats["allocated_bytes"]["all"]
+            if not reserved["peak"]:
+                continue
+            made = stats["allocation"]["all"]["allocated"]
+            self.allocations += made - self._allocations_before.get(device, 0)
+            self._allocations_before[device] = made
+            used = self._used.get(device, -1)
+            self.share = max(self.share, reserved["peak"] / limit_bytes(card), used / card.total_bytes)
+            peak = self.peaks.get(device)
+            if peak is None or allocated["peak"] > peak.bytes:
+                self.peaks[device] = Peak(bytes=allocated["peak"], device=device, step=max(1, step))
+            yield Sample(
+                step=step,
+                time=now,
+                device=device,
+                allocated_bytes=allocated["current"],
+                reserved_bytes=reserved["current"],
+                peak_bytes=allocated["peak"],
+                used_bytes=used,
+                split_bytes=stats["inactive_split_bytes"]["all"]["current"],
+                retries=stats["num_alloc_retries"],
+                ooms=stats["num_ooms"],
+            )
+
+    @property
+    def seeks(self) -> list[int]:
+        """The devices whose highest peak has no line yet, and is worth looking for one."""
+        if self._times_sought >= _MOST_SOUGHT:
+            return []
+        return [
+            device
+            for device, peak in self.peaks.items()
+            if peak.line is None and peak.bytes > _NOTABLE * self._sought_bytes.get(device, 0)
+        ]
+
+    def seek_lines(self) -> None:
+        """Look up in PyTorch's history which line set the peaks; what it does not reach back to stays unknown."""
+        devices = self.seeks
+        if not devices:
+            return
+        self._times_sought += 1
+        tops = top_of_history(devices)
+        for device in devices:
+            peak, top = self.peaks[device], tops.get(device)
+            self._sought_bytes[device] = peak.bytes
+            if top is not None and _is_about(top, peak):
+                self.peaks[device] = Peak(bytes=peak.bytes, device=device, step=peak.step, line=top.line)
+
+    def ask_driver(self) -> None:
+        """Ask NVML, which makes no context, how much of the cards all processes use."""
+        try:
+            with asked() as nvml:
+                used = {
+                    nvml.text("nvmlDeviceGetUUID", handle): memory.used
+                    for _, handle in nvml.handles()
+                    if (memory := nvml.memory_of(handle)) is not None
+                }
+        except DriverSilentError:
+            return
+        self._used = {card.index: used[card.uuid] for card in cards() if card.uuid in used}
+
+
+@cache
+def cards() -> tuple[Card, ...]:
+    """Return the cards that PyTorch sees; no context is made on any."""
+    return tuple(_card(index) for index in range(torch.cuda.device_count()))
+
+
+def limit_bytes(card: Card) -> int:
+    """Return what the process may reserve of a card, which a script may change."""
+    fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
+    return int(card.total_bytes * fraction(card.index))
+
+
+def _card(index: int) -> Card:
+    properties = torch.cuda.get_device_properties(index)
+    return Card(
+        index=index,
+        name=properties.name,
+        uuid=f"GPU-{properties.uuid}",
+        total_bytes=properties.total_memory,
+        limit_bytes=properties.total_memory,
+    )
+
+
+def _is_about(top: Top, peak: Peak) -> bool:
+    """Tell whether the highest that history knows is that peak: it counts requested bytes, the peak rounded ones."""
+    return abs(top.bytes - peak.bytes) <= (_NOTABLE - 1) * peak.bytes

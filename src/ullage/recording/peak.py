@@ -1,0 +1,85 @@
+"""The peak of every step, without anybody noticing: PyTorch keeps one peak, which a script may read and reset.
+
+After each step it is read and reset. What `torch.cuda` answers to the script is the peak since the script's own reset:
+the two functions of PyTorch's that read and reset are stood in for (`torch._C._cuda_memoryStats` and
+`_cuda_resetPeakMemoryStats`, and from torch 2.9 on those of `torch.accelerator`; torch 2.8 to 2.15). Only the peaks of
+`oversize_allocations` and `oversize_segments`, which have no pools, are since the last step.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+
+Stats = dict[str, Any]
+
+_PAIRS: Final = (
+    ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"),
+    ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats"),
+)
+
+
+class PeakMeter:
+    """Reads what a device has allocated, and its peak since the last reading."""
+
+    def __init__(self) -> None:
+        self._peaks: dict[int, list[int]] = {}
+        """By device, for each of `_keys`: the highest that steps have had since the script's own reset."""
+        self._keys: list[tuple[str, str]] = []
+        """Every statistic and pool that has a peak."""
+        self._undo: list[Callable[[], None]] = []
+        self._read: Callable[[int], Stats] = torch._C._cuda_memoryStats
+        self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
+
+    def install(self) -> None:
+        """Stand in for PyTorch's functions."""
+        for read_name, reset_name in _PAIRS:
+            read, reset = getattr(torch._C, read_name, None), getattr(torch._C, reset_name, None)
+            if read is None or reset is None:
+                continue
+            self._replace(read_name, read, self._reader(read))
+            self._replace(reset_name, reset, self._resetter(reset))
+
+    def remove(self) -> None:
+        """Put PyTorch's own back; peaks that steps had before the last reading are not known to it."""
+        while self._undo:
+            self._undo.pop()()
+
+    def measure(self, device: int) -> Stats:
+        """Return the statistics of a device, with peaks since the last time, and begin anew."""
+        stats = self._read(device)
+        self._reset(device)
+        self._keys = self._keys or [key for key, _ in _with_peaks(stats)]
+        peaks = [stats[name][pool]["peak"] for name, pool in self._keys]
+        before = self._peaks.get(device)
+        self._peaks[device] = peaks if before is None else list(map(max, before, peaks))
+        return stats
+
+    def _replace(self, name: str, original: Any, stand_in: Any) -> None:
+        setattr(torch._C, name, stand_in)
+        self._undo.append(lambda: setattr(torch._C, name, original))
+
+    def _reader(self, read: Callable[[int], Stats]) -> Callable[[int], Stats]:
+        def read_since_users_reset(device: int, /) -> Stats:
+            stats = read(device)
+            for (name, pool), peak in zip(self._keys, self._peaks.get(device, ()), strict=False):
+                values = stats[name][pool]
+                values["peak"] = max(values["peak"], peak)
+            return stats
+
+        return read_since_users_reset
+
+    def _resetter(self, reset: Callable[[int], None]) -> Callable[[int], None]:
+        def reset_for_user(device: int, /) -> None:
+            reset(device)
+            self._peaks.pop(device, None)
+
+        return reset_for_user
+
+
+def _with_peaks(stats: Stats) -> Iterator[tuple[tuple[str, str], dict[str, int]]]:
+    """Yield every statistic of a pool that has a peak; those of no pool count what is larger than max_split_size."""
+    for name, pools in stats.items():
+        for pool, values in pools.items() if type(pools) is dict else ():
+            if type(values) is dict:
+                yield (name, pool), values

@@ -1,0 +1,90 @@
+"""What a run tells at its end, in a few lines."""
+
+from collections.abc import Iterator
+
+from ullage._units import text_of_bytes
+from ullage.recording.facts import Facts
+from ullage.recording.folder import Process, RunFolder
+
+
+def summary_of(run: RunFolder) -> list[str]:
+    """Return the lines on a run: on its only process, or on the fullest of its ranks after what tells ranks apart."""
+    if not run.processes:
+        return ["no process of the run has used a CUDA device"]
+    fullest = max(run.processes, key=lambda process: process.peak_bytes)
+    return [*differences_of(run), *_lines_of(fullest, is_named=len(run.processes) > 1)]
+
+
+def differences_of(run: RunFolder) -> list[str]:
+    """Return what tells the ranks of a run apart, and why, in sentences; nothing where they are alike."""
+    ranks = [process for process in run.processes if process.facts.rank is not None]
+    if len(ranks) < 2:
+        return []
+    low, high = (choose(ranks, key=lambda process: process.peak_bytes) for choose in (min, max))
+    more = high.peak_bytes - low.peak_bytes
+    if not high.peak_bytes or more <= _ALIKE * high.peak_bytes:
+        return [f"all {len(ranks)} ranks are alike: {text_of_bytes(high.peak_bytes)} at the peak"]
+    return [
+        f"{high.name} is the fullest: {text_of_bytes(high.peak_bytes)} at the peak, {text_of_bytes(more)} more than "
+        f"{low.name}{_why(high, low)}"
+    ]
+
+
+_ALIKE = 0.01
+
+
+def _why(high: Process, low: Process) -> str:
+    more = high.peak_bytes - low.peak_bytes
+    roles = {
+        name: size - low.facts.roles.get(name, 0)
+        for name, size in high.facts.roles.items()
+        if size - low.facts.roles.get(name, 0) > _ALIKE * more
+    }
+    if sum(roles.values()) >= more // 2:
+        return ": " + ", ".join(f"{text_of_bytes(size)} more of {name}" for name, size in roles.items())
+    at_rest = _at_rest(high) - _at_rest(low)
+    if at_rest >= more // 2:
+        return f": {text_of_bytes(at_rest)} more stay after its steps"
+    steps = [peak.step for peak in high.facts.peaks if peak.bytes == high.peak_bytes]
+    return f": what its steps need for a moment, as of a longer batch (step {steps[0]})" if steps else ""
+
+
+def _at_rest(process: Process) -> int:
+    return min((sample.allocated_bytes for sample in process.live.overview if sample.step > 1), default=0)
+
+
+def _lines_of(process: Process, *, is_named: bool) -> Iterator[str]:
+    facts = process.facts
+    who = f"{process.name}: " if is_named else ""
+    peak = max(facts.peaks, key=lambda one: one.bytes, default=None)
+    if peak is None:
+        yield f"{who}nothing was allocated on a card"
+        return
+    card = next((card for card in facts.cards if card.index == peak.device), None)
+    samples = [sample for sample in process.live.overview if sample.device == peak.device]
+    last = process.live.recent[-1]
+    of = f" of {text_of_bytes(card.limit_bytes)}" if card is not None else ""
+    where = f" (step {peak.step}{f', {peak.line}' if peak.line else ''})"
+    yield f"{who}{facts.steps:,} steps; {text_of_bytes(peak.bytes)}{of} allocated at the peak{where}"
+    reserved = max(sample.reserved_bytes for sample in samples)
+    if card is not None:
+        yield f"headroom {text_of_bytes(max(0, card.limit_bytes - reserved))}: up to {text_of_bytes(reserved)} reserved"
+    waste = last.reserved_bytes - last.allocated_bytes
+    yield (
+        f"{_times(last.retries)} the cache was given back to go on, {_times(last.ooms)} memory ran out; "
+        f"{text_of_bytes(waste)} cached at the end, {text_of_bytes(last.split_bytes)} of it in pieces of segments"
+    )
+    yield from facts.growth or ("nothing grows from step to step",)
+    yield _cost(facts)
+
+
+def _cost(facts: Facts) -> str:
+    arming = facts.arming
+    if arming is None:
+        return "no history was recorded"
+    state = f"history is {'on' if arming.is_on else 'off'} ({arming.why})"
+    return state + (f"; a step takes {arming.cost:.2f} times as long with it" if arming.cost is not None else "")
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count:,} times")

@@ -1,0 +1,89 @@
+"""The verdict on a run that ran out of memory: its evidence explained, and the report written beside it."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from ullage._errors import UllageError
+from ullage._output import write_whole
+from ullage.analysis.describe import describe
+from ullage.analysis.explain import Explanation, explain
+from ullage.recording.evidence_files import PAGE, REPORT
+from ullage.recording.folder import Evidence, RunFolder
+from ullage.report.page import draw_page
+from ullage.report.report import Remarks, Report
+from ullage.report.terminal import draw
+from ullage.settings import semantics_of
+from ullage.snapshot.snapshot import load_snapshot
+from ullage.supervision.summary import differences_of
+
+_COLUMNS: Final = 100
+
+
+def fatal_evidence(run: RunFolder) -> Evidence | None:
+    """Return the evidence that matters most: the last of the process that memory has ended first, else the first."""
+    ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
+    last = {one.pid: one for one in run.evidence if one.pid in ended}
+    return min(last.values(), key=lambda one: one.time) if last else next(iter(run.evidence), None)
+
+
+def explain_evidence(evidence: Evidence, *, progress: Callable[[str], None] = lambda text: None) -> Explanation | None:
+    """Explain the snapshot of an evidence; None where none was written whole.
+
+    Raises:
+        UllageError: the snapshot cannot be read.
+    """
+    if evidence.snapshot is None:
+        return None
+    snapshot = load_snapshot(evidence.snapshot)
+    device, version = evidence.surroundings.get("device"), evidence.surroundings.get("torch")
+    if not isinstance(device, int) or device not in snapshot.devices:
+        device = max(snapshot.devices, key=lambda number: (len(snapshot.devices[number]), -number))
+    return explain(
+        snapshot.devices[device],
+        source=str(evidence.snapshot),
+        semantics=_semantics_of(version) if isinstance(version, str) else None,
+        with_picture=True,
+        progress=progress,
+    )
+
+
+def report_of(run: RunFolder, evidence: Evidence, explanation: Explanation) -> Report:
+    """Return the report on an evidence, with what the run beside it tells."""
+    report = describe(explanation)
+    surroundings = evidence.surroundings
+    process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
+    line = surroundings.get("line")
+    where = f", called at {line}, in backward" if surroundings.get("is_in_backward") else f", at {line}"
+    items = [
+        *([f"{process.name}, step {surroundings.get('step')}{where if line else ''}"] if process is not None else []),
+        *differences_of(run),
+        *(f"{name}={value}" for name, value in dict(surroundings.get("variables") or {}).items() if "ALLOC" in name),
+    ]
+    section = Remarks(title="The run", items=tuple(items))
+    return replace(report, sections=(*report.sections, section)) if items else report
+
+
+def write_report(evidence: Evidence, report: Report) -> list[Path]:
+    """Write a report as text and as a page into the folder of the evidence, and return the files.
+
+    Raises:
+        OSError: there is no room for them.
+    """
+    text = io.StringIO()
+    draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True))
+    files = [evidence.folder / REPORT, evidence.folder / PAGE]
+    write_whole(files[0], text.getvalue().encode(errors="replace"))
+    write_whole(files[1], draw_page(report).encode(errors="replace"))
+    return files
+
+
+def _semantics_of(version: str) -> str | None:
+    try:
+        return semantics_of(version)
+    except UllageError:
+        return None
