@@ -1,0 +1,83 @@
+"""`ullage watch`: what is happening now on the cards, and inside the runs?"""
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from ullage.watch.plain import JsonLines, PlainText
+    from ullage.watch.view import View
+
+EPILOG: Final = (
+    "[bold]Examples[/]\n\n"
+    "ullage watch (all cards, and everything that `ullage run` has started; q quits, ? explains)\n\n"
+    "ullage watch 4242 (one process: `ullage run`, one that it has started, or any other)\n\n"
+    "ullage watch RUN_FOLDER (a run, after its end too)\n\n"
+    "ullage watch --json | jq .processes (one JSON object a second; docs/watch.md has its fields)\n\n"
+    "[bold]Exit code[/] 0 ended by what it watched, by q or by Ctrl-C, 2 wrong usage."
+)
+
+
+def watch(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PID|FOLDER]", show_default=False, help="A process, or a run's folder. [default: all that is here]"
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print lines, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a second, and nothing else.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="From one look to the next.")] = 1.0,
+) -> None:
+    """Show the cards, who is on them, and the inside of runs while they run.
+
+    On a terminal it is a screen with keys; elsewhere a line a second for each card and process, until those have ended.
+    The watched processes do not notice it.
+    """
+    from ullage.watch.plain import JsonLines, PlainText
+    from ullage.watch.source import Source
+    from ullage.watch.target import target_of
+
+    with Source(target_of(what)) as source:
+        if not once and not as_json and _has_terminal():
+            if importlib.util.find_spec("textual") is not None:
+                from ullage.watch.screen import show
+
+                raise typer.Exit(show(source.look, seconds=seconds))
+            sys.stderr.write("ullage: the screen needs textual; plain lines follow (pip install 'ullage[watch]')\n")
+        from ullage.watch.follow import follow
+
+        looks = (source.look() for _ in range(1)) if once else follow(source.look, seconds=seconds)
+        with _ended_by_interrupt():
+            _print(looks, JsonLines() if as_json else PlainText())
+
+
+def _print(views: "Iterable[View]", lines: "PlainText | JsonLines") -> None:
+    for view in views:
+        sys.stdout.write("".join(f"{line}\n" for line in lines.lines_of(view)))
+        sys.stdout.flush()
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Have Ctrl-C be the ordinary end, as q is on the screen."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _has_terminal() -> bool:
+    """Whether a screen can be drawn and keys can be read."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

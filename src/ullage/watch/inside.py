@@ -1,0 +1,139 @@
+"""A process's live file becomes what is shown of it. What it does not tell (memory of other libraries) is not here."""
+
+import os
+import platform
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ullage._units import text_of_bytes
+from ullage.recording.facts import Card, Facts
+from ullage.recording.live import SUFFIX, Live, Sample
+from ullage.watch.target import is_alive
+from ullage.watch.view import GONE, RUNS, Device, Inside
+
+REST: Final = "the rest"
+_FRESH_SECONDS: Final = 10.0
+"""A process of another machine that was heard of since then counts as alive."""
+
+
+def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int]) -> Inside:
+    """Describe a process by its file.
+
+    Args:
+        live: the file.
+        now: seconds since 1970.
+        used_bytes: what the driver says now is used of each card, by `key_of` its UUID; of other cards the process's
+            own last word counts.
+    """
+    facts = Facts.from_json(live.facts)
+    pid = facts.pid or _pid_of(live.path)
+    heard = max(facts.told, live.recent[-1].time if live.recent else 0.0)
+    is_here = facts.host in ("", platform.node())
+    alive = is_alive(pid, facts.started or None) if is_here else now - heard < _FRESH_SECONDS
+    alive = alive and facts.state in (RUNS, "out of memory")
+    return Inside(
+        pid=pid,
+        command=_line(shlex.join(facts.command)),
+        folder=str(live.path.parent),
+        host=facts.host,
+        rank=facts.rank,
+        world_size=facts.world_size,
+        state=GONE if facts.state == RUNS and not alive else facts.state,
+        is_alive=alive,
+        steps=max(facts.steps, live.recent[-1].step if live.recent else 0),
+        step_seconds=facts.step_seconds,
+        quiet_seconds=max(0.0, now - heard) if heard else None,
+        devices=(devices := _devices(live, facts, used_bytes)),
+        roles=_roles(facts, sum(device.allocated_bytes for device in devices)),
+        growth=tuple(_line(one) for one in facts.growth),
+        ooms=max(facts.ooms, *(sample.ooms for sample in live.recent[-1:]), 0),
+        evidence=_evidence(live.path.parent, facts),
+        recording=_recording(facts),
+        is_emulated=facts.is_emulated,
+    )
+
+
+def key_of(uuid: str) -> str:
+    """Return what a card's UUID is compared by: the driver writes "GPU-" before it, PyTorch does not."""
+    return uuid.lower().removeprefix("gpu-")
+
+
+def _devices(live: Live, facts: Facts, used_bytes: Mapping[str, int]) -> tuple[Device, ...]:
+    samples: dict[int, list[Sample]] = {}
+    for sample in live.recent:
+        samples.setdefault(sample.device, []).append(sample)
+    cards = {card.index: card for card in facts.cards}
+    return tuple(_device(index, samples[index], live, facts, cards.get(index), used_bytes) for index in sorted(samples))
+
+
+def _device(
+    index: int, recent: list[Sample], live: Live, facts: Facts, card: Card | None, used_bytes: Mapping[str, int]
+) -> Device:
+    last = recent[-1]
+    overview = [sample for sample in live.overview if sample.device == index]
+    highest = max(recent + overview, key=lambda sample: sample.peak_bytes)
+    told = next((peak for peak in facts.peaks if peak.device == index), None)
+    is_told = told is not None and told.bytes >= highest.peak_bytes
+    limit = card.limit_bytes if card is not None else 0
+    return Device(
+        index=index,
+        card_name=card.name if card is not None else "",
+        allocated_bytes=last.allocated_bytes,
+        reserved_bytes=last.reserved_bytes,
+        limit_bytes=limit,
+        headroom_bytes=_headroom(card, last, max(one.reserved_bytes for one in recent + overview), used_bytes),
+        peak_bytes=told.bytes if told is not None and is_told else highest.peak_bytes,
+        peak_step=told.step if told is not None and is_told else highest.step,
+        peak_line=told.line if told is not None and is_told else None,
+        split_bytes=last.split_bytes,
+        retries=last.retries,
+        peaks=tuple(sample.peak_bytes for sample in recent),
+        first_step=recent[0].step,
+        overview=tuple(sample.peak_bytes for sample in overview),
+    )
+
+
+def _headroom(card: Card | None, last: Sample, most_reserved_bytes: int, used_bytes: Mapping[str, int]) -> int:
+    """What a peak of reserved memory has left beside contexts and other processes. Below zero: others came later."""
+    if card is None:
+        return 0
+    used = used_bytes.get(key_of(card.uuid), last.used_bytes)
+    others = max(0, used - last.reserved_bytes)  # and nothing where the driver has never been asked
+    return min(card.limit_bytes, card.total_bytes - others) - most_reserved_bytes
+
+
+def _roles(facts: Facts, allocated_bytes: int) -> tuple[tuple[str, int], ...]:
+    if not facts.roles:
+        return ()
+    # Roles are told seldom, samples come with every step: the rest cannot be less than nothing.
+    rest = max(0, allocated_bytes - sum(facts.roles.values()))
+    known = sorted(facts.roles.items(), key=lambda item: -item[1])
+    return (*known, (REST, rest))
+
+
+def _evidence(folder: Path, facts: Facts) -> tuple[str, ...]:
+    paths = [folder / name for name in facts.evidence]
+    here = os.getcwd()
+    return tuple(os.path.relpath(path, here) if path.is_relative_to(here) else str(path) for path in paths)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _recording(facts: Facts) -> str:
+    if facts.arming is None:
+        return ""
+    if not facts.arming.is_on:
+        return f"off: {facts.arming.why}"
+    cost = f", {facts.arming.cost - 1:.1%} slower" if facts.arming.cost is not None else ""
+    size = f"{facts.arming.entries} entries, at most {text_of_bytes(facts.arming.budget_bytes)}{cost}"
+    return f"on since step {facts.arming.since_step}: {facts.arming.why} ({size})"
+
+
+def _pid_of(path: Path) -> int:
+    """The number in a file's name, where it was killed before it told its facts."""
+    number = path.name.removesuffix(SUFFIX).rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0

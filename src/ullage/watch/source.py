@@ -1,0 +1,161 @@
+"""Gathers a `View`: the driver's cards, the runs' own files, and who is who.
+
+Asking it changes nothing: no CUDA context is made, and the watched processes do not notice.
+"""
+
+import os
+import time
+from collections.abc import Container, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+from ullage.diagnosis import facts as diagnosed
+from ullage.diagnosis.nvml import look_at_cards
+from ullage.driver import DriverSilentError, asked
+from ullage.emulator.emulate import CARD_VARIABLE
+from ullage.recording.facts import Facts
+from ullage.recording.live import SUFFIX, Live, LiveFileError, read_live
+from ullage.report.terminal import _without_steering as without_steering
+from ullage.watch.inside import inside_of, key_of
+from ullage.watch.target import Found, Target, find, is_alive
+from ullage.watch.unseen import notes_of, sees_host_processes
+from ullage.watch.view import CardRow, Holder, Inside, View
+
+
+class Source:
+    """Looks once for every call; what has ended stays in sight for as long as this lives."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._folders: dict[Path, None] = {}
+        self._stack = ExitStack()
+        self._why_silent = ""
+        self._names_hold = sees_host_processes()
+
+    def __enter__(self) -> Self:
+        try:  # held open: starting NVML anew every second takes long where no process keeps the driver awake
+            self._stack.enter_context(asked())
+        except DriverSilentError as why:
+            self._why_silent = str(why)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def look(self) -> View:
+        """Look now."""
+        now = time.time()
+        found = find(self._target)
+        self._folders |= dict.fromkeys(found.folders)
+        files = list(_files(self._folders))
+        driver, asked_cards = (None, ()) if self._why_silent else look_at_cards()
+        why_silent = self._why_silent or ("" if driver is not None else "the driver has stopped answering")
+        used = {key_of(card.uuid): card.used_bytes for card in asked_cards}
+        # Of emulated cards every process has one of its own with the same UUID: what it says itself counts.
+        pairs = [
+            (file, inside_of(file, now=now, used_bytes={} if file.facts.get("is_emulated") else used)) for file in files
+        ]
+        pairs.sort(key=lambda pair: (not pair[1].is_alive, pair[1].folder, pair[1].rank or 0, pair[1].pid))
+        insides = tuple(inside for _, inside in pairs)
+        watched = {inside.pid for inside in insides if inside.is_alive}
+        driver_rows = (self._row(card, watched) for card in asked_cards)
+        cards = (*driver_rows, *_hearsay(pairs, used))
+        notes = (*found.notes, *self._waiting(found, insides), *_crowded(cards), *notes_of(asked_cards, why_silent))
+        view = View(
+            time=now,
+            subject=found.subject,
+            cards=cards,
+            processes=insides,
+            notes=notes,
+            is_over=self._is_over(found, insides),
+        )
+        # Names, commands and findings are other people's words: what steers a terminal is taken out once, here.
+        return cast(View, without_steering(view))
+
+    def _row(self, card: diagnosed.Card, watched: set[int]) -> CardRow:
+        return CardRow(
+            index=card.index,
+            name=card.name,
+            total_bytes=card.total_bytes,
+            used_bytes=card.used_bytes,
+            holders=tuple(self._holder(one, is_watched=one.pid in watched) for one in card.processes),
+            is_emulated=CARD_VARIABLE in os.environ,
+        )
+
+    def _holder(self, process: diagnosed.Process, *, is_watched: bool) -> Holder:
+        # In a container the number is the host's: a process of that number here is another one.
+        known = process if self._names_hold or is_watched else replace(process, name="", is_ours=False)
+        return Holder(
+            pid=known.pid, name=known.name, used_bytes=known.used_bytes, is_ours=known.is_ours, is_watched=is_watched
+        )
+
+    def _waiting(self, found: Found, insides: tuple[Inside, ...]) -> Iterator[str]:
+        if insides or found.notes:
+            return
+        if self._folders:
+            yield "No process of the run has used CUDA yet."
+        elif self._target.is_all:
+            yield "No process of `ullage run` is here: start one to see its inside (ullage run train.py)."
+
+    def _is_over(self, found: Found, insides: tuple[Inside, ...]) -> bool:
+        if any(inside.is_alive for inside in insides):
+            return False
+        if self._target.pid is not None:
+            return found.is_over or not is_alive(self._target.pid)
+        return bool(insides)
+
+
+def _files(folders: Iterable[Path]) -> Iterator[Live]:
+    for folder in folders:
+        for path in sorted(folder.glob(f"*{SUFFIX}")):
+            try:
+                yield read_live(path)
+            except (LiveFileError, OSError):  # just being made, or just removed
+                continue
+
+
+def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
+    """Yield the cards that only files of runs tell of: emulated, another machine's, or of a driver that is silent."""
+    rows: dict[tuple[str, str, str], CardRow] = {}
+    for live, inside in pairs:
+        facts = Facts.from_json(live.facts)
+        used = {sample.device: max(sample.used_bytes, sample.reserved_bytes) for sample in live.recent}
+        for card in facts.cards:
+            if not facts.is_emulated and key_of(card.uuid) in asked_keys:
+                continue
+            key = (inside.folder if facts.is_emulated else inside.host, card.uuid, card.name)
+            row = rows.get(key) or CardRow(
+                index=card.index,
+                name=card.name,
+                total_bytes=card.total_bytes,
+                used_bytes=0,
+                is_emulated=facts.is_emulated,
+                is_hearsay=True,
+            )
+            rows[key] = _with(row, inside, used.get(card.index), card.index)
+    yield from rows.values()
+
+
+def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:
+    if any(card.is_emulated and card.used_bytes > card.total_bytes for card in cards):
+        yield (
+            "An emulated card is each process's own: what several have there together may be more than a real one has."
+        )
+
+
+def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> CardRow:
+    """Put a process onto its card. An emulated card is counted by each process alone, a real one by the driver."""
+    if not inside.is_alive or used_bytes is None:
+        return row
+    name = os.path.basename(inside.command.partition(" ")[0])
+    holder = Holder(pid=inside.pid, name=name, used_bytes=used_bytes, is_ours=True, is_watched=True)
+    if row.is_emulated:
+        return replace(row, used_bytes=row.used_bytes + used_bytes, holders=(*row.holders, holder))
+    reserved = next((device.reserved_bytes for device in inside.devices if device.index == index), None)
+    holder = replace(holder, used_bytes=reserved)
+    return replace(row, used_bytes=max(row.used_bytes, used_bytes), holders=(*row.holders, holder))

@@ -1,0 +1,264 @@
+"""What is found of real processes: by their environment and by their files, while they run and afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ullage._errors import UsageError
+from ullage._units import GIB, MIB
+from ullage.diagnosis.facts import Card as DriverCard
+from ullage.diagnosis.facts import Process
+from ullage.watch.source import Source
+from ullage.watch.target import is_alive, target_of
+from ullage.watch.unseen import notes_of, sees_host_processes
+from ullage.watch.view import View
+
+from . import made
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start processes of a run in `tmp_path`, and end them."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(**options: Any) -> "subprocess.Popen[str]":
+        processes.append(made.start(tmp_path, **options))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        made.end(process)
+
+
+def look(what: str | Path | None) -> View:
+    with Source(target_of(None if what is None else str(what))) as source:
+        return source.look()
+
+
+def watch(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run `ullage watch` without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "ullage", "watch", *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+# ---- which processes
+
+
+def test_a_run_is_found_by_its_process_its_parent_and_its_folder(start: Start, tmp_path: Path) -> None:
+    """The process's own number, that of what started it, the folder, and nothing at all lead to the same process."""
+    process = start(rank=1)
+    for what in (process.pid, os.getpid(), tmp_path, None):
+        view = look(what)
+        [inside] = [one for one in view.processes if one.folder == str(tmp_path)]
+        assert (inside.pid, inside.rank, inside.world_size) == (process.pid, 1, 4)
+        assert (inside.state, inside.is_alive, view.is_over) == ("runs", True, False)
+    assert look(process.pid).subject == f"process {process.pid} (python) of run {tmp_path.name}"
+    assert tmp_path.name in look(os.getpid()).subject.partition("which runs")[2]
+
+
+def test_the_inside_is_what_the_file_says(start: Start, tmp_path: Path) -> None:
+    """Sums hold: cached is the difference, roles with the rest are what is allocated, headroom is less the others."""
+    start()
+    [inside] = look(tmp_path).processes
+    [device] = inside.devices
+    assert (device.allocated_bytes, device.reserved_bytes, device.cached_bytes) == (4 * GIB, 12 * GIB, 8 * GIB)
+    assert device.headroom_bytes == made.TOTAL - 12 * GIB - 300 * MIB
+    assert sum(size for _, size in inside.roles) == device.allocated_bytes
+    assert (device.peak_bytes, device.peak_step, device.peak_line) == (11 * GIB, 9, "train.py:33")
+    assert device.peaks[:78] == tuple(made.sample(step).peak_bytes for step in range(1, 79))
+    assert inside.recording == "on since step 40: memory is short (1000 entries, at most 64.0 MiB, 1.2% slower)"
+
+
+def test_an_emulated_card_comes_from_the_processes_that_are_on_it(start: Start, tmp_path: Path) -> None:
+    """Each process counts alone there: the card's row is their sum, and says that it is emulated."""
+    first, second = start(rank=0), start(rank=1)
+    [card] = look(tmp_path).cards
+    assert (card.name, card.is_emulated, card.total_bytes) == ("Tesla T4", True, made.TOTAL)
+    assert {one.pid for one in card.holders} == {first.pid, second.pid}
+    assert card.used_bytes == 2 * (12 * GIB + 300 * MIB)
+    assert any("each process's own" in note for note in look(tmp_path).notes)
+
+
+def test_a_process_that_was_killed_is_gone_and_one_that_ended_says_how(start: Start, tmp_path: Path) -> None:
+    killed, ended, full = start(), start(until="ended"), start(until="out of memory")
+    killed.kill()
+    for one in (killed, ended, full):
+        made.end(one)
+    view = look(tmp_path)
+    states = {inside.pid: (inside.state, inside.is_alive) for inside in view.processes}
+    assert states == {killed.pid: ("gone", False), ended.pid: ("ended", False), full.pid: ("out of memory", False)}
+    assert view.is_over
+    [failed] = [inside for inside in view.processes if inside.ooms]
+    assert (failed.pid, failed.evidence) == (full.pid, (str(tmp_path / f"oom-{full.pid}-1"),))
+    assert [card.used_bytes for card in view.cards] == [0]
+
+
+def test_a_source_keeps_what_has_ended_in_sight(start: Start) -> None:
+    """A run whose last process has gone leads to nothing in /proc; who watched it still reads how it ended."""
+    process = start(until="ended")
+    with Source(target_of(str(process.pid))) as source:
+        assert not source.look().is_over
+        made.end(process)
+        view = source.look()
+    assert view.is_over
+    assert [inside.state for inside in view.processes] == ["ended"]
+
+
+def test_a_number_that_another_process_has_by_now_is_not_the_one_that_wrote(tmp_path: Path) -> None:
+    """This process began after that file was written: its number is the same, the process is not."""
+    made.write(tmp_path / "process-1.live", made.facts(started=time.time() - 1e6), [made.sample(1)])
+    assert [inside.state for inside in look(tmp_path).processes] == ["gone"]
+    assert is_alive(os.getpid())
+    assert not is_alive(os.getpid(), time.time() - 1e6)
+
+
+def test_a_process_of_another_machine_is_alive_while_it_writes(tmp_path: Path) -> None:
+    """Its number means nothing here; a folder may be on a shared disk."""
+    other = {"host": "another-machine", "pid": 1}
+    made.write(tmp_path / "process-1.live", made.facts(**other), [made.sample(1)])
+    old = {"started": 1.7e9, "told": 1.7e9}
+    made.write(tmp_path / "process-2.live", made.facts(**other | old | {"pid": 2}), [made.sample(1, time=1.7e9)])
+    assert {one.pid: one.state for one in look(tmp_path).processes} == {1: "runs", 2: "gone"}
+
+
+def test_a_file_that_tells_nothing_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    """Killed before it told its facts; a broken file beside it; and names that would steer the terminal."""
+    made.write(tmp_path / "rank0-77.live", made.facts(), []).write_bytes(
+        made.write(
+            tmp_path / "empty.live", made.facts(pid=0, cards=(), peaks=(), roles={}, arming=None), []
+        ).read_bytes()
+    )
+    (tmp_path / "empty.live").write_bytes(b"something else")
+    named = made.facts(pid=5, command=("train.py", "\x1b[2J\n\x07"), growth=("a\x1b]0;b\x07",))
+    made.write(tmp_path / "process-5.live", named, [])
+    first, second = sorted(look(tmp_path).processes, key=lambda one: one.pid)
+    assert (second.pid, second.devices) == (77, ())
+    assert not set(first.command + first.growth[0]) & {"\x1b", "\x07", "\n"}
+
+
+def test_several_devices_are_told_apart(tmp_path: Path) -> None:
+    told = made.facts(cards=(made.card(0), made.card(1, limit_bytes=8 * GIB)))
+    samples = [made.sample(step, device=step % 2, reserved_bytes=(step % 2 + 1) * GIB) for step in range(10)]
+    made.write(tmp_path / "process-1.live", told, samples)
+    [inside] = look(tmp_path).processes
+    assert [(one.index, one.reserved_bytes, one.limit_bytes) for one in inside.devices] == [
+        (0, GIB, 15 * GIB), (1, 2 * GIB, 8 * GIB)]  # fmt: skip
+
+
+# ---- what is asked for
+
+
+def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+    for what, why in (
+        ("4194999", "there is no process 4194999"),
+        (str(tmp_path), "has no file of a run"),
+        (str(tmp_path / "absent"), "neither the number of a process nor a folder"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            target_of(what)
+    done = watch("4194999")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_process_that_is_no_run_is_told_from_outside() -> None:
+    """What it is, and why its inside is not seen."""
+    with subprocess.Popen(["sleep", "30"]) as other:
+        view = look(other.pid)
+        assert view.subject == f"process {other.pid} (sleep)"
+        assert any("was not started by `ullage run`" in note for note in view.notes)
+        assert not view.processes
+        other.kill()
+
+
+# ---- what cannot be seen
+
+
+def test_a_container_wsl_and_no_driver_each_have_their_sentence(tmp_path: Path) -> None:
+    (tmp_path / "proc/2").mkdir(parents=True)
+    host = tmp_path / "proc/2/comm"
+    silent = Process(pid=1, name="python", used_bytes=None)
+    card = DriverCard(index=0, name="T4", uuid="", total_bytes=1, used_bytes=1, processes=(silent,))
+
+    def notes(*cards: DriverCard, why_silent: str = "") -> list[str]:
+        return [note.partition(":")[0][:20] for note in notes_of(cards, why_silent, root=tmp_path)]
+
+    host.write_text("kthreadd\n")
+    assert notes() == []
+    assert notes(card) == ["The driver does not "]
+    assert notes(why_silent="there is none") == ["No card can be asked"]
+    host.write_text("bash\n")
+    assert not sees_host_processes(tmp_path)
+    assert notes() == ["This is a container"]
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    assert notes(card) == ["This is WSL"]
+
+
+def test_the_drivers_cards_are_shown_where_there_is_a_driver() -> None:
+    """The library that answers is the emulator's libnvidia-ml, by the name that the real one has."""
+    code = "import ullage; ullage.emulate('T4'); from ullage.cli.app import main; main(['watch', '--once', '--json'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)["cards"][0]
+    assert (card["name"], card["is_emulated"], card["is_hearsay"]) == ("Tesla T4", True, False)
+    assert card["total_bytes"] > 14 * GIB
+
+
+# ---- lines
+
+
+def test_lines_end_with_what_they_watch(start: Start, tmp_path: Path) -> None:
+    """Not on a terminal: a line a look until the last process has ended, its end with the evidence, exit code 0."""
+    process = start(until="out of memory")
+    command = [sys.executable, "-m", "ullage", "watch", str(tmp_path), "--seconds", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        while "runs, step" not in watching.stdout.readline():
+            pass
+        made.end(process)
+        out, error = watching.communicate(timeout=30)
+    assert (watching.returncode, error) == (0, "")
+    assert out.count("out of memory, step") == 1
+    assert out.count(f"evidence: ullage explain {tmp_path / f'oom-{process.pid}-1'}") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
+def test_lines_end_with_a_signal(start: Start, tmp_path: Path, number: int, code: int) -> None:
+    """Ctrl-C is the ordinary end; every line that was written is whole."""
+    start()
+    command = [sys.executable, "-m", "ullage", "watch", str(tmp_path), "--json", "--seconds", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first = watching.stdout.readline()
+        watching.send_signal(number)
+        rest, error = watching.communicate(timeout=30)
+    assert watching.returncode == code, error
+    assert "Traceback" not in error
+    for line in (first + rest).splitlines():
+        assert json.loads(line)["schema"] == 1
+
+
+def test_once_looks_once(tmp_path: Path) -> None:
+    """--json is all of standard output, also of a run that is still alive."""
+    made.write(tmp_path / "process-1.live", made.facts(), [made.sample(1)])
+    done = watch(str(tmp_path), "--once", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = done.stdout.splitlines()
+    assert json.loads(line)["processes"][0]["is_alive"]
