@@ -31,7 +31,7 @@ def device(**changes: Any) -> Device:
         "split_bytes": 0,
         "retries": 0,
         "peaks": tuple(range(GIB, 5 * GIB, 64 * MIB)),
-        "first_step": 1,
+        "peak_steps": tuple(range(1, 65)),
         "overview": (GIB, 5 * GIB),
     }
     return Device(**fields | changes)
@@ -80,7 +80,15 @@ HARD = {
         processes=(
             inside(
                 devices=(
-                    device(peaks=(0,), overview=(), limit_bytes=0, peak_bytes=0, allocated_bytes=0, reserved_bytes=0),
+                    device(
+                        peaks=(0,),
+                        peak_steps=(0,),
+                        overview=(),
+                        limit_bytes=0,
+                        peak_bytes=0,
+                        allocated_bytes=0,
+                        reserved_bytes=0,
+                    ),
                 )
             ),
         )

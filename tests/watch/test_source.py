@@ -16,6 +16,7 @@ from ullage._errors import UsageError
 from ullage._units import GIB, MIB
 from ullage.diagnosis.facts import Card as DriverCard
 from ullage.diagnosis.facts import Process
+from ullage.recording.live import LiveWriter
 from ullage.watch.source import Source
 from ullage.watch.target import is_alive, target_of
 from ullage.watch.unseen import notes_of, sees_host_processes
@@ -150,6 +151,40 @@ def test_a_file_that_tells_nothing_is_shown_as_far_as_it_goes(tmp_path: Path) ->
     first, second = sorted(look(tmp_path).processes, key=lambda one: one.pid)
     assert (second.pid, second.devices) == (77, ())
     assert not set(first.command + first.growth[0]) & {"\x1b", "\x07", "\n"}
+
+
+def test_a_run_that_has_nothing_to_tell_takes_its_files_away_and_has_ended(start: Start, tmp_path: Path) -> None:
+    """Who watched still reads its last numbers, and that it ended rather than was killed."""
+    process = start()
+    with Source(target_of(str(tmp_path))) as source:
+        source.look()
+        made.end(process)
+        (tmp_path / f"process-{process.pid}.live").unlink()
+        view = source.look()
+    assert view.is_over
+    assert [(inside.state, len(inside.devices)) for inside in view.processes] == [("ended", 1)]
+
+
+def test_a_long_step_has_one_peak_and_no_step_has_samples(tmp_path: Path) -> None:
+    """Samples within a step bear the number of the one before; a script without steps shows one a second."""
+    samples = [(1, 5), (1, 9), (1, 7), (2, 6), (3, 4)]
+    made.write(
+        tmp_path / "process-1.live", made.facts(), [made.sample(step, peak_bytes=peak) for step, peak in samples]
+    )
+    [inside] = look(tmp_path).processes
+    assert (inside.devices[0].peak_steps, inside.devices[0].peaks) == ((1, 2, 3), (5, 9, 4))
+    made.write(tmp_path / "process-2.live", made.facts(), [made.sample(0, peak_bytes=peak) for peak in (5, 9)])
+    [other] = [one for one in look(tmp_path).processes if one.devices[0].peaks == (5, 9)]
+    assert other.devices[0].peak_steps == (0, 0)
+
+
+def test_facts_that_are_no_facts_are_left_out(tmp_path: Path) -> None:
+    """A file from somebody else is data: it cannot end the view of the others."""
+    good = made.write(tmp_path / "process-1.live", made.facts(), [made.sample(1)])
+    writer = LiveWriter(tmp_path / "process-2.live")
+    writer.add(made.sample(1))
+    writer.tell(made.facts().to_json() | {"steps": "many", "state": ["runs"], "rank": {}})
+    assert [Path(one.folder) for one in look(tmp_path).processes] == [good.parent]
 
 
 def test_several_devices_are_told_apart(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The pages below the lists: one process's inside, all cards with who is on them, the help. Lines of a given width."""
 
-import platform
+import socket
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -120,7 +120,7 @@ def _title(inside: Inside) -> Text:
     text.append(", ").append(inside.state, style=style).append(f", step {inside.steps}")
     if inside.step_seconds:
         text.append(f", {inside.step_seconds:.3g} s a step")
-    if inside.host and inside.host != platform.node():
+    if inside.host and inside.host != socket.gethostname():
         text.append(f", on {inside.host}")
     if inside.is_alive and (inside.quiet_seconds or 0) > _QUIET_SECONDS:
         text.append(f", nothing heard for {inside.quiet_seconds:.0f} s", style="yellow")
@@ -149,13 +149,13 @@ def _plot(device: Device, *, width: int, rows: int, is_whole: bool) -> Iterator[
     of = f"device {device.index}" + (f", {device.card_name}" if device.card_name else "")
     limit = f"limit {text_of_bytes(device.limit_bytes)}" if device.limit_bytes else "no limit known"
     is_drawn = is_limit_drawn(shown, device.limit_bytes)
-    title = f"peak of each step on {of}; {limit}" + ("" if is_drawn or not device.limit_bytes else " is far above")
+    what = "peak of each step" if device.peak_steps[0] != device.peak_steps[-1] else "peaks, no step has ended"
+    title = f"{what} on {of}; {limit}" + ("" if is_drawn or not device.limit_bytes else " is far above")
     yield from wrapped(Text(title, style="dim"), width)
     yield from plot(shown, limit_bytes=device.limit_bytes, width=width, height=rows, moves=not is_whole)
-    last = device.first_step + len(device.peaks) - 1
-    first = 1 if is_whole else last - len(shown) + 1
-    end = f"step {last}"
-    axis = f"step {first}"
+    steps = device.peak_steps[-len(shown) :]
+    end = f"step {steps[-1]}" if steps[0] != steps[-1] else "now"
+    axis = f"step {1 if is_whole else steps[0]}" if steps[0] != steps[-1] else f"{len(shown)} samples ago"
     span = min(cells, len(shown))
     gap = max(1, span - len(axis) - len(end))
     yield Text(f"{'':11}{axis}{'':{gap}}{end}" if len(shown) > 1 else f"{'':11}{end}", style="dim")

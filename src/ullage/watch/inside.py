@@ -1,8 +1,8 @@
 """A process's live file becomes what is shown of it. What it does not tell (memory of other libraries) is not here."""
 
 import os
-import platform
 import shlex
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ _FRESH_SECONDS: Final = 10.0
 """A process of another machine that was heard of since then counts as alive."""
 
 
-def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int]) -> Inside:
+def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_removed: bool = False) -> Inside:
     """Describe a process by its file.
 
     Args:
@@ -26,13 +26,14 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int]) -> Insid
         now: seconds since 1970.
         used_bytes: what the driver says now is used of each card, by `key_of` its UUID; of other cards the process's
             own last word counts.
+        is_removed: whether the file is there no more, which is how a run ends that has nothing to tell.
     """
     facts = Facts.from_json(live.facts)
     pid = facts.pid or _pid_of(live.path)
     heard = max(facts.told, live.recent[-1].time if live.recent else 0.0)
-    is_here = facts.host in ("", platform.node())
+    is_here = facts.host in ("", socket.gethostname())
     alive = is_alive(pid, facts.started or None) if is_here else now - heard < _FRESH_SECONDS
-    alive = alive and facts.state in (RUNS, "out of memory")
+    alive = alive and not is_removed and facts.state in (RUNS, "out of memory")
     return Inside(
         pid=pid,
         command=_line(shlex.join(facts.command)),
@@ -40,7 +41,7 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int]) -> Insid
         host=facts.host,
         rank=facts.rank,
         world_size=facts.world_size,
-        state=GONE if facts.state == RUNS and not alive else facts.state,
+        state=facts.state if alive or facts.state != RUNS else "ended" if is_removed else GONE,
         is_alive=alive,
         steps=max(facts.steps, live.recent[-1].step if live.recent else 0),
         step_seconds=facts.step_seconds,
@@ -77,6 +78,7 @@ def _device(
     told = next((peak for peak in facts.peaks if peak.device == index), None)
     is_told = told is not None and told.bytes >= highest.peak_bytes
     limit = card.limit_bytes if card is not None else 0
+    peaks = _peaks_of_steps(recent)
     return Device(
         index=index,
         card_name=card.name if card is not None else "",
@@ -89,10 +91,26 @@ def _device(
         peak_line=told.line if told is not None and is_told else None,
         split_bytes=last.split_bytes,
         retries=last.retries,
-        peaks=tuple(sample.peak_bytes for sample in recent),
-        first_step=recent[0].step,
+        peaks=tuple(peaks.values()) if len(peaks) > 1 else tuple(sample.peak_bytes for sample in recent),
+        peak_steps=tuple(peaks) if len(peaks) > 1 else (last.step,) * len(recent),
         overview=tuple(sample.peak_bytes for sample in overview),
     )
+
+
+def _peaks_of_steps(samples: list[Sample]) -> dict[int, int]:
+    """Return the peak of each step; one that takes longer than a second has samples before its end too.
+
+    A sample bears the step that has ended last: the first of a number is of that step, the others are of the next.
+    """
+    peaks: dict[int, int] = {}
+    before: int | None = None
+    if samples[0].step == samples[-1].step:  # no steps are told: a sample a second
+        return peaks
+    for sample in samples:
+        step = sample.step + (sample.step == before)
+        peaks[step] = max(peaks.get(step, 0), sample.peak_bytes)
+        before = sample.step
+    return peaks
 
 
 def _headroom(card: Card | None, last: Sample, most_reserved_bytes: int, used_bytes: Mapping[str, int]) -> int:

@@ -5,7 +5,7 @@ Asking it changes nothing: no CUDA context is made, and the watched processes do
 
 import os
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ class Source:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._folders: dict[Path, None] = {}
+        self._files: dict[Path, Live] = {}
         self._stack = ExitStack()
         self._why_silent = ""
         self._names_hold = sees_host_processes()
@@ -52,14 +53,11 @@ class Source:
         now = time.time()
         found = find(self._target)
         self._folders |= dict.fromkeys(found.folders)
-        files = list(_files(self._folders))
+        self._files |= {file.path: file for file in _files(self._folders)}
         driver, asked_cards = (None, ()) if self._why_silent else look_at_cards()
         why_silent = self._why_silent or ("" if driver is not None else "the driver has stopped answering")
         used = {key_of(card.uuid): card.used_bytes for card in asked_cards}
-        # Of emulated cards every process has one of its own with the same UUID: what it says itself counts.
-        pairs = [
-            (file, inside_of(file, now=now, used_bytes={} if file.facts.get("is_emulated") else used)) for file in files
-        ]
+        pairs = [pair for file in self._files.values() if (pair := _pair(file, now, used)) is not None]
         pairs.sort(key=lambda pair: (not pair[1].is_alive, pair[1].folder, pair[1].rank or 0, pair[1].pid))
         insides = tuple(inside for _, inside in pairs)
         watched = {inside.pid for inside in insides if inside.is_alive}
@@ -117,6 +115,16 @@ def _files(folders: Iterable[Path]) -> Iterator[Live]:
                 yield read_live(path)
             except (LiveFileError, OSError):  # just being made, or just removed
                 continue
+
+
+def _pair(file: Live, now: float, used_bytes: Mapping[str, int]) -> tuple[Live, Inside] | None:
+    """Return a file and what it shows; None where its facts are not what `ullage run` writes."""
+    # Of emulated cards every process has one of its own with the same UUID: what it says itself counts.
+    used = {} if file.facts.get("is_emulated") else used_bytes
+    try:
+        return file, inside_of(file, now=now, used_bytes=used, is_removed=not file.path.exists())
+    except (TypeError, ValueError, AttributeError):  # a file from somebody else is data
+        return None
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:

@@ -64,9 +64,9 @@ class Device:
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest steps, in bytes, oldest first."""
-    first_step: int
-    """The step that `peaks` begins with."""
+    """The peak of each of the latest steps, in bytes, oldest first; where no steps are told, of each second."""
+    peak_steps: tuple[int, ...]
+    """The step of each of `peaks`; without steps all are the same."""
     overview: tuple[int, ...]
     """Peaks over the whole run, in spans of equal numbers of steps."""
 
@@ -134,6 +134,6 @@ class View:
 
 def _device_json(device: Device) -> dict[str, Any]:
     fields = asdict(device)
-    for name in ("peaks", "first_step", "overview"):
+    for name in ("peaks", "peak_steps", "overview"):
         del fields[name]
     return fields | {"cached_bytes": device.cached_bytes, "latest_peak_bytes": device.peaks[-1] if device.peaks else 0}
