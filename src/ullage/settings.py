@@ -18,7 +18,7 @@ UNLIMITED: Final = (1 << 64) - 1
 """`max_split_bytes` of an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
-VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """In the order in which they count, also in builds for CUDA (torch 2.11, 2.15; 2.8 reads the first alone)."""
 SEMANTICS: Final = ("2.11", "2.15")
 """The versions whose allocator is modelled. Versions up to 2.14 are taken for 2.11, later ones for 2.15."""
@@ -72,7 +72,7 @@ def semantics_of(version: str) -> str:
 def settings_in_force(environment: Mapping[str, str]) -> tuple[str, str | None]:
     """Return the text that torch would read from an environment, and the variable it stands in.
 
-    The first of `VARIABLES` that is set counts as a whole, even an empty one; options are not merged (torch 2.11, 2.15).
+    The first of `VARIABLES` that is set counts as a whole, even an empty one: nothing is merged (torch 2.11, 2.15).
     """
     for name in VARIABLES:
         if name in environment:

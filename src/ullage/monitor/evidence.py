@@ -6,6 +6,7 @@ frames; where those grow, backward runs in the thread that calls it until the ev
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,9 +20,13 @@ LOOKS: Final = 4
 _MOST_LOOKS: Final = 16
 _PART: Final = 10
 """Lines that hold less than one part in so many of the growth are not named."""
+_FEW_BLOCKS: Final = 8
+_EVEN_OF_MANY: Final = 0.75
 
 _Look = tuple[int, dict[str | None, tuple[int, int]]]
 """The step, and for each line the bytes and the number of its live blocks."""
+_Row = tuple[int, int, int]
+"""The step, bytes and blocks."""
 
 
 class Evidence:
@@ -82,10 +87,14 @@ class Evidence:
         more = sum(size for size, _ in after.values()) - sum(size for size, _ in before.values())
         return more // max(1, last - first)
 
-    def lines(self) -> tuple[tuple[str, int], ...]:
+    def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:
         """Return the lines that grow from look to look, with bytes a step, the most first.
 
         Lines whose blocks become more come before those whose bytes do: these may only belong to longer batches.
+
+        Args:
+            by_blocks: whether blocks become more in all. Where they do not, a line's may only replace blocks that were
+                there before lines were known.
         """
         if len(self._looks) < LOOKS:
             return ()
@@ -93,6 +102,8 @@ class Evidence:
             found = {}
             for line in self._looks[-1][1]:
                 known = self._known(line) if line is not None else []
+                if known and not by_blocks:
+                    known = [(step, size + other, n + others) for (step, size, n), (other, others) in self._and(known)]
                 if len(known) >= LOOKS - 1 and is_rising([(size, count) for _, size, count in known]):
                     found[str(line)] = (known[-1][1] - known[0][1]) // max(1, known[-1][0] - known[0][0])
             least = max(1, max(found.values(), default=0) // _PART)
@@ -101,7 +112,11 @@ class Evidence:
                 return tuple((line, rate) for line, rate in rows if rate >= least)
         return ()
 
-    def _known(self, line: str | None) -> list[tuple[int, int, int]]:
+    def _and(self, known: list[_Row]) -> Iterator[tuple[_Row, tuple[int, int]]]:
+        """Yield rows of a line, each with the bytes and blocks that no line is known of."""
+        return zip(known, (look.get(None, (0, 0)) for _, look in self._looks[-len(known) :]), strict=True)
+
+    def _known(self, line: str | None) -> list[_Row]:
         """Step, bytes and blocks of a line, from the last look on at which it had none: backward's are known later."""
         rows = [(step, *look.get(line, (0, 0))) for step, look in self._looks]
         empty = [place for place, row in enumerate(rows) if not row[2]]
@@ -138,5 +153,7 @@ def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
     """Tell whether bytes become evenly more, and blocks no fewer."""
     mean = (rows[-1][0] - rows[0][0]) / (len(rows) - 1)
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
-    is_even = min(rises) >= EVEN * mean > 0 and max(rises) * EVEN <= mean
+    # Many blocks, of which some are replaced by larger ones, rise by chance.
+    even = EVEN if rows[-1][1] <= _FEW_BLOCKS else _EVEN_OF_MANY
+    is_even = min(rises) >= even * mean > 0 and max(rises) * even <= mean
     return is_even and all(after[1] >= before[1] for before, after in pairwise(rows))

@@ -4,6 +4,7 @@ Growth is suspected when floors rise twice in a row, and established when they h
 the same steps name what grows. Suspicion is cheap and may be wrong; a finding needs both.
 """
 
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -18,6 +19,10 @@ _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
 _RECORDED_LEVELS: Final = 3
 """Floors of 8, 32 and 128 steps: over wider ones recording would cost more than the line is worth."""
+_CONFIRMED_STEPS: Final = 6
+"""Growth of 8-step floors has to go on for so long after it is established: what is full by then is no leak."""
+_WITHOUT_LINE: Final = 7
+"""Rises after which growth is said without a line, where block lists show none."""
 _REST_STEPS: Final = 32
 _LONGEST_REST: Final = 1 << 14
 _FASTER: Final = 1.5
@@ -67,6 +72,10 @@ class _Suspicion:
     evidence: Evidence | None
     held: Held | None = None
     """Who held what, a floor before growth is established."""
+    is_swept: bool = False
+    """Cycles of objects that only wait to be collected have been."""
+    confirmed_at: int | None = None
+    """The step of the phase at which growth that is established is looked at a last time."""
 
 
 @dataclass(slots=True)
@@ -76,6 +85,8 @@ class _Past:
     rest_until: int = 0
     """The step of the phase before which slow or uneven growth is not looked into again."""
     rest_steps: int = _REST_STEPS
+    rests_blocks: bool = False
+    """Whether growth in blocks rests too, not only growth by bytes alone, which lengths may look like."""
     blocks_per_step: float = 0.0
     """The growth that was not worth a finding: only faster growth is looked into meanwhile."""
     least_level: int = 0
@@ -109,11 +120,16 @@ class Judge:
             self._suspicion.evidence.end()
         self._suspicion = None
 
-    def look(self, series: Series) -> None:
+    def look(self, series: Series, step: int) -> None:
         """Give evidence that is gathered about a series its chance to look, after a step."""
         suspicion = self._suspicion
-        if suspicion is not None and suspicion.series is series and suspicion.evidence is not None:
+        if suspicion is None or suspicion.series is not series:
+            return
+        if suspicion.evidence is not None:
             suspicion.evidence.look(series.steps)
+        if suspicion.confirmed_at is not None and series.steps >= suspicion.confirmed_at:
+            suspicion.confirmed_at = None
+            self._conclude(suspicion, self._past[id(series)], step)
 
     def judge(self, series: Series, phase: str, step: int, levels: Levels, *, is_alone: bool) -> None:
         """Complete a floor of a series and say what follows."""
@@ -129,14 +145,15 @@ class Judge:
 
     def _suspect(self, series: Series, past: _Past, phase: str, closed: int, levels: Levels, *, is_alone: bool) -> None:
         for level in range(past.least_level, closed):
-            by_blocks, by_bytes = series.rises_in_blocks(level), series.rises_in_bytes(level)
-            rises = max(by_blocks, by_bytes)
+            rises, is_by_blocks = series.growth(level, _SUSPECTED)
             if rises < _SUSPECTED or not (is_alone or series.came_inside(level, rises)):
+                continue
+            if not series.is_new(level, rises, by_blocks=is_by_blocks, further=_SUSPECTED):
                 continue
             since, last = series.floors[level][-rises - 1], series.floors[level][-1]
             rate = (last.blocks - since.blocks) / max(1, last.phase_steps - since.phase_steps)
-            is_by_blocks = by_blocks >= _SUSPECTED
-            if series.steps < past.rest_until and not (is_by_blocks and rate > _FASTER * past.blocks_per_step > 0):
+            is_faster = rate > _FASTER * past.blocks_per_step > 0
+            if series.steps < past.rest_until and not (is_by_blocks and (is_faster or not past.rests_blocks)):
                 continue
             stride = CHUNK_STEPS * WIDENING**level // 2
             evidence = Evidence(self.device, stride) if level < _RECORDED_LEVELS else None
@@ -150,38 +167,52 @@ class Judge:
     def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: Levels) -> None:
         """Dismiss a suspicion, establish it, or wait."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
-        by_blocks, by_bytes = series.rises_in_blocks(level), series.rises_in_bytes(level)
-        rises = max(by_blocks, by_bytes)
+        rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if rises < _SUSPECTED:
             self._dismiss(suspicion, past, step)
             return
-        if suspicion.held is None and self._searches_holders:
-            if rises >= _ESTABLISHED - 1:
+        if rises >= _ESTABLISHED - 1 and not suspicion.is_swept:
+            suspicion.is_swept = True
+            if gc.isenabled():  # Python would, some time
+                gc.collect()
+            if self._searches_holders:
                 suspicion.held = held_now(self.device)
-            return
+            return  # what has gone by that is seen a floor later
         if rises < _ESTABLISHED or (evidence is not None and not evidence.is_complete):
             return
-        if by_blocks >= by_bytes and series.is_slowing(level, rises):
+        if is_by_blocks and series.is_slowing(level, rises):
+            return
+        if not series.is_new(level, rises, by_blocks=is_by_blocks):
             return
         stayed, peak = suspicion.begun
         more = series.floors[level][-1].bytes - stayed
-        if by_blocks < _SUSPECTED and levels.peak_bytes - peak >= _OF_A_BATCH * more:
+        if series.rises_in_blocks(level) < _SUSPECTED and levels.peak_bytes - peak >= _OF_A_BATCH * more:
             self._dismiss(suspicion, past, step)
             self._say_once(Kind.LONGER_BATCH, suspicion.phase, step, suspicion.since.step, levels.peak_bytes - peak)
+        elif rises == _ESTABLISHED and not level:
+            suspicion.confirmed_at = series.steps + _CONFIRMED_STEPS
+        else:
+            self._conclude(suspicion, past, step)
+
+    def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
+        """Say that it is a leak, if it goes on and is as large as one has to be."""
+        series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
+        rises, is_by_blocks = series.growth(level, _ESTABLISHED)
+        if not series.goes_on(level, by_blocks=is_by_blocks):
             return
         first, last = series.floors[level][-rises - 1], series.floors[level][-1]
         steps = max(1, last.phase_steps - first.phase_steps)
         by_floors = (last.bytes - first.bytes) // steps
-        lines = evidence.lines() if evidence is not None else ()
-        if evidence is not None and evidence.is_possible and not lines and rises == _ESTABLISHED:
+        lines = evidence.lines(by_blocks=is_by_blocks) if evidence is not None else ()
+        if evidence is not None and evidence.is_possible and not lines and rises < _WITHOUT_LINE:
             return  # more looks may show one
         by_lines = sum(size for _, size in lines)
-        rate = by_lines or (by_floors if by_bytes >= _SUSPECTED or by_blocks >= _ESTABLISHED else 0)
+        rate = by_lines or (by_floors if rises >= _ESTABLISHED or not is_by_blocks else 0)
         if rate < self._least:
             past.blocks_per_step = (last.blocks - first.blocks) / steps
             self._dismiss(suspicion, past, step)
             return
-        past.standing = (len(self.findings), level, by_blocks >= by_bytes)
+        past.standing = (len(self.findings), level, is_by_blocks)
         self._establish(suspicion, step, rate, max(rate * steps, last.bytes - first.bytes), lines)
 
     def _establish(
@@ -210,10 +241,11 @@ class Judge:
         series = suspicion.series
         evidence = suspicion.evidence
         last = series.floors[suspicion.level][-1]
-        lines = evidence.lines() if evidence is not None else ()
+        lines = evidence.lines(by_blocks=suspicion.is_by_blocks) if evidence is not None else ()
         grown = last.bytes - suspicion.since.bytes
         self.end()
         past.rest_until = series.steps + past.rest_steps
+        past.rests_blocks = suspicion.is_by_blocks
         past.rest_steps = min(2 * past.rest_steps, _LONGEST_REST)
         if lines and suspicion.is_by_blocks and grown >= MIB and lines[0][1] >= self._least:
             self._add(

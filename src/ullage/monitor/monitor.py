@@ -139,7 +139,7 @@ class Monitor:
         self._looks_in_visit += 1
         series = self._series
         is_complete = series.add(levels.bytes, levels.blocks, steps, is_first=is_first)
-        self._judge.look(series)
+        self._judge.look(series, self._steps)
         if is_complete:
             self._judge.judge(series, self._phase, self._steps, levels, is_alone=len(self._all_series) == 1)
 

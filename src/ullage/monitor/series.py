@@ -20,6 +20,14 @@ EVEN: Final = 0.4
 """Growth by bytes alone has to be even: no rise is below this part of the mean rise."""
 _SLOWING: Final = 0.7
 """Growth slows down where the later half of the rises is below this part of the earlier half."""
+_JUMP: Final = 2
+"""A rise above this many times the next largest is something that came once, amid the growth."""
+_EVEN_RISES: Final = 4
+_LASTING: Final = 3
+"""Even last rises of this part at least of those before are growth that goes on beside some that has ended."""
+_OF_A_CYCLE: Final = 3
+"""A fall after fewer rises in blocks is chance, or no cycle that could be taken for a leak."""
+_RECENT_LOOKS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class Series:
         "_inside_steps",
         "_last_blocks",
         "_last_bytes",
+        "_recent",
+        "_tops",
         "floors",
         "steps",
     )
@@ -58,6 +68,9 @@ class Series:
     def __init__(self) -> None:
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT) for _ in range(LEVELS))
         self.steps = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_LOOKS)
+        self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
+        """Bytes and blocks from which floors fell back, for each level: a list that is cleared every epoch."""
         self._bytes = self._blocks = _NONE
         self._closed = self._filled = self._last_bytes = self._last_blocks = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
@@ -73,6 +86,7 @@ class Series:
             self._inside_blocks += blocks - self._last_blocks
             self._inside_steps += steps
         self._last_bytes, self._last_blocks = n_bytes, blocks
+        self._recent.append((n_bytes, blocks))
         self._bytes = min(self._bytes, n_bytes)
         self._blocks = min(self._blocks, blocks)
         self.steps += steps
@@ -90,7 +104,7 @@ class Series:
             inside_blocks=self._inside_blocks,
             inside_steps=self._inside_steps,
         )
-        self.floors[0].append(floor)
+        self._append(0, floor)
         self._bytes = self._blocks = _NONE
         self._filled = 0
         self._closed += 1
@@ -100,11 +114,52 @@ class Series:
             merged = list(self.floors[closed - 1])[-WIDENING:]
             lowest = (min(one.bytes for one in merged), min(one.blocks for one in merged))
             last = merged[-1]
-            self.floors[closed].append(
-                Floor(*lowest, step, last.phase_steps, last.inside_bytes, last.inside_blocks, last.inside_steps)
+            self._append(
+                closed, Floor(*lowest, step, last.phase_steps, last.inside_bytes, last.inside_blocks, last.inside_steps)
             )
             closed += 1
         return closed
+
+    def _append(self, level: int, floor: Floor) -> None:
+        """Add a floor, and note from where growth falls back with it."""
+        floors = self.floors[level]
+        if floors:
+            last, (n_bytes, blocks) = floors[-1], self._tops[level]
+            if floor.bytes < last.bytes:
+                n_bytes = max(n_bytes, last.bytes)
+            if floor.blocks < last.blocks and _trailing([one.blocks for one in floors]) >= _OF_A_CYCLE:
+                blocks = max(blocks, last.blocks)
+            self._tops[level] = n_bytes, blocks
+        floors.append(floor)
+
+    def growth(self, level: int, enough: int) -> tuple[int, bool]:
+        """Return how many of the last floors rose, and whether in blocks: `enough` rises of these count first."""
+        by_blocks, by_bytes = self.rises_in_blocks(level), self.rises_in_bytes(level)
+        is_by_blocks = by_blocks >= min(enough, by_bytes)
+        return by_blocks if is_by_blocks else by_bytes, is_by_blocks
+
+    def is_new(self, level: int, rises: int, *, by_blocks: bool, further: float = -1) -> bool:
+        """Tell whether growth goes beyond what it has fallen back from before, by more than one rise.
+
+        Args:
+            level: of the floors.
+            rises: the number of the last ones that rose.
+            by_blocks: whether blocks are meant, or bytes.
+            further: how many rises more are taken for certain.
+        """
+        floors, top = self.floors[level], self._tops[level][by_blocks]
+        values = [one.blocks if by_blocks else one.bytes for one in (floors[-rises - 1], floors[-1])]
+        return values[1] + further * (values[1] - values[0]) / rises >= top or not top
+
+    def goes_on(self, level: int, *, by_blocks: bool) -> bool:
+        """Tell whether the last looks, or floors of the next narrower level, rise: a buffer may be full by now."""
+        if level:
+            floors = list(self.floors[level - 1])[-WIDENING:]
+            values = [one.blocks if by_blocks else one.bytes for one in floors]
+        else:
+            values = [look[by_blocks] for look in self._recent]
+        half = len(values) // 2
+        return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
         """Tell how many of the last floors each have more blocks than the one before."""
@@ -127,6 +182,14 @@ class Series:
         """Tell whether the later rises in blocks, and the last, are smaller than the earlier: a cache that fills up."""
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
+        if len(steps) > 2:
+            largest, next_largest = sorted(steps)[:-3:-1]
+            if largest > _JUMP * next_largest:
+                steps.remove(largest)
+        if len(steps) > _EVEN_RISES:
+            earlier, last = steps[:-_EVEN_RISES], steps[-_EVEN_RISES:]
+            if 4 * min(last) >= 3 * max(last) and _LASTING * sum(last) * len(earlier) >= sum(earlier) * len(last):
+                return False
         half = len(steps) // 2
         before = sum(steps[:half])
         return half > 0 and sum(steps[-half:]) < _SLOWING * before and half * steps[-1] < _SLOWING * before
