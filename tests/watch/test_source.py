@@ -17,6 +17,7 @@ from ullage._units import GIB, MIB
 from ullage.diagnosis.facts import Card as DriverCard
 from ullage.diagnosis.facts import Process
 from ullage.recording.live import LiveWriter
+from ullage.watch.draw import Display, Page, draw
 from ullage.watch.source import Source
 from ullage.watch.target import is_alive, target_of
 from ullage.watch.unseen import notes_of, sees_host_processes
@@ -178,13 +179,16 @@ def test_a_long_step_has_one_peak_and_no_step_has_samples(tmp_path: Path) -> Non
     assert other.devices[0].peak_steps == (0, 0)
 
 
-def test_facts_that_are_no_facts_are_left_out(tmp_path: Path) -> None:
-    """A file from somebody else is data: it cannot end the view of the others."""
-    good = made.write(tmp_path / "process-1.live", made.facts(), [made.sample(1)])
+def test_facts_of_other_types_do_not_end_the_view(tmp_path: Path) -> None:
+    """A file from somebody else is data: what is no fact in it is left out, and it can be drawn."""
     writer = LiveWriter(tmp_path / "process-2.live")
     writer.add(made.sample(1))
-    writer.tell(made.facts().to_json() | {"steps": "many", "state": ["runs"], "rank": {}})
-    assert [Path(one.folder) for one in look(tmp_path).processes] == [good.parent]
+    wrong = {"steps": "many", "state": ["runs"], "rank": {}, "cards": [{"index": "0"}, 7], "told": "now"}
+    writer.tell(made.facts(pid=2).to_json() | wrong)
+    view = look(tmp_path)
+    assert [(one.pid, one.steps, one.rank) for one in view.processes] == [(2, 1, None)]
+    for page in Page:
+        assert len(draw(view, Display(width=80, height=24, page=page)).lines) == 24
 
 
 def test_several_devices_are_told_apart(tmp_path: Path) -> None:
@@ -297,3 +301,38 @@ def test_once_looks_once(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     [line] = done.stdout.splitlines()
     assert json.loads(line)["processes"][0]["is_alive"]
+
+
+# ---- with `ullage run`
+
+
+def test_a_real_run_is_watched_from_its_parent_to_its_end(tmp_path: Path) -> None:
+    """An unmodified script on an emulated card: found by the number of `ullage run`, its inside, and how it ended."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "model = torch.nn.Linear(1024, 1024).cuda()\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "for step in range(5):\n"
+        "    model(torch.randn(8, 1024, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "print('steps', flush=True); sys.stdin.read()\n"
+        "raise SystemError('the end')\n"
+    )
+    command = [sys.executable, "-m", "ullage", "run", "--gpu", "T4", "--folder", "run", "train.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "steps\n"
+        with Source(target_of(str(running.pid))) as source:
+            view = source.look()
+            running.communicate(timeout=60)
+            after = source.look()
+    [inside], [card] = view.processes, view.cards
+    assert (inside.state, inside.is_alive, inside.is_emulated, card.is_emulated) == ("runs", True, True, True)
+    assert inside.pid != running.pid
+    assert inside.pid in {one.pid for one in card.holders}
+    assert inside.devices[0].peak_steps[-1] == 5
+    assert inside.devices[0].reserved_bytes >= inside.devices[0].allocated_bytes >= 3 * 4 * 1024 * 1024
+    assert after.is_over
+    assert [(one.pid, one.state) for one in after.processes] == [(inside.pid, "failed")]

@@ -4,16 +4,20 @@ import os
 import shlex
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from ullage._units import text_of_bytes
 from ullage.recording.facts import Card, Facts
 from ullage.recording.live import SUFFIX, Live, Sample
+from ullage.report.terminal import _without_steering as without_steering
 from ullage.watch.target import is_alive
 from ullage.watch.view import GONE, RUNS, Device, Inside
 
 REST: Final = "the rest"
+_SHOWN: Final = 600
+"""Latest samples, more than a terminal has columns; what was before is in the overview."""
 _FRESH_SECONDS: Final = 10.0
 """A process of another machine that was heard of since then counts as alive."""
 
@@ -34,7 +38,8 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
     is_here = facts.host in ("", socket.gethostname())
     alive = is_alive(pid, facts.started or None) if is_here else now - heard < _FRESH_SECONDS
     alive = alive and not is_removed and facts.state in (RUNS, "out of memory")
-    return Inside(
+    devices = _devices(live, facts, used_bytes)
+    inside = Inside(
         pid=pid,
         command=_line(shlex.join(facts.command)),
         folder=str(live.path.parent),
@@ -46,7 +51,6 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
         steps=max(facts.steps, live.recent[-1].step if live.recent else 0),
         step_seconds=facts.step_seconds,
         quiet_seconds=max(0.0, now - heard) if heard else None,
-        devices=(devices := _devices(live, facts, used_bytes)),
         roles=_roles(facts, sum(device.allocated_bytes for device in devices)),
         growth=tuple(_line(one) for one in facts.growth),
         ooms=max(facts.ooms, *(sample.ooms for sample in live.recent[-1:]), 0),
@@ -54,6 +58,14 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
         recording=_recording(facts),
         is_emulated=facts.is_emulated,
     )
+    # What a script is called, and what a file says, is other people's words: what steers a terminal is taken out.
+    return replace(cast(Inside, without_steering(inside)), devices=devices)
+
+
+def has_ended_here(live: Live) -> bool:
+    """Tell whether the process of a file was one of this machine and runs no more: its file does not change again."""
+    facts = Facts.from_json(live.facts)
+    return facts.host == socket.gethostname() and not is_alive(facts.pid, facts.started or None)
 
 
 def key_of(uuid: str) -> str:
@@ -73,6 +85,7 @@ def _device(
     index: int, recent: list[Sample], live: Live, facts: Facts, card: Card | None, used_bytes: Mapping[str, int]
 ) -> Device:
     last = recent[-1]
+    recent = recent[-_SHOWN:]
     overview = [sample for sample in live.overview if sample.device == index]
     highest = max(recent + overview, key=lambda sample: sample.peak_bytes)
     told = next((peak for peak in facts.peaks if peak.device == index), None)
@@ -81,14 +94,14 @@ def _device(
     peaks = _peaks_of_steps(recent)
     return Device(
         index=index,
-        card_name=card.name if card is not None else "",
+        card_name=_line(card.name) if card is not None else "",
         allocated_bytes=last.allocated_bytes,
         reserved_bytes=last.reserved_bytes,
         limit_bytes=limit,
         headroom_bytes=_headroom(card, last, max(one.reserved_bytes for one in recent + overview), used_bytes),
         peak_bytes=told.bytes if told is not None and is_told else highest.peak_bytes,
         peak_step=told.step if told is not None and is_told else highest.step,
-        peak_line=told.line if told is not None and is_told else None,
+        peak_line=_line(told.line) if told is not None and is_told and told.line else None,
         split_bytes=last.split_bytes,
         retries=last.retries,
         peaks=tuple(peaks.values()) if len(peaks) > 1 else tuple(sample.peak_bytes for sample in recent),
@@ -138,7 +151,7 @@ def _evidence(folder: Path, facts: Facts) -> tuple[str, ...]:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(str(without_steering(text)).split())
 
 
 def _recording(facts: Facts) -> str:

@@ -3,6 +3,7 @@
 Asking it changes nothing: no CUDA context is made, and the watched processes do not notice.
 """
 
+import math
 import os
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Final, Self, cast
 
 from ullage.diagnosis import facts as diagnosed
 from ullage.diagnosis.nvml import look_at_cards
@@ -19,10 +20,13 @@ from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.recording.facts import Facts
 from ullage.recording.live import SUFFIX, Live, LiveFileError, read_live
 from ullage.report.terminal import _without_steering as without_steering
-from ullage.watch.inside import inside_of, key_of
+from ullage.watch.inside import has_ended_here, inside_of, key_of
 from ullage.watch.target import Found, Target, find, is_alive
 from ullage.watch.unseen import notes_of, sees_host_processes
 from ullage.watch.view import CardRow, Holder, Inside, View
+
+_READ_SECONDS: Final = 0.25
+"""A look may take for reading; eight processes take half of it."""
 
 
 class Source:
@@ -32,6 +36,7 @@ class Source:
         self._target = target
         self._folders: dict[Path, None] = {}
         self._files: dict[Path, Live] = {}
+        self._read_at: dict[Path, float] = {}
         self._stack = ExitStack()
         self._why_silent = ""
         self._names_hold = sees_host_processes()
@@ -53,27 +58,39 @@ class Source:
         now = time.time()
         found = find(self._target)
         self._folders |= dict.fromkeys(found.folders)
-        self._files |= {file.path: file for file in _files(self._folders)}
+        self._read()
         driver, asked_cards = (None, ()) if self._why_silent else look_at_cards()
         why_silent = self._why_silent or ("" if driver is not None else "the driver has stopped answering")
         used = {key_of(card.uuid): card.used_bytes for card in asked_cards}
-        pairs = [pair for file in self._files.values() if (pair := _pair(file, now, used)) is not None]
+        pairs = [(file, _inside(file, now, used)) for file in self._files.values()]
         pairs.sort(key=lambda pair: (not pair[1].is_alive, pair[1].folder, pair[1].rank or 0, pair[1].pid))
         insides = tuple(inside for _, inside in pairs)
         watched = {inside.pid for inside in insides if inside.is_alive}
         driver_rows = (self._row(card, watched) for card in asked_cards)
         cards = (*driver_rows, *_hearsay(pairs, used))
         notes = (*found.notes, *self._waiting(found, insides), *_crowded(cards), *notes_of(asked_cards, why_silent))
-        view = View(
-            time=now,
-            subject=found.subject,
-            cards=cards,
-            processes=insides,
-            notes=notes,
-            is_over=self._is_over(found, insides),
-        )
-        # Names, commands and findings are other people's words: what steers a terminal is taken out once, here.
-        return cast(View, without_steering(view))
+        view = View(time=now, subject=found.subject, cards=cards, notes=notes, is_over=self._is_over(found, insides))
+        # Names are other people's words: what steers a terminal is taken out.
+        return replace(cast(View, without_steering(view)), processes=insides)
+
+    def _read(self) -> None:
+        """Read the files anew, first those that were not for longest; past the budget, the others at the next look.
+
+        A file is read for the last time after its process has ended.
+        """
+        began = time.monotonic()
+        paths = (path for folder in self._folders for path in folder.glob(f"*{SUFFIX}"))
+        for path in sorted(paths, key=lambda path: (self._read_at.get(path, 0.0), path)):
+            known = self._files.get(path)
+            has_ended = known is not None and has_ended_here(known)
+            is_late = time.monotonic() - began > _READ_SECONDS
+            if self._read_at.get(path) == math.inf or (is_late and known is not None and not has_ended):
+                continue
+            try:
+                self._files[path] = read_live(path)
+            except (LiveFileError, OSError):  # just being made, or just removed
+                continue
+            self._read_at[path] = math.inf if has_ended else time.monotonic()
 
     def _row(self, card: diagnosed.Card, watched: set[int]) -> CardRow:
         return CardRow(
@@ -108,23 +125,10 @@ class Source:
         return bool(insides)
 
 
-def _files(folders: Iterable[Path]) -> Iterator[Live]:
-    for folder in folders:
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            try:
-                yield read_live(path)
-            except (LiveFileError, OSError):  # just being made, or just removed
-                continue
-
-
-def _pair(file: Live, now: float, used_bytes: Mapping[str, int]) -> tuple[Live, Inside] | None:
-    """Return a file and what it shows; None where its facts are not what `ullage run` writes."""
+def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
     # Of emulated cards every process has one of its own with the same UUID: what it says itself counts.
     used = {} if file.facts.get("is_emulated") else used_bytes
-    try:
-        return file, inside_of(file, now=now, used_bytes=used, is_removed=not file.path.exists())
-    except (TypeError, ValueError, AttributeError):  # a file from somebody else is data
-        return None
+    return inside_of(file, now=now, used_bytes=used, is_removed=not file.path.exists())
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
