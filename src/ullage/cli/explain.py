@@ -19,6 +19,7 @@ from ullage.cli.history import (
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.text import STANDARD_INPUT, is_text, pieces_of
+from ullage.report.report import Remarks, Report, Tone
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -36,8 +37,9 @@ EPILOG: Final = (
 RunFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE|-",
-        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip too. -: standard input.",
+        metavar="FILE|FOLDER|-",
+        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip too. -: standard input. "
+        "Or the folder of an `ullage run`.",
     ),
 ]
 
@@ -62,8 +64,12 @@ def explain(
 
     if html is not None:
         check_output("--html", html, inputs=(file,))
-    if is_text(file):
+    if file.is_dir():
         options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
+        _explain_run(file, options | {"--torch-version": torch_version}, html, as_json)
+        return
+    if is_text(file):
+        options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
         _explain_text(file, options | {"--torch-version": torch_version}, html, as_json)
         return
     history = history_of(file, device)
@@ -79,6 +85,40 @@ def explain(
         )
     )
     show(describe(explanation), explanation.to_json() if as_json else None, page=html)
+
+
+def _explain_run(folder: Path, options: dict[str, object], html: Path | None, as_json: bool) -> None:
+    """Explain what a run has left: why memory ran out, on which rank, and what tells that one from the others."""
+    from ullage.recording.folder import read_run
+    from ullage.supervision.summary import summary_of
+    from ullage.supervision.verdict import explain_evidence, fatal_evidence, report_of
+
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"{given[0]} is for a snapshot; the folder of a run tells it itself: leave it out")
+    run = read_run(folder)
+    evidence = fatal_evidence(run)
+    explanation = (
+        with_progress(lambda tell: explain_evidence(evidence, progress=tell)) if evidence is not None else None
+    )
+    if evidence is None or explanation is None:
+        summary = summary_of(run)
+        why = "memory did not run out" if evidence is None else f"{evidence.folder} has no whole snapshot"
+        show(
+            Report(
+                headline="NOTHING TO EXPLAIN",
+                tone=Tone.UNSURE,
+                subject=str(folder),
+                sentence=f"In this run {why}.",
+                sections=(Remarks(title="The run", items=tuple(summary)),),
+            ),
+            {"summary": summary} if as_json else None,
+            page=html,
+        )
+        return
+    report = report_of(run, evidence, explanation)
+    answer = explanation.to_json() | {"run": {"evidence": str(evidence.folder), "summary": summary_of(run)}}
+    show(report, answer if as_json else None, page=html)
 
 
 def _explain_text(file: Path, options: dict[str, object], html: Path | None, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """What a process tells of itself beside its samples: who it is, its cards, its peak, what was found."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Final, Self, get_args, get_type_hints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Facts:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Return what a file says; what is missing or of another form is left at its default."""
-        known = {one.name: data[one.name] for one in fields(cls) if one.name in data}
+        known = {name: data[name] for name, kinds in _PLAIN.items() if type(data.get(name)) in kinds}
         known |= {
             "pid": _int(data.get("pid")),
             "command": tuple(str(part) for part in _list(data.get("command"))),
@@ -98,6 +98,15 @@ class Facts:
         return cls(**known)
 
 
+_PLAIN: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("rank", "local_rank", "world_size", "steps", "ooms"), (int,)),
+    **dict.fromkeys(("torch", "state"), (str,)),
+    "is_emulated": (bool,),
+    "step_seconds": (float, int),
+}
+"""The facts that are taken as they are, if they are of one of these types."""
+
+
 def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
 
@@ -111,4 +120,12 @@ def _float(value: Any) -> float:
 
 
 def _fits(kind: type, value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {one.name for one in fields(kind)}
+    """Tell whether a dictionary has the fields of a class, each of the type that is annotated."""
+    if not isinstance(value, dict) or set(value) != {one.name for one in fields(kind)}:
+        return False
+    return all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items())
+
+
+def _union(hint: Any) -> tuple[type, ...]:
+    kinds = get_args(hint) or (hint,)
+    return (*kinds, int) if float in kinds else kinds  # JSON writes 1.0 as it likes

@@ -37,10 +37,6 @@ class Gauge:
         """Begin, right after CUDA was initialised."""
         self._meter.install()
 
-    def remove(self) -> None:
-        """Leave PyTorch as it was."""
-        self._meter.remove()
-
     def read(self, step: int) -> Iterator[Sample]:
         """Yield a sample of every card that the process uses."""
         now = time.time()

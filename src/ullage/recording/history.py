@@ -7,6 +7,7 @@ later where memory is short, where something grows, or where it costs next to no
 
 import sys
 import time
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
@@ -84,6 +85,8 @@ class MemoryHistory:
         why = self._why(step, share, allocations, seconds, grows=grows, seeks=seeks)
         if bool(why) != self.arming.is_on or (why and not self.is_on):
             self._switch(is_on=bool(why), why=why or "memory is not short", step=step)
+        elif why:
+            self.arming = replace(self.arming, why=why)
 
     def _why(self, step: int, share: float, allocations: int, seconds: float, *, grows: bool, seeks: bool) -> str:
         if self._mode is HistoryMode.ALWAYS:

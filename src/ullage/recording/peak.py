@@ -27,23 +27,17 @@ class PeakMeter:
         """By device, for each of `_keys`: the highest that steps have had since the script's own reset."""
         self._keys: list[tuple[str, str]] = []
         """Every statistic and pool that has a peak."""
-        self._undo: list[Callable[[], None]] = []
         self._read: Callable[[int], Stats] = torch._C._cuda_memoryStats
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
     def install(self) -> None:
-        """Stand in for PyTorch's functions."""
+        """Stand in for PyTorch's functions, for good: it does not know the peaks that were reset."""
         for read_name, reset_name in _PAIRS:
             read, reset = getattr(torch._C, read_name, None), getattr(torch._C, reset_name, None)
             if read is None or reset is None:
                 continue
-            self._replace(read_name, read, self._reader(read))
-            self._replace(reset_name, reset, self._resetter(reset))
-
-    def remove(self) -> None:
-        """Put PyTorch's own back; peaks that steps had before the last reading are not known to it."""
-        while self._undo:
-            self._undo.pop()()
+            setattr(torch._C, read_name, self._reader(read))
+            setattr(torch._C, reset_name, self._resetter(reset))
 
     def measure(self, device: int) -> Stats:
         """Return the statistics of a device, with peaks since the last time, and begin anew."""
@@ -54,10 +48,6 @@ class PeakMeter:
         before = self._peaks.get(device)
         self._peaks[device] = peaks if before is None else list(map(max, before, peaks))
         return stats
-
-    def _replace(self, name: str, original: Any, stand_in: Any) -> None:
-        setattr(torch._C, name, stand_in)
-        self._undo.append(lambda: setattr(torch._C, name, original))
 
     def _reader(self, read: Callable[[int], Stats]) -> Callable[[int], Stats]:
         def read_since_users_reset(device: int, /) -> Stats:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -71,4 +72,5 @@ def live_name(environment: Mapping[str, str] = os.environ) -> str:
 
 def report_trouble(what: str, error: BaseException) -> None:
     """Say once on standard error that recording is not whole; the script goes on."""
-    sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script goes on without\n")
+    with suppress(OSError, ValueError, AttributeError):  # a full disk, a closed stream, none
+        sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script goes on without\n")

@@ -138,12 +138,11 @@ class Recorder:
         self._is_over = True
 
     def end(self) -> None:
-        """Take away what can be; PyTorch has no way to detach the observer, which is silent from now on."""
+        """Take away what can be; the observer, which PyTorch has no way to detach, is silent from now on."""
         self._is_over = True
         self._step_watch.remove()
         self._monitor.__exit__()
         self._history.remove()
-        self._gauge.remove()
 
     # ---- what is written
 

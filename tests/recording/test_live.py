@@ -1,0 +1,139 @@
+"""Rules of the live file: whatever moment a process is stopped at, what it has written is read as it was written."""
+
+import errno
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ullage.recording.facts import Arming, Card, Facts, Peak
+from ullage.recording.live import BINS, RECENT, LiveFileError, LiveWriter, Sample, read_live
+
+
+def _sample(step: int, peak: int = 0) -> Sample:
+    return Sample(step, 1.5 * step, 0, 10 * step, 20 * step, peak or 30 * step, -1, 3, 1, 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 3 * RECENT), st.integers(0, 2**32))
+def test_what_was_added_is_read(tmp_path_factory: pytest.TempPathFactory, count: int, seed: int) -> None:
+    """The latest samples as they are; in the overview no peak of the whole run is missing, nor is any made up."""
+    path = tmp_path_factory.mktemp("live") / "process-1.live"
+    writer, chance = LiveWriter(path), random.Random(seed)
+    samples = [_sample(step, peak=chance.randrange(1 << 40)) for step in range(1, count + 1)]
+    for sample in samples:
+        writer.add(sample)
+    live = read_live(path)
+    assert live.samples == count
+    assert list(live.recent) == samples[-len(live.recent) :] if samples else live.recent == ()
+    assert len(live.recent) >= min(count, RECENT - 1)
+    assert len(live.overview) <= BINS
+    assert max((one.peak_bytes for one in live.overview), default=0) == max(
+        (one.peak_bytes for one in samples), default=0
+    )
+    assert {one.peak_bytes for one in live.overview} <= {one.peak_bytes for one in samples}
+    assert [one.step for one in live.overview] == sorted(one.step for one in live.overview)
+
+
+def test_the_file_has_one_size_from_its_beginning(tmp_path: Path) -> None:
+    """However long the run is, and however much is told."""
+    path = tmp_path / "process-1.live"
+    writer = LiveWriter(path)
+    size = path.stat().st_size
+    assert path.stat().st_blocks * 512 >= size  # its room is taken: a full disk cannot end the process later
+    for step in range(3 * BINS * 4):
+        writer.add(_sample(step))
+    writer.tell({"pid": 1, "growth": ["x" * 100_000], "host": "here"})
+    assert path.stat().st_size == size
+    assert read_live(path).facts == {"pid": 1, "host": "here"}
+
+
+def test_facts_are_read_as_they_were_told(tmp_path: Path) -> None:
+    """Also where a later version has told more, or another form of something."""
+    facts = Facts(
+        pid=7,
+        command=("python", "train.py"),
+        host="here",
+        started=1.0,
+        told=2.0,
+        rank=3,
+        cards=(Card(index=0, name="T4", uuid="GPU-1", total_bytes=5, limit_bytes=4),),
+        peaks=(Peak(bytes=3, device=0, step=2, line="train.py:3"),),
+        arming=Arming(is_on=True, why="near", since_step=2, entries=10, budget_bytes=100),
+        roles={"parameters": 12},
+        growth=("leak",),
+    )
+    path = tmp_path / "rank3-7.live"
+    LiveWriter(path).tell(facts.to_json() | {"unheard": [1]})
+    assert Facts.from_json(read_live(path).facts) == facts
+    odd = Facts.from_json({"pid": "x", "rank": "one", "cards": [{"index": 1}], "roles": [], "steps": None, "state": 3})
+    assert (odd.pid, odd.rank, odd.cards, odd.roles, odd.steps, odd.state) == (0, None, (), {}, 0, "runs")
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"ULLAGE\x01\n", os.urandom(1 << 16)])
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "process-1.live"
+    path.write_bytes(content)
+    with pytest.raises(LiveFileError, match="is no file of a run"):
+        read_live(path)
+
+
+def test_damaged_content_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    """No byte of it can end the reader, or make it read beyond the file."""
+    path = tmp_path / "process-1.live"
+    writer = LiveWriter(path)
+    writer.tell({"pid": 1})
+    whole, chance = path.read_bytes(), random.Random(1)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for place in (chance.randrange(8, 4200) for _ in range(8)):
+            damaged[place] = chance.randrange(256)
+        path.write_bytes(damaged)
+        Facts.from_json(read_live(path).facts)
+
+
+def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
+    """It writes as fast as it can and is killed at some moment."""
+    path = tmp_path / "process-1.live"
+    code = (
+        "import sys; from pathlib import Path; from ullage.recording.live import *\n"
+        "writer, step = LiveWriter(Path(sys.argv[1])), 0\n"
+        "while True:\n"
+        "    step += 1; writer.add(Sample(step, 0.0, 0, step, step, step, -1, 0, 0, 0)); writer.tell({'steps': step})\n"
+    )
+    for _ in range(3):
+        path.unlink(missing_ok=True)
+        process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+        while not (path.exists() and path.stat().st_size and read_live(path).samples > 10):
+            time.sleep(0.01)
+        time.sleep(0.1 * random.random())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        live = read_live(path)
+        assert live.samples > 10
+        steps = [one.step for one in live.recent]
+        assert steps == list(range(steps[0], steps[0] + len(steps)))
+        assert live.facts == {} or abs(live.facts["steps"] - steps[-1]) <= 1
+
+
+def test_without_room_nothing_is_left(tmp_path: Path) -> None:
+    """A disk that is full says so when the file is made, not in the middle of a training."""
+    path, before = tmp_path / "process-1.live", resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"too large|No space") as refused:
+            LiveWriter(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert refused.value.errno in (errno.EFBIG, errno.ENOSPC)
+    assert not path.exists()

@@ -1,0 +1,267 @@
+"""Rules of the recorder in the script's process: it shows all there is, and the script notices none of it."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guard.inside import inside
+
+MIB = 1 << 20
+
+
+def _recorder(folder: str, **plan: Any) -> Any:
+    from ullage.recording.plan import Plan
+    from ullage.recording.recorder import Recorder
+
+    recorder = Recorder(Plan(folder=Path(folder), **plan))
+    recorder.install()
+    return recorder
+
+
+def _live(folder: str) -> Any:
+    from ullage.recording.folder import read_run
+
+    [process] = read_run(Path(folder)).processes
+    return process
+
+
+def _train(steps: int, *, rows: int = 64) -> None:
+    import torch
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        model(torch.zeros(rows, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@inside
+def _statistics_of_a_script(folder: str | None) -> None:
+    """Leave in a file what a script sees of its peaks, which it resets at random."""
+    import torch
+
+    torch.cuda.init()
+    if folder is not None and "recorded" in folder:
+        from ullage.recording.peak import PeakMeter
+
+        meter = PeakMeter()
+        meter.install()
+    chance, held, seen = random.Random(3), [], []
+    for step in range(200):
+        held.append(torch.empty(chance.randrange(1, 8 * MIB), device="cuda", dtype=torch.uint8))
+        if chance.random() < 0.6:
+            held.pop(chance.randrange(len(held)))
+        if "recorded" in str(folder):
+            meter.measure(0)
+        if chance.random() < 0.1:
+            torch.cuda.reset_peak_memory_stats()
+        if chance.random() < 0.1:
+            torch.accelerator.reset_peak_memory_stats()
+        statistics = torch.cuda.memory_stats()
+        seen.append({name: value for name, value in statistics.items() if not name.startswith("oversize")})
+        seen.append({"max": torch.accelerator.max_memory_allocated(), "step": step})
+    Path(str(folder)).write_text(json.dumps(seen))
+
+
+def test_a_script_sees_the_peaks_that_it_would_see(tmp_path: Path) -> None:
+    """All of PyTorch's statistics, after every step, although every step's peak is reset."""
+    for name in ("alone", "recorded"):
+        _statistics_of_a_script(folder=str(tmp_path / name))
+    alone, recorded = (json.loads((tmp_path / name).read_text()) for name in ("alone", "recorded"))
+    assert len(alone) == 400
+    assert recorded == alone
+
+
+@inside
+def _a_training(folder: str) -> None:
+    recorder = _recorder(folder)
+    import torch
+
+    _train(30)
+    highest = torch.cuda.max_memory_allocated()
+    recorder._on_exit()
+    facts = _live(folder).facts
+    assert (facts.steps, facts.state, facts.ooms) == (30, "ended", 0)
+    [peak] = facts.peaks
+    assert peak.line is not None
+    assert "test_recorder.py" in peak.line or "backward" in peak.line
+    parameters = 4 * (256 * 256 + 256) * 4
+    assert facts.roles == {"parameters": parameters, "gradients": parameters, "optimizer state": 2 * parameters}
+    samples = [one for one in _live(folder).live.recent if one.step]
+    assert [one.step for one in samples][:30] == list(range(1, 31))
+    assert max(one.peak_bytes for one in samples) == peak.bytes == highest
+
+
+def test_a_training_is_shown_step_by_step(tmp_path: Path) -> None:
+    """Steps, peaks as `torch.cuda.max_memory_allocated` has them, roles to the byte, the line of the peak."""
+    _a_training(folder=str(tmp_path))
+
+
+@inside
+def _an_oom(folder: str, handled: int) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    _train(3)
+    allocated = torch.cuda.memory_allocated()
+    for _ in range(handled):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+    assert torch.cuda.memory_allocated() == allocated
+    recorder._on_exit()
+
+
+def test_where_memory_runs_out_evidence_is_written(tmp_path: Path) -> None:
+    """For the first three times, whole; later ones are counted. What is not the allocator's is left out of it."""
+    os.environ["PYTORCH_SECRET_TOKEN"] = "hidden"  # the process of the tests is made later, and inherits it
+    try:
+        _an_oom(folder=str(tmp_path), handled=5)
+    finally:
+        del os.environ["PYTORCH_SECRET_TOKEN"]
+    from ullage.recording.folder import read_run
+    from ullage.supervision.verdict import explain_evidence
+
+    run = read_run(tmp_path)
+    assert [process.facts.ooms for process in run.processes] == [5]
+    assert len(run.evidence) == 3
+    for one in run.evidence:
+        assert one.surroundings["asked_bytes"] == 1 << 40
+        assert one.surroundings["step"] == 4
+        assert "test_recorder.py" in one.surroundings["line"]
+        assert "hidden" not in json.dumps(one.surroundings)
+        explanation = explain_evidence(one)
+        assert explanation is not None
+        assert explanation.cause.value == "truly_full"
+
+
+@inside
+def _a_disk_that_is_full(folder: str) -> None:
+    import resource
+    import signal
+
+    import torch
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    recorder = _recorder(folder)
+    _train(5)
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 1024.00 GiB"):
+        torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+    recorder._on_exit()
+
+
+def test_a_disk_that_is_full_does_not_reach_the_script(tmp_path: Path) -> None:
+    """Nothing half written is left."""
+    _a_disk_that_is_full(folder=str(tmp_path))
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@inside
+def _history(folder: str, mode: str) -> None:
+    import torch
+
+    from ullage.recording.plan import HistoryMode
+
+    recorder = _recorder(folder, history=HistoryMode(mode))
+    switched = torch._C._cuda_isHistoryEnabled
+    torch.cuda.init()
+    assert switched() is (mode != "never")
+    _train(4)
+    assert switched() is (mode != "never")
+    _train(4)
+    limit = torch.cuda.mem_get_info()[1]
+    assert switched() is (mode == "always")
+    if mode == "auto":
+        held = torch.empty(int(0.9 * limit), device="cuda", dtype=torch.uint8)
+        _train(2)
+        assert switched()
+        assert "of the card are in use" in recorder._history.arming.why
+        del held
+    recorder.end()
+
+
+def test_history_is_recorded_in_the_first_steps_and_where_memory_is_short(tmp_path: Path) -> None:
+    """Always and never are what they say."""
+    for mode in ("auto", "always", "never"):
+        (tmp_path / mode).mkdir()
+        _history(folder=str(tmp_path / mode), mode=mode)
+
+
+@inside
+def _a_script_that_records_itself(folder: str) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    _train(2)
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    _train(20)
+    assert torch._C._cuda_isHistoryEnabled()
+    torch.cuda.memory._record_memory_history(None)
+    recorder.end()
+
+
+def test_a_script_that_records_itself_is_left_alone(tmp_path: Path) -> None:
+    _a_script_that_records_itself(folder=str(tmp_path))
+
+
+@inside
+def _ring(folder: str, megabytes: int) -> None:
+    """Fill the ring with what costs most: every entry an allocation with a deep stack of its own."""
+    import psutil
+    import torch
+
+    from ullage.recording.plan import HistoryMode
+
+    recorder = _recorder(folder, history=HistoryMode.ALWAYS, budget_bytes=megabytes * MIB)
+    torch.empty(1, device="cuda")
+    entries = recorder._history.arming.entries
+    assert entries > 1000
+
+    def deep(depth: int) -> None:
+        if depth:
+            deep(depth - 1)
+        else:
+            for _ in range(entries):
+                torch.empty(1, device="cuda")
+
+    before = psutil.Process().memory_info().rss
+    deep(60)
+    taken = psutil.Process().memory_info().rss - before
+    assert taken < megabytes * MIB, f"{taken / MIB:.1f} MiB of {megabytes} for {entries} entries"
+    assert taken > megabytes * MIB // 8, f"{taken / MIB:.1f} MiB of {megabytes}: it could reach further back"
+    recorder.end()
+
+
+def test_the_history_stays_within_its_budget(tmp_path: Path) -> None:
+    """And uses it."""
+    for megabytes in (16, 64):
+        (tmp_path / str(megabytes)).mkdir()
+        _ring(folder=str(tmp_path / str(megabytes)), megabytes=megabytes)
+
+
+@inside
+def _a_fork(folder: str) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    _train(2)
+    pid = os.fork()
+    if not pid:
+        recorder._on_exit()
+        os._exit(0 if recorder._is_over else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert _live(folder).facts.state == "runs"
+    loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2)
+    assert len(list(loader)) == 8
+    recorder._on_exit()
+    assert _live(folder).facts.state == "ended"
+
+
+def test_a_forked_process_is_silent(tmp_path: Path) -> None:
+    """Workers of a loader do not write into their parent's file, nor end it."""
+    _a_fork(folder=str(tmp_path))
