@@ -16,9 +16,14 @@ class Block(NamedTuple):
     device: int
     address: int
     size_bytes: int
-    is_private: bool
-    """Whether it is in the pool of a CUDA graph, or one that the user has made."""
+    pool: tuple[int, int]
+    """The pool of a CUDA graph, or one that the user has made; (0, 0) where it is in neither."""
     allocated_at: str | None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is in the pool of a CUDA graph, or one that the user has made."""
+        return self.pool != (0, 0)
 
 
 class Blocks:
@@ -67,7 +72,7 @@ def live_blocks() -> Blocks:
     blocks = []
     for segment in segments():
         address = segment["address"]
-        is_private = tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
         for block in segment["blocks"]:
             start = block.get("address", address)
             address = start + block["size"]
@@ -77,7 +82,7 @@ def live_blocks() -> Blocks:
                         device=segment["device"],
                         address=start,
                         size_bytes=block["size"],
-                        is_private=is_private,
+                        pool=pool,
                         allocated_at=line_of(block.get("frames") or ()),
                     )
                 )

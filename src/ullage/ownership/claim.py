@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,12 +11,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ullage.ownership.block import Blocks
+from ullage.ownership.capsule import address_in
+from ullage.ownership.graph import tangent_of
 from ullage.ownership.holding import Kind
-from ullage.ownership.inert import instance_dict, is_of, name_of
+from ullage.ownership.inert import instance_dict, is_of, name_of, table_of
+from ullage.ownership.script import tensors_of_script
 from ullage.ownership.search import Search, is_tensor
 from ullage.ownership.storage import addresses
 
 _RANK: Final = {kind: rank for rank, kind in enumerate(Kind)}
+_OF_SCRIPTS: Final = {"parameter": Kind.PARAMETER, "buffer": Kind.BUFFER}
+_LAST: Final = 9
+"""The order of a claim that counts only where there is no other."""
 _MANY: Final = 32
 """Entries from which on what lies in a dictionary is told together."""
 
@@ -35,6 +42,8 @@ class Claim:
     """Of two of one kind, the lower one names it."""
     common: tuple[int, str] | None = None
     """Where several are told together, the place that the path leads to instead, and what follows."""
+    function: Any = None
+    """Of a graph, which has saved it."""
 
 
 class Claims:
@@ -55,16 +64,18 @@ class Claims:
             ("module", self._claim_module),
             ("optimizer", self._claim_optimizer),
             ("tensor", self._claim_tensor),
+            ("script", self._claim_script),
             ("storage", self._claim_storage),
+            ("capsule", self._claim_capsule),
         ):
             for place in self._search.reach.found[what]:
                 claim_of(place, self._objects[place])
         for kept in self._search.kept:
             self._claim_kept(kept.tensor, kept.place, kept.function)
-        best: dict[int, tuple[tuple[int, int, int], Claim]] = {}
+        best: dict[int, tuple[tuple[bool, int, int, int], Claim]] = {}
         rows = self._blocks.rows_at([address for address, _ in self._found])
         for row, (_, claim) in zip(rows, self._found, strict=True):
-            key = _RANK[claim.kind], claim.order, claim.place
+            key = claim.order == _LAST, _RANK[claim.kind], claim.order, claim.place
             if row >= 0 and (row not in best or key < best[row][0]):
                 best[row] = key, claim
         return {row: claim for row, (_, claim) in best.items()}
@@ -78,6 +89,12 @@ class Claims:
             return
         is_parameter = is_of(tensor, (nn.Parameter,))
         self._claim(found, self._by_root(place, Kind.PARAMETER if is_parameter else None))
+        tangent = tangent_of(tensor)
+        if tangent is not None:
+            claim = self._by_root(place)
+            claim.suffix = ", its tangent"
+            claim.group = (*claim.group, "tangent")
+            self._claim(_addresses_of(tangent), claim)
         gradient = _gradient_of(tensor)
         if gradient is not None:
             group = Kind.GRADIENT, "at", self._anchor_of(place) or place
@@ -85,7 +102,29 @@ class Claims:
 
     def _claim_storage(self, place: int, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "cuda" and storage.nbytes():
-            self._claim([storage.data_ptr()], self._by_root(place))
+            claim = self._by_root(place)
+            if claim.kind in (Kind.RUNNING, Kind.GARBAGE):  # to have asked a tensor for its storage has made the object
+                claim.order = _LAST
+            self._claim([storage.data_ptr()], claim)
+
+    def _claim_capsule(self, place: int, capsule: Any) -> None:
+        address = address_in(capsule)
+        if address is not None:
+            self._claim([address], self._by_root(place))
+
+    def _claim_script(self, place: int, script: Any) -> None:
+        top = self._top_of(place)
+        for what, name, tensor in tensors_of_script(script):
+            kind = _OF_SCRIPTS.get(what, self._by_root(place).kind)
+            text = f" -> {name_of(type(self._objects[top]))}"
+            suffix = f"{text}.{name}" if what in _OF_SCRIPTS else f"{text}, {name}"
+            claim = Claim(kind, top, (kind, top, what), suffix, 0, (top, f"{text}, {what}s"))
+            self._claim(_addresses_of(tensor), claim)
+            gradient = _gradient_of(tensor)
+            if gradient is not None:
+                common = top, f"{text}, gradients"
+                claim = Claim(Kind.GRADIENT, top, (Kind.GRADIENT, top), f"{suffix}.grad", 0, common)
+                self._claim(_addresses_of(gradient), claim)
 
     def _claim_module(self, place: int, module: nn.Module) -> None:
         if not (tables := instance_dict(module)) or not (tables.get("_parameters") or tables.get("_buffers")):
@@ -95,7 +134,7 @@ class Claims:
             (Kind.PARAMETER, "_parameters", "parameters"),
             (Kind.BUFFER, "_buffers", "buffers"),
         ):
-            for name, tensor in _tensors_of(module, table):
+            for name, tensor in tensors_in_table(module, table):
                 suffix = f" -> {name_of(type(module))}.{name}"
                 common = f" -> {name_of(type(self._objects[top]))}"
                 claim = Claim(kind, place, (kind, top), suffix, 0, (top, f"{common}, {many}"))
@@ -122,10 +161,9 @@ class Claims:
                         claim = Claim(Kind.OPTIMIZER_STATE, place, group, suffix + what, 0, (place, suffix))
                         self._claim(_addresses_of(tensor), claim)
 
-    def _claim_kept(self, tensor: Tensor, place: int, function: str) -> None:
+    def _claim_kept(self, tensor: Tensor, place: int, function: Any) -> None:
         group = "graph", self._anchor_of(place) or place
-        suffix = f" -> grad_fn graph, saved by {function}"
-        claim = Claim(Kind.GRAPH, place, group, suffix, 0, (place, " -> grad_fn graphs"))
+        claim = Claim(Kind.GRAPH, place, group, " -> grad_fn graph", 0, (place, " -> grad_fn graphs"), function)
         self._claim(_addresses_of(tensor), claim)
         gradient = _gradient_of(tensor)
         if gradient is not None:
@@ -161,9 +199,9 @@ class Claims:
         return self._anchors[parent] if parent >= 0 else None
 
     def _top_of(self, place: int) -> int:
-        """Return the outermost module on the path to a module."""
+        """Return the outermost module on the path to a module, or to what is none."""
         chain = self._search.reach.chain_of(place)
-        return next(one for one in chain if is_of(self._objects[one], (nn.Module,)))
+        return next((one for one in chain if is_of(self._objects[one], (nn.Module,))), place)
 
 
 def _tells_together(one: Any) -> bool:
@@ -172,9 +210,9 @@ def _tells_together(one: Any) -> bool:
     return is_of(one, (dict,)) and (dict.__len__(one) > _MANY or any(type(key) is not str for key in dict.keys(one)))
 
 
-def _tensors_of(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:
-    found = (instance_dict(module) or {}).get(table)
-    for name, tensor in dict.items(found or {}) if is_of(found, (dict,)) else ():
+def tensors_in_table(module: nn.Module, table: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield what a module has in `_parameters` or `_buffers`, with names."""
+    for name, tensor in dict.items(table_of(module, table)):
         if is_tensor(tensor):
             yield name, tensor
 
@@ -192,6 +230,7 @@ def _addresses_of(tensor: Tensor) -> list[int]:
         if not tensor.is_cuda:
             return []
         if tensor.layout is torch.strided and not tensor.is_nested:
-            storage = tensor.untyped_storage()
-            return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, its address may not be asked for
+            with suppress(RuntimeError, NotImplementedError):  # one of torch.func, which has no storage of its own
+                storage = tensor.untyped_storage()
+                return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, it may not be asked where
     return addresses([tensor])

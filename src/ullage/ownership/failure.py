@@ -3,14 +3,27 @@
 import inspect
 import sys
 import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from types import FrameType, TracebackType
 
 
-def forget(error: BaseException) -> None:
+def forget(error: BaseException | TracebackType | FrameType) -> None:
     """Let go of everything that the frames of an error hold, such as the tensors of an attempt that failed.
 
     The error keeps its text and the lines of its traceback. Frames that still run are left alone. To be called after
-    the `except` clause has been left, as long as which the interpreter holds the frames too.
+    the `except` clause has been left, as long as which the interpreter holds the frames too. A traceback without its
+    error, or one of its frames, is treated alike.
     """
+    if isinstance(error, FrameType):
+        with suppress(RuntimeError):  # it runs
+            error.clear()
+        _clear_copies([error])
+        return
+    if isinstance(error, TracebackType):
+        traceback.clear_frames(error)
+        _clear_copies(frame for frame, _ in traceback.walk_tb(error))
+        return
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -19,18 +32,18 @@ def forget(error: BaseException) -> None:
             continue
         seen.add(id(one))
         traceback.clear_frames(one.__traceback__)
-        _clear_copies(one)
+        _clear_copies(frame for frame, _ in traceback.walk_tb(one.__traceback__))
         waiting += [one.__context__, one.__cause__]
 
 
-def _clear_copies(error: BaseException) -> None:
+def _clear_copies(frames: Iterable[FrameType]) -> None:
     """Clear what somebody who looked at the variables of ended functions has left there (`f_locals`, up to 3.12).
 
     A debugger writes such a copy back into the variables: while one runs they are left as they are.
     """
     if sys.gettrace() is not None:
         return
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    for frame in frames:
         copy = frame.f_locals
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(copy, dict):
             copy.clear()

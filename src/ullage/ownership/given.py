@@ -19,8 +19,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from ullage.ownership.inert import instance_dict, is_of
-from ullage.ownership.root import module_dicts
+from ullage.ownership.capsule import CAPSULE
+from ullage.ownership.graph import tangent_of
+from ullage.ownership.inert import class_dict, held_by, instance_dict, is_of
+from ullage.ownership.root import is_of_user_class, module_dicts
+from ullage.ownership.script import SCRIPTS, tensors_of_script
 from ullage.ownership.search import is_function
 from ullage.ownership.storage import parts_of_tensor
 
@@ -42,7 +45,10 @@ class Given:
     loaders: list[Any] = field(default_factory=list)
     graphs: list[Any] = field(default_factory=list)
     """CUDA's."""
-    errors: list[BaseException] = field(default_factory=list)
+    capsules: list[Any] = field(default_factory=list)
+    """DLPack's."""
+    failures: list[Any] = field(default_factory=list)
+    """Errors, and tracebacks and frames that were passed without theirs."""
 
 
 def parts_of(objects: Iterable[Any]) -> Given:
@@ -51,6 +57,11 @@ def parts_of(objects: Iterable[Any]) -> Given:
     closed = module_dicts()
     seen: dict[int, Any] = {}
     waiting = deque(objects)
+    for one in tuple(waiting):  # these count only where they were passed themselves: any object leads to its class
+        if is_of(one, (types.FrameType,)):
+            given.failures.append(one)
+        elif is_of(one, (type,)) and is_of_user_class(one):
+            waiting += class_dict(one).values()
     while waiting:
         one = waiting.popleft()
         if id(one) in seen or id(one) in closed or is_of(one, _NOT_ENTERED):
@@ -69,7 +80,9 @@ def _sort(given: Given, one: Any) -> None:
         (Optimizer, given.optimizers),
         (DataLoader, given.loaders),
         (torch.cuda.CUDAGraph, given.graphs),
-        (BaseException, given.errors),
+        (CAPSULE, given.capsules),
+        (BaseException, given.failures),
+        (types.TracebackType, given.failures),
     ):
         if is_of(one, (kind,)):
             found.append(one)
@@ -82,29 +95,39 @@ def _inside(one: Any) -> Iterable[Any]:
     variables = instance_dict(one) or {}
     if is_of(one, (Tensor,)):
         base = Tensor._base.__get__(one)
-        own = [*parts_of_tensor(one), *variables.values(), *_of_hooks(one._backward_hooks)]
+        own = [*parts_of_tensor(one), *variables.values(), *_of_hooks(one._backward_hooks), tangent_of(one)]
         return own if base is None else [base, *own]
     if is_of(one, (Optimizer,)):
         groups = [group for group in variables.get("param_groups", ()) if is_of(group, (dict,))]
         settings = [value for group in groups for name, value in dict.items(group) if name != "params"]
-        return [*variables.get("state", {}).values(), *filter(_is_of_tensors, settings)]
+        wrapped = [value for value in variables.values() if is_of(value, (Optimizer,))]  # Accelerate's, ZeRO's
+        return [*variables.get("state", {}).values(), *filter(_is_of_tensors, settings), *wrapped]
     if is_of(one, (DataLoader,)):
-        return [variables.get("dataset"), variables.get("_iterator")]
+        return [variables.get("dataset"), variables.get("_iterator"), *_of_samplers(variables)]
     if is_of(one, (LRScheduler,)):
         return [variables.get("optimizer")]
     if is_of(one, (nn.Module,)):
         return _inside_module(one, variables)
+    if is_of(one, SCRIPTS):
+        return [*variables.values(), *(tensor for _, _, tensor in tensors_of_script(one))]
     if is_of(one, (types.FunctionType,)):
         return [*_cells_of(one), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), one.__dict__]
-    return [*gc.get_referents(one), *variables.values()]
+    return [*held_by(one), *variables.values()]
 
 
 def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
     tables = [variables.get(name) for name in ("_modules", "_parameters", "_buffers")]
     if is_of(module, (torch.jit.ScriptModule,)):  # whose are C++'s
-        tables += [list(module.parameters()), list(module.buffers())]
+        tables += [variables.get("_c"), variables.get("_actual_script_module")]
     hooks = [found for name, value in variables.items() if name.endswith(_HOOKS) for found in _of_hooks(value)]
     return [*tables, *hooks, *filter(_is_of_tensors, variables.values())]
+
+
+def _of_samplers(variables: dict[str, Any]) -> list[Any]:
+    """Return the tensors, and containers of nothing else, of a loader's samplers, such as weights."""
+    samplers = [instance_dict(variables.get(name)) or {} for name in ("sampler", "batch_sampler")]
+    samplers += [instance_dict(sampler.get("sampler")) or {} for sampler in samplers]
+    return [value for sampler in samplers for value in filter(_is_of_tensors, sampler.values())]
 
 
 def _cells_of(function: types.FunctionType) -> Iterator[Any]:

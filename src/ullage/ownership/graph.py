@@ -5,14 +5,25 @@ Walked from the tensors that have a `grad_fn`, along `next_functions`; a functio
 versions do not show them, and what a graph holds is unknown there.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-_RAW = "_raw_saved_"
+_RAW: Final = "_raw_saved_"
+_SAME: Final = frozenset(
+    f"{name}Backward0"
+    for name in (
+        "T", "Transpose", "Permute", "ToCopy", "View", "UnsafeView", "ReshapeAlias", "AsStrided", "Expand", "Unsqueeze",
+        "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "Clone", "Alias", "WeightNormInterface",
+    )
+)  # fmt: skip
+"""Functions between a parameter and the one that computes with it."""
+_FAR: Final = 16
+"""Functions that a module is looked for behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +32,8 @@ class Saved:
 
     value: Any
     """A tensor, or what a hook has packed one into."""
-    function: str
-    """The function's name, such as AddmmBackward0."""
+    function: Any
+    """The function, such as an AddmmBackward0."""
     start: int
     """Which of the tensors that the walk began with leads to it."""
 
@@ -49,12 +60,19 @@ def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterato
             yield from _saved_by(function, names[kind], start)
             if issubclass(kind, torch._C._FunctionBase):
                 yield function, start
-            following += [(start, one) for one, _ in function.next_functions if one is not None]
+            following += [(start, one) for one in next_of(function)]
         level = following
 
 
+def next_of(function: Any) -> list[Any]:
+    """Return the functions that backward goes on to from one."""
+    try:
+        return [one for one, _ in function.next_functions if one is not None]
+    except RuntimeError:
+        return []  # the `ctx` of a function that has gone
+
+
 def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
-    name = type(function).__name__
     for attribute in names:
         try:
             raw = getattr(function, attribute)
@@ -67,8 +85,58 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
                 except (RuntimeError, AttributeError):
                     continue
                 if value is not None:
-                    yield Saved(value, name, start)
-    if name == "AccumulateGrad":
-        variable = function.variable
-        if isinstance(variable, Tensor):
-            yield Saved(variable, name, start)
+                    yield Saved(value, function, start)
+    variable = variable_of(function)
+    if variable is not None:
+        yield Saved(variable, function, start)
+
+
+def variable_of(function: Any) -> Tensor | None:
+    """Return the tensor whose gradient a function adds to, if it is one that does."""
+    if type(function).__name__ != "AccumulateGrad":
+        return None
+    variable = function.variable
+    return variable if isinstance(variable, Tensor) else None
+
+
+def described(function: Any, names: Mapping[int, str]) -> str:
+    """Say which function it is and of which module: "AddmmBackward0 of 'block.3.mlp'".
+
+    A function with no parameters of its own is told by the one before it in forward, as long as there is only one.
+
+    Args:
+        function: of a graph.
+        names: modules by the `id` of the parameters that they own.
+    """
+    text = type(function).__name__
+    current = function
+    for step in range(_FAR):
+        found = {names[id(one)] for one in _variables_at(current) if id(one) in names}
+        if found:
+            return f"{text} {'after' if step else 'of'} '{found.pop()}'" if len(found) == 1 else text
+        before = next_of(current)
+        if len(before) != 1:
+            break
+        current = before[0]
+    return text
+
+
+def _variables_at(function: Any) -> Iterator[Tensor]:
+    """Yield the leaves that a function computes with, also through functions that only look at them otherwise."""
+    waiting = [(one, 0) for one in next_of(function)]
+    while waiting:
+        one, depth = waiting.pop()
+        variable = variable_of(one)
+        if variable is not None:
+            yield variable
+        elif depth < _FAR and type(one).__name__ in _SAME:
+            waiting += [(following, depth + 1) for following in next_of(one)]
+
+
+def tangent_of(tensor: Tensor) -> Tensor | None:
+    """Return what forward-mode differentiation carries along with a tensor."""
+    level = forward_ad._current_level
+    if level < 0:
+        return None
+    tangent: Tensor | None = torch._VF._unpack_dual(tensor, level=level)[1]
+    return tangent

@@ -4,10 +4,13 @@ A class may have a metaclass of the user's, whose `__mro__`, `__name__` and `__d
 itself defines are asked for.
 """
 
+import gc
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
+
+import numpy as np
 
 _DICT: Final = type.__dict__["__dict__"].__get__
 _MRO: Final = type.__dict__["__mro__"].__get__
@@ -42,6 +45,12 @@ def instance_dict(one: Any) -> dict[str, Any] | None:
     return None
 
 
+def table_of(module: Any, name: str) -> dict[str, Any]:
+    """Return a module's `_modules`, `_parameters` or `_buffers`; empty where it has none, or one in C++."""
+    found = (instance_dict(module) or {}).get(name)
+    return found if found is not None and is_of(found, (dict,)) else {}
+
+
 def slots(one: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object has in slots, with their names."""
     for kind in _MRO(type(one)):
@@ -54,3 +63,10 @@ def slots(one: Any) -> Iterator[tuple[str, Any]]:
 def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
     """Tell whether an object is of a type, without asking it for `__class__`, which may be code of the user's."""
     return not set(kinds).isdisjoint(_MRO(type(one)))
+
+
+def held_by(one: Any) -> list[Any]:
+    """Return what an object refers to, as its type tells the garbage collector; numpy's arrays do not tell it."""
+    if type(one) is np.ndarray and one.dtype.hasobject:
+        return [*one.flat, one.base]
+    return gc.get_referents(one)

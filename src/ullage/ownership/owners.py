@@ -6,31 +6,21 @@ is a private pool's, cuBLAS's, or a row of its own: unknown.
 """
 
 import gc
-import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from ullage._errors import UsageError
-from ullage._units import KIB, parse_bytes, text_of_bytes
+from ullage._units import parse_bytes, text_of_bytes
 from ullage.ownership.block import Block, Blocks, live_blocks
 from ullage.ownership.claim import Claim, Claims
+from ullage.ownership.graph import described
 from ullage.ownership.holding import Holding, Holdings, Kind
 from ullage.ownership.search import Search
-
-_LARGE_WORKSPACES: Final = {(4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB}
-_WORKSPACES: Final = _LARGE_WORKSPACES | {1024 * KIB}
-"""Bytes that PyTorch takes for cuBLAS on cards before Hopper and from Hopper on, and for cuBLASLt (CUDABlas.cpp and
-CublasHandlePool.cpp of torch 2.11)."""
-_NO_PATH: Final = {
-    Kind.POOL: "a private pool, of a CUDA graph or a torch.cuda.MemPool",
-    Kind.WORKSPACE: "a workspace of cuBLAS, by its size",
-    Kind.UNKNOWN: "nothing in Python leads to it",
-}
+from ullage.ownership.unclaimed import LARGE_WORKSPACES, NO_PATH, claims_to_rest, kind_of
 
 
 def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdings:
@@ -71,7 +61,7 @@ def holder_at(addresses: Iterable[int]) -> str | None:
     if not rows:
         return None
     holdings = _rows_of(Blocks([blocks[row] for row in rows]))
-    known = [holding for holding in holdings if holding.kind not in _NO_PATH]
+    known = [holding for holding in holdings if holding.kind not in NO_PATH]
     return max(known, key=lambda holding: holding.bytes).path if known else None
 
 
@@ -91,17 +81,18 @@ def _rows_by(search: Search, blocks: Blocks, least_bytes: int) -> list[Holding]:
         claims = Claims(search, blocks).best()
         if len(enough.union(claims)) == len(blocks):
             break
+    claims |= claims_to_rest(search, blocks, claims)
     groups: dict[tuple[Any, ...], list[tuple[Block, Claim | None]]] = defaultdict(list)
     for row in range(len(blocks)):
         block, claim = blocks[row], claims.get(row)
-        group = claim.group if claim is not None else (_kind_of(block),)
+        group = claim.group if claim is not None else (kind_of(block),)
         groups[block.device, *group].append((block, claim))
     return [_holding_of(search, members) for members in groups.values()]
 
 
 def _needs_no_name(block: Block, least_bytes: int) -> bool:
     """Tell whether a block that the user's variables do not lead to is worth no longer search."""
-    return block.size_bytes < least_bytes or block.size_bytes in _LARGE_WORKSPACES
+    return block.size_bytes < least_bytes or block.size_bytes in LARGE_WORKSPACES
 
 
 @contextmanager
@@ -119,12 +110,15 @@ def _without_collections() -> Iterator[None]:
 def _holding_of(search: Search, members: list[tuple[Block, Claim | None]]) -> Holding:
     largest, claim = max(members, key=lambda member: member[0].size_bytes)
     if claim is None:
-        kind = _kind_of(largest)
-        path = _NO_PATH[kind]
+        kind = kind_of(largest)
+        path = NO_PATH[kind]
     else:
         kind, is_many = claim.kind, len(members) > 1
         place, suffix = claim.common if is_many and claim.common is not None else (claim.place, claim.suffix)
         path = search.path_to(place, is_general=is_many) + suffix
+        if claim.function is not None:
+            saved_by = described(claim.function, search.module_names())
+            path += f", the largest saved by {saved_by}" if is_many else f", saved by {saved_by}"
     return Holding(
         bytes=sum(block.size_bytes for block, _ in members),
         path=path,
@@ -133,20 +127,3 @@ def _holding_of(search: Search, members: list[tuple[Block, Claim | None]]) -> Ho
         device=largest.device,
         allocated_at=largest.allocated_at,
     )
-
-
-def _kind_of(block: Block) -> Kind:
-    """Return what a block is that no object holds."""
-    if block.is_private:
-        return Kind.POOL
-    return Kind.WORKSPACE if block.size_bytes in _WORKSPACES | _workspaces_wanted() else Kind.UNKNOWN
-
-
-def _workspaces_wanted() -> set[int]:
-    """Return the sizes that the user has chosen, in KiB: for cuBLAS as ":4096:2:16:8", for cuBLASLt as a number."""
-    pairs = re.findall(r":(\d{1,9}):(\d{1,9})", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    of_lt = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    return {
-        sum(int(size) * int(count) for size, count in pairs) * KIB,
-        int(of_lt) * KIB if re.fullmatch(r"\d{1,9}", of_lt) else 0,
-    }

@@ -5,10 +5,13 @@ No code of the user's runs: names are read from dictionaries, slots and code obj
 
 import types
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
-from ullage.ownership.inert import class_dict, instance_dict, is_of, name_of, slots
+import numpy as np
+from torch import nn
+
+from ullage.ownership.inert import class_dict, instance_dict, is_of, name_of, slots, table_of
 from ullage.ownership.root import variables_of
 from ullage.place import short_place
 
@@ -17,25 +20,33 @@ _SEQUENCES: Final = (list, tuple, deque)
 _ANY: Final = "[*]"
 
 
-def path_of(text: str, chain: list[Any], *, is_general: bool = False) -> str:
+def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_general: bool = False) -> str:
     """Return the path along a chain of objects, each of which leads to the next.
 
     Args:
         text: what the first one is called.
         chain: from what has that name to what is held.
+        graphs: the places in it of what a graph of autograd keeps.
         is_general: whether places in containers are left open, "list[*]", which is alike for all that lie there.
     """
     parts = [text]
     place = 0
+    is_dotted = False
     while place < len(chain) - 1:
         holder = chain[place]
         place += 1
         while place < len(chain) - 1 and _is_between(holder, chain[place]):
             place += 1
+        if place in graphs:
+            parts.append("grad_fn graph")
+            continue
         label = _label_of(holder, chain[place], is_general=is_general)
         if label is None:
             continue
-        if is_of(holder, (dict, *_SEQUENCES)) and len(parts) > 1 and parts[-1][-1:] not in ("'", ")"):
+        was_dotted, is_dotted = is_dotted, is_of(holder, (nn.Module,)) and label[:1] == "."
+        if was_dotted and is_dotted:
+            parts[-1] += label  # modules in modules
+        elif is_of(holder, (dict, *_SEQUENCES)) and len(parts) > 1 and parts[-1][-1:] not in ("'", ")"):
             parts[-1] += label  # what lies in an attribute of something
         elif label[:1] in (".", "["):
             parts.append(name_of(type(holder)) + label)
@@ -52,6 +63,8 @@ def _is_between(holder: Any, one: Any) -> bool:
         return any(one is part for part in (holder.__closure__, holder.__defaults__, holder.__kwdefaults__))
     if type(one) is not dict:
         return False
+    if is_of(holder, (nn.Module,)) and any(one is table for table in _tables_of(holder)):
+        return True
     if is_of(holder, (type,)):
         return "__module__" in one  # what a class defines, which it only shows a view of
     return instance_dict(holder) is one
@@ -78,8 +91,20 @@ def _label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
     if is_of(holder, (type,)):
         name = _key_of(class_dict(holder), child)
         return f"class {name_of(holder)}.{name}" if name else ""
+    if is_of(holder, (nn.Module,)):
+        for table in _tables_of(holder):
+            name = _key_of(table, child)
+            if name:
+                return f".{name}"
+    if type(holder) is np.ndarray:
+        index = next((index for index, value in enumerate(holder.flat) if value is child), None)
+        return f"[{index}]" if index is not None and not is_general else _ANY
     name = _key_of((instance_dict(holder) or {}) | dict(slots(holder)), child)
     return f".{name}" if name else ""
+
+
+def _tables_of(module: nn.Module) -> list[dict[str, Any]]:
+    return [table_of(module, name) for name in ("_modules", "_parameters", "_buffers")]
 
 
 def _of_function(function: types.FunctionType, child: Any) -> str:

@@ -11,6 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import numpy as np
+
+from ullage.ownership.inert import held_by
+
 _LEAVES: Final = frozenset(
     {
         str, int, float, bool, complex, bytes, bytearray, type(None), type(...), type(NotImplemented), range,
@@ -76,12 +80,13 @@ class Reach:
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:
         """Follow what objects at these places refer to; not beyond those whose `id` is closed, which stay unreached."""
         objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
-        referents, lists = gc.get_referents, self._lists
+        referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)
         while level:
             following: list[int] = []
             for parent in level:
-                for one in referents(objects[parent]):
+                holder = objects[parent]
+                for one in referents(holder) if type(holder) is not array else held_by(holder):
                     kind = type(one)
                     if kind in leaves:
                         continue

@@ -1,30 +1,27 @@
 """`ullage.release`: device memory given back although variables still name what used it, and proof of it."""
 
 import gc
-import sys
-import warnings
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ullage._errors import UsageError
 from ullage.ownership.block import segments
+from ullage.ownership.capsule import take_out
 from ullage.ownership.certificate import Certificate
 from ullage.ownership.failure import forget
 from ullage.ownership.given import Given, parts_of
+from ullage.ownership.gone import empty, empty_optimizer, empty_storage, is_gone, mark, tensors_of
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Holdings
-from ullage.ownership.inert import instance_dict, is_of
+from ullage.ownership.inert import is_of
 from ullage.ownership.owners import owners
-from ullage.ownership.search import Search, is_tensor
-
-_GONE: Final = "it was given to ullage.release(), and its device memory is gone; make it anew"
+from ullage.ownership.search import Search, grad_fn_of, is_tensor
+from ullage.ownership.storage import parts_of_tensor
+from ullage.ownership.sweep import devices, is_in_use, sweep
 
 
 def release(*objects: Any, to: str | None = None) -> Certificate:
@@ -50,7 +47,7 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
     """
     if to not in (None, "cpu"):
         raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
-    if _is_in_use() and torch.cuda.is_current_stream_capturing():
+    if is_in_use() and torch.cuda.is_current_stream_capturing():
         raise UsageError("release() was called while a CUDA graph is captured; expected it before, or after its end")
     before = _allocated_bytes()
     with torch.inference_mode(mode=False), torch.no_grad(), torch._C.DisableTorchFunction():
@@ -59,45 +56,61 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
             _check_movable(given)
         _end_loaders(given)
         _cut_graphs(given, is_emptied=to is None)
-        for error in given.errors:
-            forget(error)
+        for failure in given.failures:
+            forget(failure)
         if to is None:
             _drop(given)
         else:
             _move(given, torch.device(to))
+        for capsule in given.capsules:
+            take_out(capsule)
         for graph in given.graphs:
             graph.reset()
         del given
-    _sweep()
-    remaining = owners(0) if _is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
+    sweep()
+    remaining = owners(0) if is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
     return Certificate(
         before_bytes=before,
         after_bytes=_allocated_bytes(),
-        reserved_bytes=sum(map(torch.cuda.memory_reserved, _devices())),
+        reserved_bytes=sum(map(torch.cuda.memory_reserved, devices())),
         pooled_bytes=_pooled_bytes(),
-        outside_bytes=sum(map(_outside_bytes, _devices())),
+        outside_bytes=sum(map(_outside_bytes, devices())),
         remaining=remaining,
     )
 
 
 def _drop(given: Given) -> None:
     for optimizer in given.optimizers:
-        for tensor in _state_of(optimizer):
-            _empty(tensor)
-        optimizer.state.clear()
-        optimizer.register_step_pre_hook(_refuse_step)
+        empty_optimizer(optimizer)
     for module in given.modules:
-        for tensor in _tensors_of(module):
-            if tensor.is_leaf:
-                Tensor.grad.__set__(tensor, None)
-        if _is_on_card(module) and not is_of(module, (torch.jit.ScriptModule,)):  # that takes no hooks
-            module.register_forward_pre_hook(_refuse_forward)
+        mark(module)
     for tensor in given.tensors:
+        empty(tensor)
+    for storage in given.storages:
+        empty_storage(storage)
+    _drop_gradients([*given.tensors, *(tensor for module in given.modules for tensor in tensors_of(module))])
+
+
+def _drop_gradients(tensors: list[Tensor]) -> None:
+    """Drop gradients, and those of other tensors that had the same memory: FSDP's flat parameters."""
+    gone = {_storage_of(tensor) for tensor in tensors if is_gone(tensor)}
+    alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
+    for tensor in [*tensors, *alike]:
         if tensor.is_leaf:
             Tensor.grad.__set__(tensor, None)
-        _empty(tensor)
-    for storage in given.storages:
-        _empty_storage(storage)
+
+
+def _has_gradient(tensor: Tensor) -> bool:
+    return bool(Tensor.is_leaf.__get__(tensor)) and Tensor.grad.__get__(tensor) is not None
+
+
+def _storage_of(tensor: Tensor) -> int | None:
+    """Return what tells a storage from others; None for what has none."""
+    try:
+        found: int = Tensor.untyped_storage(tensor)._cdata
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+    return found
 
 
 def _check_movable(given: Given) -> None:
@@ -113,7 +126,7 @@ def _check_movable(given: Given) -> None:
 def _move(given: Given, device: torch.device) -> None:
     moved: dict[int, tuple[Any, Any]] = {}  # with the old storage: no other may get its address meanwhile
     for tensor in given.tensors:
-        if not tensor.is_cuda or _is_gone(tensor):
+        if not tensor.is_cuda or is_gone(tensor):
             continue
         gradient = Tensor.grad.__get__(tensor) if tensor.is_leaf else None
         tensor.data = _moved(tensor.data, device, moved)
@@ -134,79 +147,26 @@ def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]
     return torch._neg_view(new) if data.is_neg() else new
 
 
-def _state_of(optimizer: Optimizer) -> Iterator[Tensor]:
-    for own in optimizer.state.values():
-        for value in own.values() if isinstance(own, dict) else ():
-            if is_tensor(value):
-                yield value
-
-
-def _empty(tensor: Tensor) -> None:
-    """Give the memory of a tensor's storage back; who reads it, or a view of it, learns why that cannot be."""
-    if not tensor.is_cuda:
-        return
-    with suppress(RuntimeError, NotImplementedError):  # of layouts and wrappers, whose parts are tensors of their own
-        _empty_storage(tensor.untyped_storage())
-
-
-def _empty_storage(storage: torch.UntypedStorage) -> None:
-    if storage.device.type == "cuda":
-        storage.resize_(0)
-        torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
-
-
-def _tensors_of(module: nn.Module) -> list[Tensor]:
-    if is_of(module, (torch.jit.ScriptModule,)):
-        return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    variables = instance_dict(module) or {}
-    tables = [variables.get("_parameters") or {}, variables.get("_buffers") or {}]
-    return [tensor for table in tables for tensor in dict.values(table) if is_tensor(tensor) and not is_lazy(tensor)]
-
-
-def _is_on_card(module: nn.Module) -> bool:
-    return any(tensor.is_cuda for tensor in _tensors_of(module))
-
-
-def _is_gone(tensor: Tensor) -> bool:
-    if not tensor.is_cuda or tensor.layout is not torch.strided or not tensor.numel():
-        return False
-    try:
-        return not tensor.untyped_storage().nbytes()
-    except (RuntimeError, NotImplementedError):
-        return False
-
-
-def _refuse_forward(module: nn.Module, _: Any) -> None:
-    if any(map(_is_gone, _tensors_of(module))):  # with others in their place it may run again
-        raise UsageError(f"this {type(module).__name__} cannot run: {_GONE}")
-
-
-def _refuse_step(optimizer: Optimizer, _: Any, __: Any) -> None:
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    if not optimizer.state or any(map(_is_gone, parameters)):
-        raise UsageError(f"this {type(optimizer).__name__} cannot step: {_GONE}")
-
-
 def _cut_graphs(given: Given, *, is_emptied: bool) -> None:
     """Take tensors out of the graphs that made them, so that what forward saved for backward can go."""
     uncut = list(given.functions)
     for tensor in given.tensors:
-        if not tensor.requires_grad or tensor.is_leaf:
+        if grad_fn_of(tensor) is None:
             continue
-        try:
+        with suppress(RuntimeError):  # a view cannot be taken out, and one of torch.func stays in
             tensor.detach_()
-        except RuntimeError:  # a view, which cannot be taken out
-            uncut.append(tensor.grad_fn)
+        if (function := grad_fn_of(tensor)) is not None:
+            uncut.append(function)
     if uncut and is_emptied:
         spared = _named_elsewhere(given)
         for function in uncut:
             _empty_graph(function, spared)
 
 
-def _named_elsewhere(given: Given) -> set[int]:
+def _named_elsewhere(given: Given) -> set[int | None]:
     """Return the storages of tensors that have a name beside what was passed: a graph may have saved them too."""
     own = set(map(id, given.tensors))
-    named = set()
+    named: set[int | None] = set()
     search = Search()
     try:
         search.follow_user()
@@ -214,22 +174,21 @@ def _named_elsewhere(given: Given) -> set[int]:
         for place in search.reach.found["tensor"]:
             one = search.reach.objects[place]
             if id(one) not in own and not search.is_in_graph(place):
-                with suppress(RuntimeError, NotImplementedError, ValueError):
-                    named.add(Tensor.untyped_storage(one)._cdata)
+                named.add(_storage_of(one))
     finally:
         search.forget()
     return named
 
 
-def _empty_graph(function: Any, spared: set[int]) -> None:
+def _empty_graph(function: Any, spared: set[int | None]) -> None:
     """Empty what a graph keeps that cannot be cut, but for what is a model's or has a name."""
     for found in saved_in([(0, function)], {}):
         if not isinstance(found, Saved) or not is_tensor(found.value):
             continue
-        with suppress(RuntimeError, NotImplementedError, ValueError):
-            is_trained = found.value.is_leaf and found.value.requires_grad
-            if not is_trained and Tensor.untyped_storage(found.value)._cdata not in spared:
-                _empty(found.value)
+        for tensor in parts_of_tensor(found.value) or [found.value]:
+            is_trained = tensor.is_leaf and tensor.requires_grad
+            if not is_trained and _storage_of(tensor) not in spared:
+                empty(tensor)
 
 
 def _end_loaders(given: Given) -> None:
@@ -243,50 +202,12 @@ def _end_loaders(given: Given) -> None:
             iterator._shutdown_workers()
 
 
-def _sweep() -> None:
-    """Let go of what nobody names: an exception's frames, cycles, workspaces, caches of PyTorch's and the driver's."""
-    for one in gc.get_objects():
-        if is_of(one, (BaseException,)):
-            forget(one)
-    one = None
-    torch.clear_autocast_cache()
-    if _has_compiled():
-        with warnings.catch_warnings(action="ignore"):  # of modules that torch loads for it
-            sys.modules["torch._dynamo"].reset()
-    gc.collect()
-    gc.collect()
-    if not _is_in_use():
-        return
-    torch._C._cuda_clearCublasWorkspaces()
-    for device in _devices():
-        torch.cuda.synchronize(device)
-    torch.cuda.empty_cache()
-    torch.cuda.ipc_collect()
-    empty_host: Callable[[], None] | None = getattr(torch._C, "_host_emptyCache", None)
-    if empty_host is not None:
-        empty_host()
-
-
-def _has_compiled() -> bool:
-    """Tell whether torch.compile has compiled a function, which holds its graphs, weights and pools."""
-    converter = sys.modules.get("torch._dynamo.convert_frame")
-    return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
-
-
-def _is_in_use() -> bool:
-    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
-
-
-def _devices() -> range:
-    return range(torch.cuda.device_count() if _is_in_use() else 0)
-
-
 def _allocated_bytes() -> int:
-    return sum(map(torch.cuda.memory_allocated, _devices()))
+    return sum(map(torch.cuda.memory_allocated, devices()))
 
 
 def _pooled_bytes() -> int:
-    if not _is_in_use() or torch.cuda.get_allocator_backend() != "native":
+    if not is_in_use() or torch.cuda.get_allocator_backend() != "native":
         return 0
     return sum(one["total_size"] for one in segments() if tuple(one.get("segment_pool_id", (0, 0))) != (0, 0))
 

@@ -2,6 +2,7 @@
 
 import contextvars
 import inspect
+import signal
 import sys
 import threading
 import types
@@ -44,6 +45,7 @@ def roots_of_user() -> Iterator[Root]:
         if is_of_user(module):
             yield from _globals_of(module, lines.get(id(_dict_of(module))))
     yield from _context_variables()
+    yield from _signal_handlers()
     yield from _exceptions()
 
 
@@ -145,6 +147,13 @@ def _exceptions() -> Iterator[Root]:
 def _context_variables() -> Iterator[Root]:
     for variable, value in contextvars.copy_context().items():
         yield Root(value=value, kind=Kind.GLOBAL, text=f"context variable '{variable.name}'")
+
+
+def _signal_handlers() -> Iterator[Root]:
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if handler is not None and not isinstance(handler, int):
+            yield Root(value=handler, kind=Kind.GLOBAL, text=f"handler of signal {int(number)}")
 
 
 def _modules() -> list[ModuleType]:

@@ -1,26 +1,34 @@
 """The search for what is alive: from the variables that a person knows to what no name leads to, and through graphs."""
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ullage.ownership.capsule import CAPSULE
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Kind
-from ullage.ownership.inert import class_dict, mro_of, name_of
+from ullage.ownership.inert import class_dict, mro_of, name_of, table_of
 from ullage.ownership.path import path_of
 from ullage.ownership.reach import Reach
 from ullage.ownership.root import Root, is_of_user_class, module_dicts, roots_of_libraries, roots_of_user
+from ullage.place import short_place
 
 _SOUGHT: Final[dict[type, str]] = {
     Tensor: "tensor",
     nn.Module: "module",
     Optimizer: "optimizer",
     torch.UntypedStorage: "storage",
+    torch.cuda.CUDAGraph: "cuda graph",
+    torch.cuda.MemPool: "pool",
+    torch._C.ScriptModule: "script",
+    torch._C.ScriptFunction: "script",
+    CAPSULE: "capsule",
 }
 
 
@@ -37,7 +45,7 @@ class Kept:
     tensor: Tensor
     place: int
     """Of the tensor whose graph it is."""
-    function: str
+    function: Any
 
 
 class Search:
@@ -55,6 +63,7 @@ class Search:
         self._graphs_done = 0
         self._functions_done = 0
         self._closed = module_dicts()
+        self._names: dict[int, str] | None = None
         self._seen_functions: dict[int, Any] = {}
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
 
@@ -92,7 +101,21 @@ class Search:
         """Return the path to an object, in words."""
         chain = self.reach.chain_of(place)
         objects = [self.reach.objects[one] for one in chain]
-        return path_of(self.roots[chain[0]].text, objects, is_general=is_general)
+        graphs = {index for index, one in enumerate(chain) if index and self.starts_in_graph(one)}
+        return path_of(self.roots[chain[0]].text, objects, graphs, is_general=is_general)
+
+    def module_names(self) -> dict[int, str]:
+        """Return modules as their outermost one calls them, by the `id` of the parameters that they own."""
+        if self._names is None:
+            self._names = {}
+            modules = [self.reach.objects[place] for place in self.reach.found["module"]]
+            inner = {id(child) for module in modules for child in table_of(module, "_modules").values()}
+            seen: set[int] = set()
+            for top in sorted(modules, key=lambda module: id(module) in inner):
+                for name, module in _modules_in(top, seen):
+                    for parameter in table_of(module, "_parameters").values():
+                        self._names.setdefault(id(parameter), name or name_of(type(module)))
+        return self._names
 
     def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
         """Follow roots: all of them at once, so that the nearest one names an object."""
@@ -112,7 +135,7 @@ class Search:
             objects, tensors = self.reach.objects, self.reach.found["tensor"]
             news = tensors[self._graphs_done :]
             self._graphs_done = len(tensors)
-            starts = [(place, _grad_fn_of(objects[place])) for place in news]
+            starts = [(place, grad_fn_of(objects[place])) for place in news]
             functions = self.reach.found["function"]
             starts += [(place, objects[place]) for place in functions[self._functions_done :]]
             self._functions_done = len(functions)
@@ -143,6 +166,20 @@ class Search:
         self._follow_graphs(self._closed)
 
 
+def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules in modules with their dotted names, each once."""
+    waiting = [("", top)]
+    while waiting:
+        name, module = waiting.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield name, module
+            children = table_of(module, "_modules")
+            waiting += [
+                (f"{name}.{key}" if name else key, child) for key, child in children.items() if child is not None
+            ]
+
+
 def is_function(kind: type) -> bool:
     """Tell whether a type is that of a function of autograd's graph."""
     return any("next_functions" in class_dict(base) for base in mro_of(kind))
@@ -153,7 +190,8 @@ def is_tensor(one: Any) -> bool:
     return issubclass(type(one), Tensor)
 
 
-def _grad_fn_of(tensor: Tensor) -> Any:
+def grad_fn_of(tensor: Tensor) -> Any:
+    """Return the function whose result a tensor is; None for a leaf."""
     try:
         return Tensor.grad_fn.__get__(tensor)
     except RuntimeError:
@@ -161,5 +199,8 @@ def _grad_fn_of(tensor: Tensor) -> Any:
 
 
 def _text_of(one: Any) -> str:
+    if type(one) is FunctionType:
+        place = short_place(one.__code__.co_filename, one.__code__.co_firstlineno).rpartition("/")[2]
+        return f"{place} {one.__code__.co_name}(), which no name leads to"
     name = name_of(type(one))
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} that no name leads to"

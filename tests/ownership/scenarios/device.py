@@ -137,10 +137,52 @@ def storage(end: End) -> None:
     end(named=(storage,))
 
 
-@scenario("a capsule of another library", holder="Tensor", kind="running", mib=4, stays=True)
+@scenario("a capsule for another library", holder="'capsule'", mib=4)
 def capsule(end: End) -> None:
     capsule = torch.utils.dlpack.to_dlpack(tensor(4))
     end(named=(capsule,))
+
+
+@scenario("a tensor of another library's memory, which cannot be resized", holder="'shared'", mib=4)
+def imported(end: End) -> None:
+    shared = torch.from_dlpack(tensor(4))
+    part = shared[10:]
+    end(part, named=(shared,))
+
+
+@scenario("a CUDA graph's pool and its generator's numbers", holder="'graph'", kind="private pool", mib=8, stays=True)
+def captured_model(end: End) -> None:
+    model, x = net(), inputs()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        y = model(x)
+    end(model, x, y, graph)
+
+
+@scenario("a traced module and the example that it was traced with", holder="'traced'", kind="parameter", mib=8)
+def traced(end: End) -> None:
+    warnings.simplefilter("ignore")  # TorchScript is deprecated
+    traced = torch.jit.trace(net(), inputs(), check_trace=False)
+    end(traced)
+
+
+@scenario("a frozen TorchScript module, whose weights are constants", holder="'frozen'", mib=4)
+def frozen(end: End) -> None:
+    warnings.simplefilter("ignore")  # TorchScript is deprecated
+    frozen = torch.jit.freeze(torch.jit.trace(net().eval(), inputs(), check_trace=False))
+    end(frozen)
+
+
+@scenario("a traced function with a constant", holder="'look_up'", mib=4)
+def traced_function(end: End) -> None:
+    warnings.simplefilter("ignore")  # TorchScript is deprecated
+
+    def looking_up() -> Any:
+        table = tensor(4)
+        return torch.jit.trace(lambda x: x + table, tensor(4), check_trace=False)
+
+    look_up = looking_up()
+    end(look_up)
 
 
 @scenario("a compiled model", holder="model", kind="parameter", mib=8, slow=True)

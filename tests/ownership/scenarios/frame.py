@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import io
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -200,6 +201,32 @@ def caller(end: End) -> None:
         end(named=(batch,))
 
     step(inputs())
+
+
+@scenario("a traceback without its error", holder="activations", mib=4)
+def traceback_alone(end: End) -> None:
+    trace = caught().__traceback__
+    end(trace)
+
+
+@scenario("a frame of a function that has ended", holder="activations", mib=4)
+def frame_alone(end: End) -> None:
+    def run() -> Any:
+        activations = tensor(4)
+        return sys._getframe() if activations.is_cuda else None
+
+    frame = run()
+    end(frame)
+
+
+@scenario("what a function for a signal holds", holder="handler of signal", kind="global", mib=4, stays=True)
+def signal_handler(end: End) -> None:
+    def handle(*_: Any, batch: Tensor = tensor(4)) -> None:  # noqa: B008
+        batch.zero_()
+
+    signal.signal(signal.SIGUSR1, handle)
+    del handle
+    end(named=(signal.getsignal(signal.SIGUSR1),))
 
 
 @scenario("IPython's Out and _", holder="notebook", kind="notebook", mib=6, needs="IPython", stays=True)

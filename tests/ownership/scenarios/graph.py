@@ -1,9 +1,11 @@
 """What autograd holds."""
 
+import warnings
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from tests.ownership.scenarios.made import inputs, loss_of, net, tensor
@@ -52,8 +54,6 @@ def double_backward(end: End) -> None:
 
 @scenario("backward with create_graph: a cycle of gradients and parameters", holder="grad", kind="gradient", mib=8)
 def create_graph(end: End) -> None:
-    import warnings
-
     model = net()
     with warnings.catch_warnings(action="ignore"):  # torch itself says that this leaks
         loss_of(model).backward(create_graph=True)
@@ -133,3 +133,63 @@ def long_chain(end: End) -> None:
     value = small
     del small
     end(named=(value,))
+
+
+@scenario("what torch.func.vjp keeps for backward", holder="'pull_back'", kind="graph", mib=4)
+def vjp(end: End) -> None:
+    weight = tensor(4).view(1024, 1024)
+    _, pull_back = torch.func.vjp(lambda one: (inputs() @ one).sin().sum(), weight)
+    end(weight, pull_back)
+
+
+@scenario("a tangent of forward-mode differentiation", holder="'dual', its tangent", mib=4)
+def tangent(end: End) -> None:
+    warnings.simplefilter("ignore")  # torch itself uses TorchScript for it
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(tensor(4), tensor(4))
+        end(dual)
+
+
+@scenario("weights that autocast has cast and keeps", holder="autocast", kind="library", mib=2)
+def autocast(end: End) -> None:
+    model = net()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = loss_of(model)
+        end(model, loss)
+
+
+@scenario("a Function's ctx that outlives its graph", holder="contexts", mib=2, stays=True)
+def late_context(end: End) -> None:
+    contexts = []
+
+    class Keep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.note = tensor()
+            contexts.append(ctx)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0]
+
+    Keep.apply(inputs().requires_grad_())
+    end(contexts)
+
+
+@scenario("an activation, with the module that has saved it", holder="of 'block.1.up'", kind="graph", mib=8)
+def saved_by_module(end: End) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(1024, 1024, bias=False, device="cuda")
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.up(x.relu().view(-1, 1024))
+            return y
+
+    model = nn.Module()
+    model.block = nn.ModuleList([Block(), Block()])
+    hidden = model.block[1](torch.zeros(2048, 1024, device="cuda"))
+    hidden = hidden.mean()
+    end(model, named=(hidden,))

@@ -2,16 +2,19 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 import gc
 import itertools
 import queue
 import weakref
 from collections import namedtuple
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NoReturn
 
+import numpy as np
 from torch import Tensor
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from tests.ownership.scenarios.made import inputs, net, tensor
 from tests.ownership.scenarios.scenario import End, scenario
@@ -263,6 +266,46 @@ def log_record(end: End) -> None:
     logger.warning("a batch of %d", 3, extra={"batch": tensor()})
     del handler, logger
     end()
+
+
+@scenario("an array of objects of numpy's", holder="'table' -> ndarray", mib=4)
+def array_of_objects(end: End) -> None:
+    table = np.empty(3, dtype=object)
+    table[0], table[1] = tensor(), {"scores": tensor()}
+    end(table)
+
+
+@scenario("an Enum of tensors", holder="'Weight' -> class Weight", mib=4)
+def enumeration(end: End) -> None:
+    class Weight(enum.Enum):
+        EVEN = tensor(4)
+
+    end(Weight)
+
+
+@scenario("attributes of a class that was passed", holder="class Meter.history", mib=4)
+def class_passed(end: End) -> None:
+    class Meter:
+        history: ClassVar[list[Tensor]] = []
+
+    Meter.history.append(tensor(4))
+    end(Meter(), named=(Meter,))
+
+
+@scenario("weights of a loader's sampler", holder="'loader'", mib=4)
+def sampler(end: End) -> None:
+    class Weighted(Sampler[int]):
+        def __init__(self) -> None:
+            self.weights = tensor(4)
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(2))
+
+        def __len__(self) -> int:
+            return 2
+
+    loader = DataLoader(TensorDataset(tensor()), 2, sampler=Weighted())
+    end(loader)
 
 
 @scenario("a small view of a large tensor", holder="first", mib=8)

@@ -1,0 +1,39 @@
+"""What TorchScript's modules and functions hold: their tensors are C++'s, and no reference leads to them."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+SCRIPTS: Final = (torch._C.ScriptModule, torch._C.ScriptFunction)
+
+
+def tensors_of_script(one: Any) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield what each tensor is (a parameter, a buffer, a constant, an example), its name, and the tensor."""
+    if isinstance(one, torch._C.ScriptFunction):
+        yield from _constants_of(one.graph)
+        return
+    waiting = [("", one)]
+    while waiting:
+        prefix, module = waiting.pop()
+        for name, tensor in torch._C.ParameterDict(module).items():
+            yield "parameter", prefix + name, tensor
+        for name, tensor in torch._C.BufferDict(module).items():
+            yield "buffer", prefix + name, tensor
+        for name in module._method_names():
+            yield from _constants_of(module._get_method(name).graph)
+        for _, examples in module._retrieve_traced_inputs().items():  # those that it was traced with
+            for example in examples:
+                if isinstance(example, Tensor):
+                    yield "example", "example", example
+        waiting += [(f"{prefix}{name}.", child) for name, child in torch._C.ModuleDict(module).items()]
+
+
+def _constants_of(graph: Any) -> Iterator[tuple[str, str, Tensor]]:
+    blocks = [graph]
+    while blocks:
+        for node in blocks.pop().nodes():
+            if node.kind() == "prim::Constant" and node.hasAttribute("value") and node.kindOf("value") == "t":
+                yield "constant", "constant", node.t("value")
+            blocks += node.blocks()
