@@ -41,7 +41,7 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
     devices = _devices(live, facts, used_bytes)
     inside = Inside(
         pid=pid,
-        command=_line(shlex.join(facts.command)),
+        command=_command(facts.command),
         folder=str(live.path.parent),
         host=facts.host,
         rank=facts.rank,
@@ -148,6 +148,11 @@ def _evidence(folder: Path, facts: Facts) -> tuple[str, ...]:
     paths = [folder / name for name in facts.evidence]
     here = os.getcwd()
     return tuple(os.path.relpath(path, here) if path.is_relative_to(here) else str(path) for path in paths)
+
+
+def _command(words: tuple[str, ...]) -> str:
+    """The command as people type it: where the interpreter lies says nothing."""
+    return _line(shlex.join((os.path.basename(words[0]), *words[1:]))) if words else ""
 
 
 def _line(text: str) -> str:
