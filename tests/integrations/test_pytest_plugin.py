@@ -80,6 +80,10 @@ _TESTS = f"""{_IMPORT}
     def test_that_ends_its_process():
         os.kill(os.getpid(), 11)
 
+    @pytest.mark.gpu_memory(gpu="T4")
+    def test_that_leaves_without_a_word():
+        os._exit(0)
+
     @pytest.mark.gpu_memory(gpu="T4", most=3)
     def test_with_a_wrong_marker():
         pass
@@ -112,7 +116,7 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
     """Peak and leak are judged to the byte on an emulated card; fixtures, output, warnings, outcomes are as ever."""
     pytester.makepyfile(test_all=_TESTS)
     result = run("-n1", "--junitxml=out.xml", "-rA")
-    result.assert_outcomes(passed=3, failed=4, errors=2, skipped=1, xfailed=1, warnings=2)
+    result.assert_outcomes(passed=3, failed=4, errors=3, skipped=1, xfailed=1, warnings=2)
     result.stdout.fnmatch_lines_random(
         [
             "gpu_memory: 1??.? MiB were allocated at once on Tesla T4, *.? MiB more than peak=100.0 MiB allows",
@@ -127,6 +131,7 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
             "*12.00 GiB  activations and others  *test_all.py:*",
             "*At index 1 diff: 2 != 3",
             "*the process of test_all.py::test_that_ends_its_process ended with signal 11*",
+            "*the process of test_all.py::test_that_leaves_without_a_word ended with exit code 0*",
             "*test_with_a_wrong_marker has ?'gpu', 'most'?; expected peak=, leak= and gpu= by name*",
         ]
     )

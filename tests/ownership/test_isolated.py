@@ -250,6 +250,8 @@ def test_a_call_that_cannot_be_is_refused_by_name(quiet: str) -> None:
         ullage.isolated(3)  # type: ignore[arg-type]
     with pytest.raises(ullage.UsageError, match="timeout_seconds=0 cannot be"):
         ullage.isolated(use, timeout_seconds=0)
+    with pytest.raises(ullage.UsageError, match="timeout_seconds='3' cannot be; expected more than 0"):
+        ullage.isolated(use, timeout_seconds="3")  # type: ignore[arg-type]
 
 
 # ---- while it runs

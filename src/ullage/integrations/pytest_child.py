@@ -72,6 +72,8 @@ class _Server:
         self._now = ""
         self._compiler_wanted = mmap.mmap(-1, 1)
         """Shared with the copies: whether one of them has imported PyTorch's compiler, as every optimizer does."""
+        self._has_told = mmap.mmap(-1, 1)
+        """Shared as well: whether the last of them has come to its end, and was not ended by `os._exit`."""
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
@@ -119,17 +121,19 @@ class _Server:
         if self._compiler_wanted[0]:  # once, instead of in every copy
             importlib.import_module(_COMPILER)
         gc.collect()
+        self._has_told[0] = False
         child = os.fork()
         if child == 0:
             try:
                 gc.freeze()
                 self._run_here(item)
                 self._compiler_wanted[0] = _COMPILER in sys.modules
+                self._has_told[0] = True
             finally:
                 os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code:
-            ending = f"exit code {code}" if code > 0 else f"signal {-code}"
+        if code or not self._has_told[0]:
+            ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
             send(self._target, ("refused", f"the process of {item.nodeid} ended with {ending}"))
 
     def _run_here(self, item: pytest.Item) -> None:

@@ -149,7 +149,10 @@ def allowance_of(item: pytest.Item) -> Allowance:
 
 
 def _bytes_of(name: str, given: Any) -> int | None:
-    size = parse_bytes(given) if isinstance(given, str) else given
+    try:
+        size = parse_bytes(given) if isinstance(given, str) else given
+    except UsageError as error:
+        raise UsageError(f"{name}={error}") from None
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise UsageError(f"{name}={given!r}; expected a number of bytes, 0 or more, or a text such as '2GiB'")
     return size

@@ -7,6 +7,8 @@ from ullage._errors import UsageError
 
 _LEAST_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
+_AGAIN: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
+"""A chain, such as errors each with the one before: as long as the leak is old."""
 
 Held = dict[str, tuple[int, int]]
 """For each path from a variable, with places in containers left open: blocks and bytes."""
@@ -24,7 +26,7 @@ def held_now(device: int) -> Held:
     except UsageError:
         return {}
     for row in rows:
-        path = _PLACE.sub("[*]", row.path)
+        path = _AGAIN.sub(r"\1\1...", _PLACE.sub("[*]", row.path))
         blocks, n_bytes = held.get(path, (0, 0))
         held[path] = blocks + row.blocks, n_bytes + row.bytes
     return held

@@ -80,8 +80,9 @@ def _check(fn: object, timeout_seconds: float | None) -> None:
             "ullage.isolated was called while a worker process imports the script that started it; put what the script "
             'does under: if __name__ == "__main__":'
         )
-    if timeout_seconds is not None and not (0 < timeout_seconds < math.inf):
-        raise UsageError(f"timeout_seconds={timeout_seconds} cannot be; expected more than 0, or None for no limit")
+    is_number = isinstance(timeout_seconds, int | float)
+    if timeout_seconds is not None and not (is_number and 0 < timeout_seconds < math.inf):
+        raise UsageError(f"timeout_seconds={timeout_seconds!r} cannot be; expected more than 0, or None for no limit")
 
 
 @contextmanager
