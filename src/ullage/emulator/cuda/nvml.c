@@ -82,7 +82,9 @@ ULLAGE_API int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *info) 
   return status;
 }
 
-/* The one process that this emulated card knows is the one that asks. */
+/* This emulated card knows the process that asks, and those that ULLAGE_EMULATED_OTHERS names as "PID:BYTES PID:BYTES" (-1
+   for bytes that are not told), for whoever looks at a card that is shared. Their bytes are told and not taken. */
+enum { MOST_PROCESSES = 64 };
 struct process {
   unsigned pid;
   unsigned long long used_bytes;
@@ -91,10 +93,17 @@ struct process {
 ULLAGE_API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, struct process *processes) {
   int device = device_of(handle);
   if (!card_get(device)) return INVALID_ARGUMENT;
-  unsigned room = *count;
-  *count = 1;
-  if (room < 1 || !processes) return INSUFFICIENT_SIZE;
-  processes[0] = (struct process){(unsigned)getpid(), (unsigned long long)card_used_bytes(device), ~0u, ~0u};
+  struct process found[MOST_PROCESSES] = {{(unsigned)getpid(), (unsigned long long)card_used_bytes(device), ~0u, ~0u}};
+  unsigned room = *count, n = 1;
+  const char *text = getenv("ULLAGE_EMULATED_OTHERS");
+  for (char *end; text && *text && n < MOST_PROCESSES; text = end + strspn(end, " ")) {
+    unsigned pid = (unsigned)strtoul(text, &end, 10);
+    if (*end != ':') break;
+    found[n++] = (struct process){pid, strtoull(end + 1, &end, 10), ~0u, ~0u};
+  }
+  *count = n;
+  if (room < n || !processes) return INSUFFICIENT_SIZE;
+  memcpy(processes, found, n * sizeof *found);
   return SUCCESS;
 }
 ULLAGE_API int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, struct process *processes) {
@@ -105,11 +114,14 @@ struct process_v1 {
   unsigned long long used_bytes;
 };
 ULLAGE_API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, struct process_v1 *processes) {
-  struct process full;
+  struct process full[MOST_PROCESSES];
   unsigned room = *count;
-  int status = nvmlDeviceGetComputeRunningProcesses_v3(handle, count, room && processes ? &full : NULL);
-  if (status == SUCCESS) processes[0] = (struct process_v1){full.pid, full.used_bytes};
-  return status;
+  *count = MOST_PROCESSES;
+  int status = nvmlDeviceGetComputeRunningProcesses_v3(handle, count, full);
+  if (status != SUCCESS) return status;
+  if (room < *count || !processes) return INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < *count; i++) processes[i] = (struct process_v1){full[i].pid, full[i].used_bytes};
+  return SUCCESS;
 }
 ULLAGE_API int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, struct process *processes) {
   (void)handle, (void)processes;
