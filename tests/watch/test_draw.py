@@ -100,7 +100,7 @@ HARD = {
 
 
 def words_of(lines: list[Text] | tuple[Text, ...]) -> str:
-    return "".join(line.plain for line in lines).replace(" ", "").replace("\N{NO-BREAK SPACE}", "")
+    return "".join(line.plain for line in lines).replace(" ", "")
 
 
 def all_of(what: View, display: Display) -> list[Text]:

@@ -47,6 +47,8 @@ def wrapped(text: Text, width: int) -> list[Text]:
             if line.plain.startswith(" "):
                 line = line.divide([1])[1]
         lines.append(line)
+    for line in lines:
+        line.plain = line.plain.replace(_SPACE, " ")  # of the same length: styles stay where they are
     return lines
 
 

@@ -100,7 +100,9 @@ def _cards(view: View, display: Display, width: int) -> list[Text]:
     if display.page is Page.CARDS:  # they are below, each with more lines
         return []
     shown = view.cards if len(view.cards) <= most else view.cards[: most - 1]
-    lines = [_card(card, width) for card in shown]
+    tails = [_tail(card) for card in shown]
+    longest = max(map(len, tails), default=0)
+    lines = [_card(card, f"{tail:<{longest}}", width) for card, tail in zip(shown, tails, strict=True)]
     if len(shown) < len(view.cards):
         rest = view.cards[len(shown) :]
         used, total = sum(card.used_bytes for card in rest), sum(card.total_bytes for card in rest)
@@ -108,19 +110,22 @@ def _cards(view: View, display: Display, width: int) -> list[Text]:
     return lines
 
 
-def _card(card: CardRow, width: int) -> Text:
-    share = min(1.0, card.used_bytes / card.total_bytes) if card.total_bytes else 0.0
-    sizes = f"{text_of_bytes(card.used_bytes)} of {text_of_bytes(card.total_bytes)}"
+def _tail(card: CardRow) -> str:
     others = sum(one.used_bytes or 0 for one in card.holders if not one.is_watched)
-    tail = f" {sizes}" + (f", others {text_of_bytes(others)}" if others else "")
-    bar = max(0, min(_BAR, width - len(tail) - 24))
+    sizes = f"{text_of_bytes(card.used_bytes):>10} of {text_of_bytes(card.total_bytes)}"
+    return sizes + (f", others {text_of_bytes(others)}" if others else "")
+
+
+def _card(card: CardRow, tail: str, width: int) -> Text:
+    share = min(1.0, card.used_bytes / card.total_bytes) if card.total_bytes else 0.0
+    bar = max(0, min(_BAR, width - len(tail) - 27))
     filled = round(share * bar)
     line = Text(f"{card.index} ", style="bold")
     mark = mark_of(card) if width >= 72 else "~" if card.is_emulated or card.is_hearsay else ""
-    line.append(shortened(card.name, max(1, width - 2 - len(tail) - bar - len(mark) - 1))).append(mark)
-    line.pad_right(max(1, width - len(tail) - bar - line.cell_len))
+    line.append(shortened(card.name, max(1, width - 2 - len(tail) - 1 - bar - len(mark) - 1))).append(mark)
+    line.pad_right(max(1, width - len(tail) - 1 - bar - line.cell_len))
     line.append("█" * filled, style="red" if share > 0.9 else "green").append("░" * (bar - filled), style="dim")
-    return line.append(tail)
+    return line.append(" ").append(tail)
 
 
 def _processes(view: View, display: Display, width: int) -> list[Text]:

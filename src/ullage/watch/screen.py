@@ -49,6 +49,7 @@ class LiveView(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c,ctrl+q", "quit", "quit", priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend", priority=True),
         Binding("down,tab,j", "choose(1)", "next", priority=True),
         Binding("up,shift+tab,k", "choose(-1)", "previous", priority=True),
         Binding("pagedown,space", "move(1)", "more", priority=True),
