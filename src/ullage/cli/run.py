@@ -54,15 +54,15 @@ def run(
         raise UsageError(f"--history {history} is no such mode; expected one of {', '.join(HistoryMode)}")
     budget = size_of(history_budget, "--history-budget")
     assert budget is not None
-    place = _folder_for(folder, context.args)
     environment = dict(os.environ)
-    Plan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
     if gpu is not None:
         from ullage.emulator.emulate import emulate_in
 
         emulate_in(environment, gpu, count=count)
     elif count != 1:
         raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
+    place = _folder_for(folder, context.args)
+    Plan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
     ending = supervise(command, environment, on_tick=lambda: None)
     has_something = _tell(place, is_quiet=quiet and ending.exit_code == 0)
     if folder is None and not has_something and ending.exit_code == 0:

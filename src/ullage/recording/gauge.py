@@ -75,13 +75,16 @@ class Gauge:
             return []
         return [
             device
-            for device, peak in self.peaks.items()
-            if peak.line is None and peak.bytes > _NOTABLE * self._sought_bytes.get(device, 0)
+            for device in self._unknown()
+            if self.peaks[device].bytes > _NOTABLE * self._sought_bytes.get(device, 0)
         ]
 
-    def seek_lines(self) -> None:
+    def _unknown(self) -> list[int]:
+        return [device for device, peak in self.peaks.items() if peak.line is None]
+
+    def seek_lines(self, *, is_last: bool = False) -> None:
         """Look up in PyTorch's history which line set the peaks; what it does not reach back to stays unknown."""
-        devices = self.seeks
+        devices = self._unknown() if is_last else self.seeks
         if not devices:
             return
         self._times_sought += 1

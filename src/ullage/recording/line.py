@@ -8,7 +8,8 @@ import torch
 
 from ullage.ownership.block import line_of
 
-IN_BACKWARD: Final = "in a thread without Python, such as backward's"
+IN_BACKWARD: Final = "in backward"
+"""Whose threads are the only ones without Python that allocate, in all but exotic programs."""
 
 
 @dataclass(frozen=True, slots=True)

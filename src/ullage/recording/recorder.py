@@ -129,7 +129,7 @@ class Recorder:
                 self._write_evidence()  # late, and its frames still hold what they held
             self._sample()
             if self._history.is_on and kind is None:
-                self._gauge.seek_lines()
+                self._gauge.seek_lines(is_last=True)
             self._tell()
             self.end()
 

@@ -1,0 +1,318 @@
+"""Rules of `ullage run` from outside: the command is the user's own, and what is left of it is worth reading."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ullage.recording.folder import read_run
+from ullage.recording.live import LiveFileError, read_live
+
+SCRIPTS = Path(__file__).parent / "scripts"
+RUN = [sys.executable, "-m", "ullage", "run"]
+SLOW = "ULLAGE_SLOW" in os.environ
+
+
+def _run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RUN, *map(str, words)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _script(folder: Path, code: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(code)
+    return path
+
+
+# ---- the whole story
+
+
+def test_the_story_of_a_run_that_ran_out_of_memory(tmp_path: Path) -> None:
+    """Run, read why, do the first thing that is proved to help, run again: it comes to its end."""
+    failed = _run("--gpu", "RTX 2080 Ti", "--folder", "first", SCRIPTS / "pieces.py", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert failed.stderr.index("torch.OutOfMemoryError") < failed.stderr.index("FRAGMENTED")
+    assert "pieces.py:17" in failed.stderr
+    [cure] = re.findall(r"^ *export PYTORCH_ALLOC_CONF=(\S+)$", failed.stderr, re.MULTILINE)
+    [evidence] = (tmp_path / "first").glob("oom-*")
+    assert sorted(path.name for path in evidence.iterdir()) == [
+        *("environment.json", "report.html", "report.txt", "snapshot.pickle")
+    ]
+    assert "FRAGMENTED" in (evidence / "report.txt").read_text()
+    surroundings = json.loads((evidence / "environment.json").read_bytes())
+    assert (surroundings["is_in_backward"], surroundings["line"].endswith("pieces.py:14")) == (True, True)
+    told = subprocess.run(
+        [sys.executable, "-m", "ullage", "explain", "first", "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    answer = json.loads(told.stdout)
+    assert answer["cause"] == "fragmented"
+    assert cure in [remedy["setting"] for remedy in answer["remedies"] if remedy["proved"] and remedy["fits"]]
+    again = _run(
+        "--gpu", "RTX 2080 Ti", "--folder", "second", SCRIPTS / "pieces.py", cwd=tmp_path, PYTORCH_ALLOC_CONF=cure
+    )
+    assert (again.returncode, again.stdout) == (0, "done 60\n"), again.stderr
+    assert "60 steps; 8.27 GiB of 10.76 GiB allocated at the peak (step 60, in backward)" in again.stderr
+    assert not list((tmp_path / "second").glob("oom-*"))
+
+
+# ---- the command is the user's own
+
+
+def test_what_the_script_sees_is_its_own(tmp_path: Path) -> None:
+    """Arguments, input, output, environment but for two variables, and its exit code; no folder is left."""
+    code = "import json, os, sys; print(json.dumps([sys.argv[1:], sys.stdin.read(), __name__])); sys.exit(7)"
+    script = _script(tmp_path, code)
+    ended = subprocess.run(
+        [*RUN, script, "--gpu", "x", "-m", "--", "--folder"], input="in", cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 7
+    assert json.loads(ended.stdout) == [["--gpu", "x", "-m", "--", "--folder"], "in", "__main__"]
+    assert ended.stderr == ""
+    module = _run("-m", "script", "a", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (module.returncode, json.loads(module.stdout)[0]) == (7, ["a"])
+    other = _run("sh", "-c", "exit 5", cwd=tmp_path)
+    assert (other.returncode, other.stderr) == (5, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_it_ends_by_the_signal_that_ended_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    script = _script(tmp_path, f"import os; os.kill(os.getpid(), {int(number)})")
+    assert _run(script, cwd=tmp_path).returncode == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_are_handed_on_once(tmp_path: Path, number: signal.Signals) -> None:
+    """The script has a handler, and decides."""
+    script = _script(
+        tmp_path,
+        "import signal, sys, time\n"
+        "seen = []\n"
+        f"signal.signal({int(number)}, lambda *_: seen.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not seen: time.sleep(0.01)\n"
+        "time.sleep(0.3); print(len(seen)); sys.exit(3)",
+    )
+    process = subprocess.Popen([*RUN, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[0] == "1\n"
+    assert process.returncode == 3
+
+
+def test_when_it_is_killed_so_is_the_command(tmp_path: Path) -> None:
+    """With all that it has started."""
+    script = _script(
+        tmp_path,
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(os.getpid(), child.pid, flush=True); time.sleep(600)",
+    )
+    process = subprocess.Popen([*RUN, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids = [int(word) for word in process.stdout.readline().split()]
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + 20
+    while any(map(_is_alive, pids)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(_is_alive, pids))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class _Terminal:
+    """A shell-like parent with a terminal of its own, in which the command is the foreground's."""
+
+    def __init__(self, command: list[str], cwd: Path) -> None:
+        self.pid, self._end = pty.fork()
+        if not self.pid:
+            os.chdir(cwd)
+            os.execv(command[0], command)
+        self.text = ""
+
+    def until(self, text: str, seconds: float = 60) -> None:
+        """Read until a text has come."""
+        until = time.monotonic() + seconds
+        while text not in self.text:
+            assert time.monotonic() < until, self.text
+            if select.select([self._end], [], [], 0.1)[0]:
+                self.text += os.read(self._end, 1 << 16).decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def close(self) -> None:
+        os.close(self._end)
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_ctrl_c_and_input_in_a_terminal(tmp_path: Path) -> None:
+    """Ctrl-C reaches the script once, which may go on; it reads the terminal as it would."""
+    script = _script(
+        tmp_path,
+        "import time\n"
+        "print('name?', flush=True); name = input()\n"
+        "for turn in range(2):\n"
+        "    try:\n"
+        "        print('waiting', turn, flush=True); time.sleep(60)\n"
+        "    except KeyboardInterrupt: print('interrupted', name, flush=True)\n"
+        "raise SystemExit(9)",
+    )
+    terminal = _Terminal([*RUN, str(script)], tmp_path)
+    terminal.until("name?")
+    terminal.type("tank\n")
+    for turn in range(2):
+        terminal.until(f"waiting {turn}")
+        time.sleep(0.2)
+        terminal.type("\x03")
+    assert terminal.wait() == 9
+    terminal.close()
+
+
+def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
+    """As it would end the script alone: by SIGHUP, and nothing hangs."""
+    script = _script(tmp_path, "import time; print('here', flush=True); time.sleep(600)")
+    terminal = _Terminal([*RUN, str(script)], tmp_path)
+    terminal.until("here")
+    terminal.close()
+    assert terminal.wait() == -signal.SIGHUP
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "ullage run got nothing to run; expected a script"),
+        (["nowhere.py"], "there is no script nowhere.py"),
+        (["no-such-launcher"], "no-such-launcher is neither a script"),
+        (["-m"], "-m names no module"),
+        (["--history", "often", "-m", "this"], "--history often is no such mode; expected one of auto, always, never"),
+        (["--gpu", "GTX 1", "-m", "this"], "GTX 1"),
+        (["--count", "2", "-m", "this"], "--count 2 is for emulated cards"),
+        (["--history-budget", "some", "-m", "this"], "--history-budget"),
+        (["--folder", ".", "-m", "this"], "--folder . exists and is not an empty folder"),
+        (["--wrong", "x.py"], "--wrong is no option of ullage run"),
+    ],
+)
+def test_wrong_words_are_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    """Exit code 2, before anything has run; nothing is left."""
+    (tmp_path / "there").touch()
+    ended = _run(*words, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
+    assert len(ended.stderr.splitlines()) <= 2
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+# ---- evidence that stays
+
+
+TRAINING = """
+import sys, torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+for step in range(10**9):
+    model(torch.zeros(8, 256, device="cuda")).sum().backward(); optimizer.step(); optimizer.zero_grad()
+    if step == 20: print("going", flush=True)
+"""
+
+
+def test_a_script_that_is_killed_leaves_its_samples(tmp_path: Path) -> None:
+    """By SIGKILL, as the kernel does when the host's memory is short."""
+    script = _script(tmp_path, TRAINING)
+    process = subprocess.Popen(
+        [*RUN, "--gpu", "T4", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "going\n"
+    [live] = tmp_path.glob("ullage-runs/*/*.live")
+    time.sleep(1.5)
+    os.kill(read_live(live).facts["pid"], signal.SIGKILL)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == -signal.SIGKILL
+    assert re.search(r"ullage: [\d,]+ steps; ", error)
+    assert read_run(live.parent).processes[0].facts.steps > 20
+
+
+def _ranks(tmp_path: Path, count: int) -> None:
+    script = _script(
+        tmp_path,
+        "import os, torch\n"
+        "rank = int(os.environ['RANK']); torch.cuda.set_device(rank)\n"
+        "model = torch.nn.Linear(256, 256).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)\n"
+        "kept = torch.empty((1 + rank) << 28, device='cuda', dtype=torch.uint8)\n"
+        "for step in range(5):\n"
+        "    model(torch.zeros(8, 256, device='cuda')).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "torch.empty(1 << 40, device='cuda', dtype=torch.uint8)\n",
+    )
+    words = ["torchrun", "--standalone", "--nproc-per-node", count, script]
+    launcher = str(Path(sys.executable).parent)
+    ended = _run(
+        *("--gpu", "T4", "--count", count, "--folder", "runs"), *words,
+        cwd=tmp_path, PATH=f"{launcher}:{os.environ['PATH']}", TMPDIR=str(tmp_path),
+    )  # fmt: skip
+    assert ended.returncode == 1, ended.stderr
+    run = read_run(tmp_path / "runs")
+    assert "TRULY FULL" in ended.stderr
+    assert 1 <= len(run.evidence) <= count
+    assert all(one.snapshot is not None for one in run.evidence)
+    if len(run.processes) == count:
+        assert [process.facts.rank for process in run.processes] == list(range(count))
+        assert f"rank {count - 1} is the fullest" in ended.stderr
+
+
+def test_two_ranks_that_die_at_once(tmp_path: Path) -> None:
+    """Each has left its own file and evidence; the verdict says which rank is different."""
+    _ranks(tmp_path, 2)
+
+
+@pytest.mark.skipif(not SLOW, reason="eight processes that import torch: ULLAGE_SLOW=1")
+def test_eight_ranks_that_die_at_once(tmp_path: Path) -> None:
+    _ranks(tmp_path, 8)
+
+
+def test_a_full_disk_changes_nothing_for_the_script(tmp_path: Path) -> None:
+    """No file can be written; the script's own error and exit code are what they are."""
+    code = "import sys, torch\ntorch.empty(1 << 40, device='cuda', dtype=torch.uint8)"
+    script = _script(tmp_path, code)
+    limited = f"ulimit -f 0; exec {sys.executable} -m ullage run --gpu T4 {script}"
+    ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB" in ended.stderr
+    assert "the script goes on without" in ended.stderr
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    """By `ullage explain`, with exit code 2."""
+    (tmp_path / "some.live").write_bytes(b"no")
+    ended = subprocess.run(
+        [sys.executable, "-m", "ullage", "explain", str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2
+    assert "expected a folder that `ullage run` has written" in " ".join(ended.stderr.split())
+    with pytest.raises(LiveFileError):
+        read_live(tmp_path / "some.live")
