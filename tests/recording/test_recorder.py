@@ -165,15 +165,17 @@ def test_a_disk_that_is_full_does_not_reach_the_script(tmp_path: Path) -> None:
 def _history(folder: str, mode: str) -> None:
     import torch
 
+    from ullage.recording import history
     from ullage.recording.plan import HistoryMode
 
+    history._CHEAP = 0  # on a machine that is slow enough every step is long enough for it
     recorder = _recorder(folder, history=HistoryMode(mode))
     switched = torch._C._cuda_isHistoryEnabled
     torch.cuda.init()
     assert switched() is (mode != "never")
     _train(4)
     assert switched() is (mode != "never")
-    _train(4)
+    _train(20)
     limit = torch.cuda.mem_get_info()[1]
     assert switched() is (mode == "always")
     if mode == "auto":

@@ -24,7 +24,7 @@ _CALM_STEPS: Final = 200
 """So many steps below that, and it is short no more."""
 _COST_SECONDS: Final = 2e-6
 """Of one allocation and its free, with Python stacks (`make bench` measures it)."""
-_CHEAP: Final = 0.01
+_CHEAP = 0.01
 """Of a step, which history may cost where there is no need for it."""
 _ENTRY_BYTES: Final = 400
 _FRAME_BYTES: Final = 16
