@@ -13,7 +13,7 @@ from ullage.watch.plain import JsonLines, PlainText
 from ullage.watch.plot import plot
 from ullage.watch.view import CardRow, Device, Holder, Inside, View
 
-SIZES = ((80, 24), (120, 40), (60, 20), (40, 10), (200, 60))
+SIZES = ((80, 24), (120, 40), (60, 20), (40, 10))
 LONG = "a-very-long-name-" * 12
 
 
@@ -116,11 +116,10 @@ def all_of(what: View, display: Display) -> list[Text]:
 
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("page", Page)
-@pytest.mark.parametrize("is_whole", [False, True])
-def test_every_view_fills_every_size(name: str, page: Page, is_whole: bool) -> None:
+def test_every_view_fills_every_size(name: str, page: Page) -> None:
     """As many lines as the screen has, none wider, whatever is shown; the way out is always on the last."""
-    for width, height in (*SIZES, (1, 1), (10, 3)):
-        shown = draw(HARD[name], Display(width=width, height=height, page=page, is_whole=is_whole, chosen=99))
+    for number, (width, height) in enumerate((*SIZES, (1, 1), (10, 3))):
+        shown = draw(HARD[name], Display(width=width, height=height, page=page, is_whole=number % 2 == 1, chosen=99))
         assert len(shown.lines) == height, (width, height)
         assert max(line.cell_len for line in shown.lines) <= width, (width, height)
         if width >= 40:

@@ -18,6 +18,7 @@ from ullage.watch.detail import (
 from ullage.watch.view import CardRow, Inside, View
 
 _BAR: Final = 20
+_LEAST_BAR: Final = 8
 _FOOTERS: Final = (
     "q quit  ↑↓ process  PgUp/PgDn more  c cards  o whole run  p pause  ? help",
     "q quit  ↑↓ process  c cards  o run  p pause  ? help",
@@ -102,7 +103,8 @@ def _cards(view: View, display: Display, width: int) -> list[Text]:
     shown = view.cards if len(view.cards) <= most else view.cards[: most - 1]
     tails = [_tail(card) for card in shown]
     longest = max(map(len, tails), default=0)
-    lines = [_card(card, f"{tail:<{longest}}", width) for card, tail in zip(shown, tails, strict=True)]
+    bar = min((_bar_of(card, width - longest) for card in shown), default=0)
+    lines = [_card(card, f"{tail:<{longest}}", width, bar) for card, tail in zip(shown, tails, strict=True)]
     if len(shown) < len(view.cards):
         rest = view.cards[len(shown) :]
         used, total = sum(card.used_bytes for card in rest), sum(card.total_bytes for card in rest)
@@ -116,13 +118,22 @@ def _tail(card: CardRow) -> str:
     return sizes + (f", others {text_of_bytes(others)}" if others else "")
 
 
-def _card(card: CardRow, tail: str, width: int) -> Text:
+def _bar_of(card: CardRow, room: int) -> int:
+    """How long a card's bar can be beside its name; a name that would leave none is shortened."""
+    rest = room - len(card.name) - len(_mark_in(card, room)) - 5
+    return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
+
+
+def _mark_in(card: CardRow, room: int) -> str:
+    return mark_of(card) if room >= 44 else "~" if card.is_emulated or card.is_hearsay else ""
+
+
+def _card(card: CardRow, tail: str, width: int, bar: int) -> Text:
     share = min(1.0, card.used_bytes / card.total_bytes) if card.total_bytes else 0.0
-    bar = max(0, min(_BAR, width - len(tail) - 27))
+    mark = _mark_in(card, width - len(tail))
     filled = round(share * bar)
     line = Text(f"{card.index} ", style="bold")
-    mark = mark_of(card) if width >= 72 else "~" if card.is_emulated or card.is_hearsay else ""
-    line.append(shortened(card.name, max(1, width - 2 - len(tail) - 1 - bar - len(mark) - 1))).append(mark)
+    line.append(shortened(card.name, max(1, width - len(tail) - bar - len(mark) - 5))).append(mark)
     line.pad_right(max(1, width - len(tail) - 1 - bar - line.cell_len))
     line.append("█" * filled, style="red" if share > 0.9 else "green").append("░" * (bar - filled), style="dim")
     return line.append(" ").append(tail)
