@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.optim import Optimizer
 
 from ullage.ownership.block import Blocks
@@ -53,6 +53,7 @@ class Claims:
         self._search = search
         self._blocks = blocks
         self._objects = search.reach.objects
+        self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
         self._kinds: dict[int, tuple[Kind, int | None]] = {}
         """What those with one parent have in common: their kind, and the container that they lie in."""
@@ -87,10 +88,9 @@ class Claims:
         found = _addresses_of(tensor)
         if not found:
             return
-        is_parameter = is_of(tensor, (nn.Parameter,))
+        is_parameter = type(tensor) is not Tensor and is_of(tensor, (nn.Parameter,))
         self._claim(found, self._by_root(place, Kind.PARAMETER if is_parameter else None))
-        tangent = tangent_of(tensor)
-        if tangent is not None:
+        if self._is_forward_mode and (tangent := tangent_of(tensor)) is not None:
             claim = self._by_root(place)
             claim.suffix = ", its tangent"
             claim.group = (*claim.group, "tangent")
@@ -230,7 +230,9 @@ def _addresses_of(tensor: Tensor) -> list[int]:
         if not tensor.is_cuda:
             return []
         if tensor.layout is torch.strided and not tensor.is_nested:
-            with suppress(RuntimeError, NotImplementedError):  # one of torch.func, which has no storage of its own
+            try:
                 storage = tensor.untyped_storage()
-                return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, it may not be asked where
+            except (RuntimeError, NotImplementedError):  # one of torch.func, which has no storage of its own
+                return addresses([tensor])
+            return [storage.data_ptr()] if storage.nbytes() else []  # without bytes, it may not be asked where
     return addresses([tensor])

@@ -39,7 +39,9 @@ def kind_of(block: Block) -> Kind:
 
 def claims_to_rest(search: Search, blocks: Blocks, claimed: dict[int, Claim]) -> dict[int, Claim]:
     """Return the claims to blocks that no tensor lies in: of CUDA graphs, pools, buckets, autocast."""
-    rest = [row for row in range(len(blocks)) if row not in claimed or _is_nameless(search, claimed[row])]
+    parallel = [place for place in search.reach.found["module"] if has_buckets(search.reach.objects[place])]
+    nameless = {row for row, claim in claimed.items() if _is_nameless(search, claim)} if parallel else set()
+    rest = [row for row in range(len(blocks)) if row not in claimed or row in nameless]
     found: dict[int, Claim] = {}
     if not rest:
         return found
@@ -55,10 +57,13 @@ def claims_to_rest(search: Search, blocks: Blocks, claimed: dict[int, Claim]) ->
         suffix = _type_text(search, graphs[0]) + ", its seed and offset of random numbers, by their size"
         found.update((row, Claim(Kind.POOL, graphs[0], (Kind.POOL, graphs[0], "seed"), suffix)) for row in seeds)
     sizes = dict(_sizes_cast(search)) if torch.is_autocast_enabled("cuda") else {}
-    parallel = [place for place in search.reach.found["module"] if has_buckets(search.reach.objects[place])]
+    buckets: dict[int, int | None] = {}
     for row in unknown:
         size = blocks[row].size_bytes
-        holder = next((place for place in parallel if is_bucket(search.reach.objects[place], size)), None)
+        if size not in buckets:
+            modules = (place for place in parallel if is_bucket(search.reach.objects[place], size))
+            buckets[size] = next(modules, None)
+        holder = buckets[size]
         if row not in found and holder is not None:
             suffix = _type_text(search, holder) + ".reducer, by its size"
             found[row] = Claim(Kind.GRADIENT, holder, (Kind.GRADIENT, holder, "bucket"), suffix)
