@@ -49,7 +49,7 @@ _UNWRAPPED = 40  # characters of a table's cell
 
 def draw(report: Report, console: Console) -> None:
     """Print a report. Letters that steer a terminal are shown as a mark: names and quotations are other people's."""
-    report = _without_steering(report)
+    report = without_steering(report)
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
     console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
@@ -61,14 +61,14 @@ def draw(report: Report, console: Console) -> None:
     console.print()
 
 
-def _without_steering(thing: Any) -> Any:
+def without_steering(thing: Any) -> Any:
     """The same data with every text harmless."""
     if isinstance(thing, str):
         return thing.translate(_STEERING)
     if isinstance(thing, tuple):
-        return tuple(_without_steering(one) for one in thing)
+        return tuple(without_steering(one) for one in thing)
     if is_dataclass(thing) and not isinstance(thing, type):
-        changed = {field.name: _without_steering(getattr(thing, field.name)) for field in fields(thing)}
+        changed = {field.name: without_steering(getattr(thing, field.name)) for field in fields(thing)}
         return replace(thing, **changed | ({"pictures": ()} if isinstance(thing, Report) else {}))
     return thing
 

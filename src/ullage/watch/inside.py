@@ -11,7 +11,7 @@ from typing import Final, cast
 from ullage._units import text_of_bytes
 from ullage.recording.facts import Card, Facts
 from ullage.recording.live import SUFFIX, Live, Sample
-from ullage.report.terminal import _without_steering as without_steering
+from ullage.report.terminal import without_steering as without_steering
 from ullage.watch.target import is_alive
 from ullage.watch.view import GONE, RUNS, Device, Inside
 
