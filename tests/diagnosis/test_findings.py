@@ -113,6 +113,12 @@ def test_what_torch_refuses_is_told_in_its_words() -> None:
     assert finding.seen == "PYTORCH_ALLOC_CONF=foo:1: Unrecognized key 'foo' in Accelerator allocator config."
 
 
+def test_a_word_of_torch_that_says_nothing_gives_way_to_the_grammar() -> None:
+    torch = replace(TORCH, settings=None, settings_error="stoull")
+    facts = replace(SOUND, torch=torch, environment={"PYTORCH_ALLOC_CONF": f"max_split_size_mb:{10**20}"})
+    assert "expected a whole number of MiB" in found(facts)["settings-refused"].seen
+
+
 def test_without_torch_the_grammar_judges() -> None:
     facts = replace(SOUND, torch=None, environment={"PYTORCH_ALLOC_CONF": "expandable_segments:true"})
     assert "expected True or False" in found(facts)["settings-refused"].seen

@@ -82,6 +82,14 @@ def test_a_text_that_torch_refuses_is_told_in_its_words(here: Callable[..., Diag
     assert "settings-refused" in {finding.name for finding in diagnosis.problems}
 
 
+def test_a_text_that_ends_torch_is_one_finding(here: Callable[..., Diagnosis]) -> None:
+    """Torch cannot be imported then, and nothing is wrong with its installation."""
+    diagnosis = here("T4", PYTORCH_ALLOC_CONF="max_split_size_mb")
+    names = {finding.name for finding in diagnosis.problems}
+    assert "settings-refused" in names
+    assert not [name for name in names if "torch" in name], names
+
+
 @inside
 def test_a_variable_that_is_set_too_late_is_told_and_cuda_stays_untouched() -> None:
     """In a process that has torch, this process is asked: the allocator keeps what it has read before."""

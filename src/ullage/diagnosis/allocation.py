@@ -85,15 +85,16 @@ def _semantics(torch: Torch | None) -> str:
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
     """What PyTorch says of a text that it refuses; as far as it was not asked, what the grammar says."""
-    if torch is not None and torch.settings_error is not None:
-        return torch.settings_error
-    if torch is not None and torch.settings is not None:
+    said = torch.settings_error if torch is not None else None
+    if said is not None and " " in said:
+        return said
+    if said is None and torch is not None and torch.settings is not None:
         return None
     try:
         parse_settings(text, semantics=_semantics(torch))
     except SettingsError as error:
         return str(error)
-    return None
+    return said  # "stoull", of a number that is too large
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:

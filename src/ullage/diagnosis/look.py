@@ -18,8 +18,10 @@ from ullage.diagnosis.probe import look_at_torch
 from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
+from ullage.settings import SettingsError, parse_settings, semantics_of, settings_in_force
 
 _SECONDS: Final = 120
+_ENDED: Final = "it was ended by signal"
 _OF_INTEREST: Final = re.compile(r"(?i)(PYTORCH|TORCH|CUDA|CUBLAS|CUDNN|NCCL)[A-Z0-9_]*")
 _SETTING_ERROR: Final = re.compile(r"(?m)^.*(?:allocator config|CachingAllocator option|ALLOC_CONF).*$")
 
@@ -67,7 +69,7 @@ def _asked(gpu: str | None) -> tuple[Driver | None, tuple[Card, ...], Torch | No
         )
         out, error = done.stdout, done.stderr
         if done.returncode < 0:
-            error += f"\nit was ended by signal {-done.returncode}"
+            error += f"\n{_ENDED} {-done.returncode}"
     except subprocess.TimeoutExpired as late:
         out = (late.stdout or b"").decode(errors="replace") if isinstance(late.stdout, bytes) else ""
         error = f"it had not answered after {_SECONDS} seconds"
@@ -110,5 +112,10 @@ def _torch_that_fails(error: str) -> Torch | None:
         version = importlib.metadata.version("torch")
     if (refused := _SETTING_ERROR.search(error)) is not None:
         return Torch(version=version, settings_error=refused[0].strip())
+    if _ENDED in error and version != "unknown":  # before torch could say why
+        try:
+            parse_settings(settings_in_force(os.environ)[0], semantics=semantics_of(version))
+        except SettingsError as refusal:
+            return Torch(version=version, settings_error=str(refusal))
     last = next((line for line in reversed(error.splitlines()) if line.strip()), "it ended without a word")
     return Torch(version=version, error=last.strip())

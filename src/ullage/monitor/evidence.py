@@ -17,6 +17,8 @@ from ullage.ownership.block import line_of, segments
 
 LOOKS: Final = 4
 """Block lists that are needed before anything is said."""
+UNIT_BYTES: Final = 512
+"""The least that a tensor takes of the card; sizes are multiples of it."""
 _MOST_LOOKS: Final = 16
 _PART: Final = 10
 """Lines that hold less than one part in so many of the growth are not named."""
@@ -132,7 +134,7 @@ class Evidence:
                 if block["state"] == "active_allocated":
                     line = line_of(block.get("frames") or ())
                     # What was asked for: a block may be larger by up to a MiB that was not worth cutting off.
-                    sizes[line] += block.get("requested_size", block["size"])
+                    sizes[line] += -(-block.get("requested_size", block["size"]) // UNIT_BYTES) * UNIT_BYTES
                     counts[line] += 1
         return {line: (sizes[line], count) for line, count in counts.items()}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from ullage._units import MIB
-from ullage.monitor.evidence import Evidence
+from ullage.monitor.evidence import UNIT_BYTES, Evidence
 from ullage.monitor.finding import Finding, Kind
 from ullage.monitor.holder import Held, held_now, holder_of_growth
 from ullage.monitor.series import CHUNK_STEPS, WIDENING, Floor, Series
@@ -202,7 +202,7 @@ class Judge:
             return
         first, last = series.floors[level][-rises - 1], series.floors[level][-1]
         steps = max(1, last.phase_steps - first.phase_steps)
-        by_floors = (last.bytes - first.bytes) // steps
+        by_floors = max(last.bytes - first.bytes, UNIT_BYTES * (last.blocks - first.blocks)) // steps
         lines = evidence.lines(by_blocks=is_by_blocks) if evidence is not None else ()
         if evidence is not None and evidence.is_possible and not lines and rises < _WITHOUT_LINE:
             return  # more looks may show one
