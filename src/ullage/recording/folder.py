@@ -1,7 +1,7 @@
 """The folder of a run as it lies on the disk, during the run and after it: files of its processes, and evidence."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +69,7 @@ class RunFolder:
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Read the folder of a run; what is not whole in it is left out.
+    """Read the folder of a run, or that of one of its evidences; what is not whole in it is left out.
 
     Raises:
         UsageError: it is no folder of a run.
@@ -77,6 +77,9 @@ def read_run(folder: Path) -> RunFolder:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; expected one that `ullage run` has written")
+    if _is_evidence(folder):
+        run = read_run(folder.absolute().parent)
+        return replace(run, evidence=tuple(one for one in run.evidence if one.folder.name == folder.absolute().name))
     processes, evidence = [], []
     for path in sorted(folder.iterdir()):
         if path.suffix == SUFFIX and path.is_file():
@@ -85,7 +88,7 @@ def read_run(folder: Path) -> RunFolder:
             except LiveFileError:
                 continue
             processes.append(Process(live, Facts.from_json(live.facts)))
-        elif path.name.startswith("oom-") and path.is_dir():
+        elif _is_evidence(path):
             evidence.append(Evidence(path, _json_of(path / ENVIRONMENT)))
     if not processes and not evidence:
         raise UsageError(
@@ -94,6 +97,10 @@ def read_run(folder: Path) -> RunFolder:
     processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.started))
     evidence.sort(key=lambda one: one.time)
     return RunFolder(folder, tuple(processes), tuple(evidence))
+
+
+def _is_evidence(path: Path) -> bool:
+    return (path / ENVIRONMENT).is_file() or (path / SNAPSHOT).is_file()
 
 
 def _json_of(path: Path) -> dict[str, Any]:
