@@ -62,10 +62,12 @@ def _lines_of(process: Process, *, is_named: bool) -> Iterator[str]:
         return
     card = next((card for card in facts.cards if card.index == peak.device), None)
     samples = [sample for sample in process.live.overview if sample.device == peak.device]
-    last = process.live.recent[-1]
+    last = next((sample for sample in reversed(process.live.recent) if sample.device == peak.device), None)
     of = f" of {text_of_bytes(card.limit_bytes)}" if card is not None else ""
     where = f" (step {peak.step}{f', {peak.line}' if peak.line else ''})"
     yield f"{who}{facts.steps:,} steps; {text_of_bytes(peak.bytes)}{of} allocated at the peak{where}"
+    if last is None or not samples:
+        return  # it ended before its first sample
     reserved = max(sample.reserved_bytes for sample in samples)
     if card is not None:
         yield f"headroom {text_of_bytes(max(0, card.limit_bytes - reserved))}: up to {text_of_bytes(reserved)} reserved"
