@@ -1,5 +1,6 @@
 """Rules of the live file: whatever moment a process is stopped at, what it has written is read as it was written."""
 
+import contextlib
 import errno
 import os
 import random
@@ -18,8 +19,8 @@ from ullage.recording.facts import Arming, Card, Facts, Peak
 from ullage.recording.live import BINS, RECENT, LiveFileError, LiveWriter, Sample, read_live
 
 
-def _sample(step: int, peak: int = 0) -> Sample:
-    return Sample(step, 1.5 * step, 0, 10 * step, 20 * step, peak or 30 * step, -1, 3, 1, 0)
+def _sample(step: int, peak: int = 0, device: int = 0) -> Sample:
+    return Sample(step, 1.5 * step, device, 10 * step, 20 * step, peak or 30 * step, -1, 3, 1, 0)
 
 
 @settings(max_examples=30, deadline=None)
@@ -41,6 +42,76 @@ def test_what_was_added_is_read(tmp_path_factory: pytest.TempPathFactory, count:
     )
     assert {one.peak_bytes for one in live.overview} <= {one.peak_bytes for one in samples}
     assert [one.step for one in live.overview] == sorted(one.step for one in live.overview)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3 * RECENT), st.integers(1, 9), st.integers(0, 2**32))
+def test_a_bin_is_of_one_device(tmp_path_factory: pytest.TempPathFactory, count: int, devices: int, seed: int) -> None:
+    """However samples of devices alternate: each has its own peak, its own highest reserved, and its share of bins."""
+    path = tmp_path_factory.mktemp("live") / "process-1.live"
+    writer, chance = LiveWriter(path), random.Random(seed)
+    samples = [
+        _sample(step, peak=chance.randrange(1 << 40), device=chance.randrange(devices)) for step in range(1, count + 1)
+    ]
+    for sample in samples:
+        writer.add(sample)
+    live = read_live(path)
+    assert len(live.overview) <= BINS
+    assert list(live.overview) == writer.overview()
+    counts = [sum(one.device == device for one in samples) for device in range(devices)]
+    width = next(2**k for k in range(9) if sum(-(-number // 2**k) for number in counts) <= BINS)
+    for device in range(devices):
+        own = [one for one in samples if one.device == device]
+        bins = [one for one in live.overview if one.device == device]
+        assert len(bins) == -(-len(own) // width)  # each of them is full but the last
+        assert max((one.peak_bytes for one in bins), default=0) == max((one.peak_bytes for one in own), default=0)
+        assert max((one.reserved_bytes for one in bins), default=0) == max(
+            (one.reserved_bytes for one in own), default=0
+        )
+        assert {(one.step, one.peak_bytes) for one in bins} <= {(one.step, one.peak_bytes) for one in own}
+        assert [one.step for one in bins] == sorted(one.step for one in bins)
+
+
+@pytest.mark.parametrize(
+    ("count", "since", "most"), [(10, 4, 3), (10, 4, 100), (10, 12, 5), (9000, 8990, 4096), (9000, 0, 7)]
+)
+def test_only_what_is_asked_for_is_read(tmp_path: Path, count: int, since: int, most: int) -> None:
+    """The samples from a number on, or the latest so many; and they are numbered."""
+    path = tmp_path / "process-1.live"
+    writer = LiveWriter(path)
+    for step in range(count):
+        writer.add(_sample(step))
+    live = read_live(path, since=since, most=most, overview=False)
+    expected = list(range(count))[max(since, count - most) :]
+    assert [one.step for one in live.recent] == expected
+    assert live.first == (expected[0] if expected else count)
+    assert live.overview == ()
+    assert len(read_live(path, since=since, most=most).overview) > 0
+
+
+def test_a_sample_that_is_overwritten_meanwhile_is_not_read(tmp_path: Path) -> None:
+    """Reading again and again from where the last reading ended gives every sample once, or its loss shows."""
+    path = tmp_path / "process-1.live"
+    code = (
+        "import sys; from pathlib import Path; from ullage.recording.live import *\n"
+        "writer = LiveWriter(Path(sys.argv[1]))\n"
+        "for step in range(60_000): writer.add(Sample(step, 0.0, 0, step, step, step, -1, 0, 0, 0))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    seen, lost, readings = 0, 0, 0
+    is_over = False
+    while not is_over:
+        is_over = process.poll() is not None
+        with contextlib.suppress(LiveFileError, FileNotFoundError):
+            live = read_live(path, since=seen, overview=False)
+            assert [one.step for one in live.recent] == list(range(live.first, live.samples))
+            lost += live.first - seen
+            seen, readings = live.samples, readings + bool(live.recent)
+        if readings % 5 == 0:
+            time.sleep(0.05)  # slower than the ring is long: what is oldest is being overwritten
+    assert (process.wait(), seen) == (0, 60_000)
+    assert readings > 1
+    assert lost < 60_000
 
 
 def test_the_file_has_one_size_from_its_beginning(tmp_path: Path) -> None:
@@ -100,6 +171,13 @@ def test_damaged_content_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
         Facts.from_json(read_live(path).facts)
 
 
+def _has_begun(path: Path) -> bool:
+    try:
+        return read_live(path).samples > 10
+    except (LiveFileError, FileNotFoundError):  # it is just being made
+        return False
+
+
 def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
     """It writes as fast as it can and is killed at some moment."""
     path = tmp_path / "process-1.live"
@@ -112,7 +190,7 @@ def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
     for _ in range(3):
         path.unlink(missing_ok=True)
         process = subprocess.Popen([sys.executable, "-c", code, str(path)])
-        while not (path.exists() and path.stat().st_size and read_live(path).samples > 10):
+        while not _has_begun(path):
             time.sleep(0.01)
         time.sleep(0.1 * random.random())
         process.send_signal(signal.SIGKILL)

@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,8 @@ BINS: Final = 2048
 """Of the overview."""
 _MAGIC: Final = b"ULLAGE\x01\n"
 _HEADER: Final = struct.Struct("<8sQQQQQ")  # magic, version of the facts, their length, samples so far, bins, bin width
+_COUNT: Final = struct.Struct("<Q")
+_COUNT_AT: Final = struct.calcsize("<8sQQ")
 _SAMPLE: Final = struct.Struct("<qdqqqqqqqq")
 _FACTS_AT: Final = 4096
 _FACTS_BYTES: Final = 1 << 16
@@ -66,9 +69,15 @@ class Live:
     recent: tuple[Sample, ...]
     """The latest samples, oldest first."""
     overview: tuple[Sample, ...]
-    """The whole run: the sample with the highest peak of each bin, with the bin's highest `reserved_bytes`."""
+    """The whole run: of each bin, which is of one device, the sample with the highest peak, with the bin's highest
+    `reserved_bytes`; in the order of their beginnings."""
     samples: int
     """How many there were."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first of the latest samples, counted from 0 over the whole run."""
+        return self.samples - len(self.recent)
 
 
 class LiveWriter:
@@ -87,7 +96,8 @@ class LiveWriter:
         self._count = 0
         self._bins = 0
         self._width = 1
-        self._in_bin = 0
+        self._latest: dict[int, tuple[int, int]] = {}
+        """Of each device, its latest bin and how many samples that has."""
         self._head()
 
     def add(self, sample: Sample) -> None:
@@ -96,14 +106,16 @@ class LiveWriter:
         place = _RECENT_AT + self._count % RECENT * _SAMPLE.size
         self._map[place : place + _SAMPLE.size] = packed
         self._count += 1
-        if self._in_bin == 0:
-            if self._bins == BINS:
-                self._halve()
+        if self._is_full(sample.device) and self._bins == BINS:
+            self._halve()
+        if self._is_full(sample.device):
             self._put_bin(self._bins, sample)
+            self._latest[sample.device] = self._bins, 1
             self._bins += 1
         else:
-            self._put_bin(self._bins - 1, _merged(self._bin(self._bins - 1), sample))
-        self._in_bin = (self._in_bin + 1) % self._width
+            index, filled = self._latest[sample.device]
+            self._put_bin(index, _merged(self._bin(index), sample))
+            self._latest[sample.device] = index, filled + 1
         self._head()
 
     def tell(self, facts: dict[str, Any]) -> None:
@@ -125,50 +137,97 @@ class LiveWriter:
         return [self._bin(index) for index in range(self._bins)]
 
     def _head(self) -> None:
-        _HEADER.pack_into(self._map, 0, _MAGIC, self._version, self._length, self._count, self._bins, self._width)
+        # In one piece: `pack_into` would write zeros first, and a reader, or a kill, may come in between.
+        self._map[: _HEADER.size] = _HEADER.pack(
+            _MAGIC, self._version, self._length, self._count, self._bins, self._width
+        )
 
     def _bin(self, index: int) -> Sample:
         return Sample._make(_SAMPLE.unpack_from(self._map, _BINS_AT + index * _SAMPLE.size))
 
     def _put_bin(self, index: int, sample: Sample) -> None:
-        _SAMPLE.pack_into(self._map, _BINS_AT + index * _SAMPLE.size, *sample)
+        place = _BINS_AT + index * _SAMPLE.size
+        self._map[place : place + _SAMPLE.size] = _SAMPLE.pack(*sample)
+
+    def _is_full(self, device: int) -> bool:
+        """Tell whether a device has no bin that takes another sample."""
+        return device not in self._latest or self._latest[device][1] >= self._width
 
     def _halve(self) -> None:
-        for index in range(BINS // 2):
-            self._put_bin(index, _merged(self._bin(2 * index), self._bin(2 * index + 1)))
-        self._bins = BINS // 2
+        """Make one bin of every two of a device; a last one that is alone stays as it is."""
+        bins: list[Sample] = []
+        begun: dict[int, int] = {}
+        """Of each device, the place of a bin that waits for its other half."""
+        latest: dict[int, int] = {}
+        for one in self.overview():
+            place = begun.pop(one.device, None)
+            if place is None:
+                latest[one.device] = begun[one.device] = len(bins)
+                bins.append(one)
+            else:
+                bins[place] = _merged(bins[place], one)
+        for device, place in latest.items():
+            filled = self._latest[device][1]
+            self._latest[device] = place, filled if device in begun else self._width + filled
+        for index, one in enumerate(bins):
+            self._put_bin(index, one)
+        self._bins = len(bins)
         self._width *= 2
 
 
-def read_live(path: Path) -> Live:
+def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool = True) -> Live:
     """Read what a process has shown, while it writes or after it has ended.
+
+    Args:
+        path: of the file.
+        since: leave out the samples before this one, counted from 0 over the whole run.
+        most: only so many of the latest samples.
+        overview: whether the overview is wanted; without it and with few samples, reading takes a tenth of the time.
 
     Raises:
         LiveFileError: the file is not one of a run.
         OSError: it cannot be read.
     """
-    for _ in range(_READS):
-        content = path.read_bytes()
-        if len(content) != _SIZE_BYTES or not content.startswith(_MAGIC):
-            raise LiveFileError(
-                f"{path} is no file of a run: it has {len(content)} bytes, or does not begin as one; expected a "
-                f"*{SUFFIX} file that `ullage run` has written"
-            )
-        _, version, length, count, bins, _ = _HEADER.unpack_from(content)
-        facts = _facts_of(content[_FACTS_AT : _FACTS_AT + min(length, _FACTS_BYTES)])
-        if version % 2 == 0 and facts is not None:
-            break
-    else:
-        facts = {}  # killed while it wrote them
-    # One more may have been written over the oldest while this was read.
-    kept = range(max(0, count - RECENT + 1), count)
-    return Live(
-        path=path,
-        facts=facts,
-        recent=tuple(_sample(content, _RECENT_AT, index % RECENT) for index in kept),
-        overview=tuple(_sample(content, _BINS_AT, index) for index in range(min(bins, BINS))),
-        samples=count,
-    )
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _ in range(_READS):
+            content = os.pread(descriptor, _RECENT_AT, 0)
+            size = os.fstat(descriptor).st_size
+            if size != _SIZE_BYTES or not content.startswith(_MAGIC):
+                raise LiveFileError(
+                    f"{path} is no file of a run: it has {size} bytes, or does not begin as one; expected a "
+                    f"*{SUFFIX} file that `ullage run` has written"
+                )
+            _, version, length, count, bins, _ = _HEADER.unpack_from(content)
+            facts = _facts_of(content[_FACTS_AT : _FACTS_AT + min(length, _FACTS_BYTES)])
+            if version % 2 == 0 and facts is not None:
+                break
+        else:
+            facts = {}  # killed while it wrote them
+        first = max(count - min(most, RECENT), since, 0)
+        recent = _ring(descriptor, first, count)
+        # What was written meanwhile lies where the oldest were, and one more may be half written.
+        (now,) = _COUNT.unpack(os.pread(descriptor, _COUNT.size, _COUNT_AT))
+        whole = recent[max(0, now - RECENT + 1 - first) :]
+        bytes_of_bins = os.pread(descriptor, min(bins, BINS) * _SAMPLE.size, _BINS_AT) if overview else b""
+    finally:
+        os.close(descriptor)
+    return Live(path=path, facts=facts, recent=tuple(whole), overview=tuple(_samples(bytes_of_bins)), samples=count)
+
+
+def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
+    """Read the samples of these numbers; there are no more of them than the ring has."""
+    samples: list[Sample] = []
+    while first < end:
+        place = first % RECENT
+        number = min(end - first, RECENT - place)
+        samples += _samples(os.pread(descriptor, number * _SAMPLE.size, _RECENT_AT + place * _SAMPLE.size))
+        first += number
+    return samples
+
+
+def _samples(content: bytes) -> Iterator[Sample]:
+    return map(Sample._make, _SAMPLE.iter_unpack(content[: len(content) // _SAMPLE.size * _SAMPLE.size]))
 
 
 def _facts_of(text: bytes) -> dict[str, Any] | None:
@@ -177,10 +236,6 @@ def _facts_of(text: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return facts if isinstance(facts, dict) else None
-
-
-def _sample(content: bytes, start: int, index: int) -> Sample:
-    return Sample._make(_SAMPLE.unpack_from(content, start + index * _SAMPLE.size))
 
 
 def _merged(first: Sample, second: Sample) -> Sample:
