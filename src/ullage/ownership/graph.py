@@ -79,16 +79,22 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
         except RuntimeError:
             continue  # given up after backward
         for one in raw if isinstance(raw, tuple | list) else (raw,):
-            for part in ("data", "unpack_hook"):  # a hook may keep what it computes the tensor from
-                try:
-                    value = getattr(one, part)
-                except (RuntimeError, AttributeError):
-                    continue
-                if value is not None:
-                    yield Saved(value, function, start)
+            for value in values_of(one):
+                yield Saved(value, function, start)
     variable = variable_of(function)
     if variable is not None:
         yield Saved(variable, function, start)
+
+
+def values_of(saved: Any) -> Iterator[Any]:
+    """Yield what a SavedTensor holds: a tensor or what a hook has packed, and the hook that computes it again."""
+    for part in ("data", "unpack_hook"):
+        try:
+            value = getattr(saved, part)
+        except (RuntimeError, AttributeError):
+            continue
+        if value is not None:
+            yield value
 
 
 def variable_of(function: Any) -> Tensor | None:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from types import FunctionType
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ullage.ownership.capsule import CAPSULE
-from ullage.ownership.graph import Saved, saved_in
+from ullage.ownership.graph import Saved, saved_in, values_of
 from ullage.ownership.holding import Kind
 from ullage.ownership.inert import class_dict, mro_of, name_of, table_of
 from ullage.ownership.path import path_of
@@ -24,6 +25,7 @@ _SOUGHT: Final[dict[type, str]] = {
     nn.Module: "module",
     Optimizer: "optimizer",
     torch.UntypedStorage: "storage",
+    torch._C._autograd.SavedTensor: "saved",
     torch.cuda.CUDAGraph: "cuda graph",
     torch.cuda.MemPool: "pool",
     torch._C.ScriptModule: "script",
@@ -46,6 +48,7 @@ class Kept:
     place: int
     """Of the tensor whose graph it is."""
     function: Any
+    """That has saved it; None where something else keeps it for backward, such as a checkpoint."""
 
 
 class Search:
@@ -60,8 +63,7 @@ class Search:
         """By their places."""
         self.kept: list[Kept] = []
         self._in_graphs: set[int] = set()
-        self._graphs_done = 0
-        self._functions_done = 0
+        self._done = {"tensor": 0, "function": 0, "saved": 0}
         self._closed = module_dicts()
         self._names: dict[int, str] | None = None
         self._seen_functions: dict[int, Any] = {}
@@ -129,18 +131,13 @@ class Search:
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
         """Walk the graphs of the tensors that were reached since the last time, as long as that leads to new ones."""
-        while self._graphs_done < len(self.reach.found["tensor"]) or self._functions_done < len(
-            self.reach.found["function"]
-        ):
-            objects, tensors = self.reach.objects, self.reach.found["tensor"]
-            news = tensors[self._graphs_done :]
-            self._graphs_done = len(tensors)
-            starts = [(place, grad_fn_of(objects[place])) for place in news]
-            functions = self.reach.found["function"]
-            starts += [(place, objects[place]) for place in functions[self._functions_done :]]
-            self._functions_done = len(functions)
+        objects = self.reach.objects
+        while any(len(self.reach.found[what]) > done for what, done in self._done.items()):
+            starts = [(place, grad_fn_of(objects[place])) for place in self._news("tensor")]
+            starts += [(place, objects[place]) for place in self._news("function")]
+            saved = [Saved(value, None, place) for place in self._news("saved") for value in values_of(objects[place])]
             added: list[int | None] = []
-            for found in saved_in(starts, self._seen_functions):
+            for found in chain(saved, saved_in(starts, self._seen_functions)):
                 if isinstance(found, Saved):
                     if is_tensor(found.value):
                         self.kept.append(Kept(found.value, found.start, found.function))
@@ -150,6 +147,12 @@ class Search:
             places = [place for place in added if place is not None]
             self._in_graphs.update(places)
             self.reach.search(places, closed)
+
+    def _news(self, what: str) -> list[int]:
+        """Return the places of what was found since this was asked last."""
+        news = self.reach.found[what][self._done[what] :]
+        self._done[what] += len(news)
+        return news
 
     def follow_rest(self) -> None:
         """Follow what no name leads to: first what nothing else among it refers to, then what is left: cycles."""

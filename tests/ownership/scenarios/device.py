@@ -13,7 +13,7 @@ from tests.ownership.scenarios.made import inputs, net, tensor
 from tests.ownership.scenarios.scenario import End, scenario
 
 
-@scenario("cuBLAS's workspace after a product", holder="cuBLAS", kind="workspace", mib=1)
+@scenario("cuBLAS's workspace after a product", holder="cuBLAS", kind="workspace", mib=1, until="2.15")
 def workspace(end: End) -> None:
     model = net()
     with torch.no_grad():
@@ -150,7 +150,9 @@ def imported(end: End) -> None:
     end(part, named=(shared,))
 
 
-@scenario("a CUDA graph's pool and its generator's numbers", holder="'graph'", kind="private pool", mib=8, stays=True)
+@scenario(
+    "a CUDA graph's pool with a workspace", holder="'graph'", kind="private pool", mib=8, stays=True, until="2.15"
+)
 def captured_model(end: End) -> None:
     model, x = net(), inputs()
     graph = torch.cuda.CUDAGraph()

@@ -158,8 +158,9 @@ def autocast(end: End) -> None:
         end(model, loss)
 
 
-@scenario("a Function's ctx that outlives its graph", holder="contexts", mib=2, stays=True)
+@scenario("a Function's ctx that outlives its graph", holder="contexts", mib=2)
 def late_context(end: End) -> None:
+    x = inputs().requires_grad_()
     contexts = []
 
     class Keep(torch.autograd.Function):
@@ -173,8 +174,8 @@ def late_context(end: End) -> None:
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             return gradients[0]
 
-    Keep.apply(inputs().requires_grad_())
-    end(contexts)
+    Keep.apply(x)
+    end(contexts, x)
 
 
 @scenario("an activation, with the module that has saved it", holder="of 'block.1.up'", kind="graph", mib=8)
