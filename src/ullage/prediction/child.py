@@ -37,6 +37,7 @@ from ullage.prediction.channel import Channel
 from ullage.prediction.measurement import measure
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.request import STOP_SIGNAL
+from ullage.settings import VARIABLES
 from ullage.tracing.journal import Journal, Kind
 from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
@@ -88,7 +89,7 @@ class Run:
             lone_rank.announce(request["rank"], request["world_size"])
         if request["eager"]:  # the newer and the older name of the same switch
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
-        self._environment = {name: os.environ.get(name) for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
+        self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._journal.open()
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
         os.register_at_fork(after_in_child=self._leave)
@@ -109,7 +110,8 @@ class Run:
         for name, before in self._environment.items():
             if os.environ.get(name) != before:
                 self._notes.append(f"the script sets {name}={os.environ.get(name)}; --alloc-conf took its place")
-        os.environ.pop("PYTORCH_ALLOC_CONF", None)
+        for name in VARIABLES:
+            os.environ.pop(name, None)
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = wanted
 
     def _choose_cards(self) -> None:
