@@ -107,8 +107,8 @@ def test_a_sample_that_is_overwritten_meanwhile_is_not_read(tmp_path: Path) -> N
             assert [one.step for one in live.recent] == list(range(live.first, live.samples))
             lost += live.first - seen
             seen, readings = live.samples, readings + bool(live.recent)
-        if readings % 5 == 0:
-            time.sleep(0.05)  # slower than the ring is long: what is oldest is being overwritten
+        if readings % 3 == 0:
+            time.sleep(0.15)  # slower than the ring is long: what is oldest is being overwritten
     assert (process.wait(), seen) == (0, 60_000)
     assert readings > 1
     assert lost < 60_000
