@@ -24,6 +24,7 @@ def test_a_compiled_script_stands_beside_itself_without(predict: Predict, mode: 
     assert answer["peak_allocated_bytes"] <= alone["peak_allocated_bytes"]
 
 
+@slow
 def test_the_report_shows_both(predict: Predict) -> None:
     ended = predict("compiles.py", "default")
     assert ended.code == 0, ended.error

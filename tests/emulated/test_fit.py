@@ -87,6 +87,7 @@ def test_a_value_with_which_the_script_fails_is_named(workplace: Path) -> None:
     assert "a range may begin higher: --vary --batch-size=2.." in ended.error
 
 
+@slow
 def test_where_the_script_fails_the_range_ends(workplace: Path) -> None:
     """What was proved until then is kept."""
     line = fit_command(SCRIPTS / "refuses.py", *CARD, "--vary", "--batch-size=1..1000", "--no-levers", "--json")

@@ -268,7 +268,6 @@ def on_cards() -> Found:
 
 
 SCENARIOS: dict[str, Callable[[], Found]] = {
-    "faulty_40": lambda: faulty(40),
     "faulty_200": lambda: faulty(200),
     "like_ddp": like_ddp,
     "split": split,
