@@ -23,6 +23,7 @@ EPILOG: Final = (
     "ullage run torchrun --nproc-per-node 2 train.py\n\n"
     "ullage run -m package.train\n\n"
     "ullage run --history always --folder evidence train.py\n\n"
+    "ullage run --csv samples.csv --prometheus 9400 train.py\n\n"
     "[bold]Meanwhile[/] ullage watch. [bold]Exit code[/] and signals are the command's own."
 )
 
@@ -38,6 +39,11 @@ def run(
     folder: Annotated[
         Path | None, typer.Option(help="Where to write. [default: ullage-runs/..., kept if there is something to tell]")
     ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write every sample into this file, as they come.")] = None,
+    parquet: Annotated[Path | None, typer.Option(help="The same as Parquet, complete at the end.")] = None,
+    prometheus: Annotated[
+        str | None, typer.Option(metavar="[ADDRESS:]PORT", help="Answer Prometheus there. 0: any port.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing where memory did not run out.")] = False,
 ) -> None:
     """Run a script with its memory recorded; where it runs out, say why, and what would have let it through.
@@ -45,6 +51,7 @@ def run(
     What follows is the command: a script with its options, -m and a module, torchrun, accelerate launch. It runs
     unchanged; a report is printed under its error, and written with everything that it was made from.
     """
+    from ullage.export.export import open_exports
     from ullage.recording.plan import HistoryMode, Plan
     from ullage.supervision.command import command_of
     from ullage.supervision.supervisor import end_alike, supervise
@@ -61,13 +68,21 @@ def run(
         emulate_in(environment, gpu, count=count)
     elif count != 1:
         raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
+    exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, tell=_say)
     place = _folder_for(folder, context.args)
     Plan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
-    ending = supervise(command, environment, on_tick=lambda: None)
+    ending = supervise(command, environment, on_tick=lambda: exports.look(place))
+    exports.end(place)
     has_something = _tell(place, is_quiet=quiet and ending.exit_code == 0)
     if folder is None and not has_something and ending.exit_code == 0:
         _remove(place)
     end_alike(ending)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # nobody reads it: the terminal is closed
+        sys.stderr.write(f"ullage: {text}\n")
+        sys.stderr.flush()
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> Path:

@@ -1,0 +1,164 @@
+"""Rows of a run in a file: CSV, which can be read at any moment, or Parquet, which is complete at the run's end."""
+
+import csv
+import io
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Protocol, get_args, get_type_hints
+
+from ullage.export.drain import Drain, Row
+
+_GROUP_ROWS: Final = 1 << 14
+"""Of a row group; until it is full, rows wait in memory."""
+
+
+class File(Protocol):
+    """What rows are written into."""
+
+    def add(self, rows: list[Row]) -> None:
+        """Add all of these rows, or none.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+
+    def close(self) -> None:
+        """Complete the file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
+
+class Table:
+    """Writes what is new in a folder into a file. Where that fails it says so once, and tries again the next time."""
+
+    def __init__(self, path: Path, make: Callable[[Path], File], tell: Callable[[str], Any]) -> None:
+        """Write into a path, with a file that is made when the first rows are looked for."""
+        self._path = path.absolute()
+        self._name = path
+        self._make = make
+        self._tell = tell
+        self._file: File | None = None
+        self._drain = Drain()
+        self._has_told = False
+
+    def look(self, folder: Path) -> None:
+        """Write what is new."""
+        try:
+            self._file = self._file or self._make(self._path)
+            self._file.add(self._drain.rows(folder))
+            self._drain.keep()
+        except OSError as error:
+            self._fail(error)
+
+    def end(self, folder: Path) -> None:
+        """Write what is left, and say what is missing."""
+        self.look(folder)
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            self._fail(error)
+        for process, number in self._drain.lost.items():
+            self._tell(f"{number:,} samples of {process} are not in {self._name}: they were overwritten by later ones")
+
+    def _fail(self, error: OSError) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._tell(f"{self._name} cannot be written ({error.strerror or error}); the run goes on")
+
+
+class CsvFile:
+    """Lines that are appended as they come, each of them whole."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the file, or empty it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._size = 0
+        self._head = ",".join(Row._fields) + "\n"
+
+    def add(self, rows: list[Row]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(map(_plain, rows))
+        content = (self._head + text.getvalue()).encode()
+        try:
+            written = 0
+            while written < len(content):
+                written += os.pwrite(self._descriptor, content[written:], self._size + written)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)  # no half lines
+            raise
+        self._size += written
+        self._head = ""
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class ParquetFile:
+    """Groups of rows; it has its name, and can be read, when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        """Make a file beside the one that it is to be.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        import pyarrow.parquet
+
+        self._arrow: Any = pyarrow
+        self._path = path
+        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._rows: list[Row] = []
+        self._schema = pyarrow.schema([(name, _kind(pyarrow, hint)) for name, hint in get_type_hints(Row).items()])
+        self._writer: Any = pyarrow.parquet.ParquetWriter(self._part, self._schema)
+
+    def add(self, rows: list[Row]) -> None:
+        if self._writer is None:
+            return  # it is not whole, and cannot become so
+        self._rows += rows
+        if len(self._rows) >= _GROUP_ROWS:
+            self._try(self._write)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._try(self._complete)
+
+    def _write(self) -> None:
+        columns = dict(zip(Row._fields, zip(*self._rows, strict=True), strict=True))
+        self._writer.write_table(self._arrow.table(columns, schema=self._schema))
+        self._rows = []
+
+    def _complete(self) -> None:
+        if self._rows:
+            self._write()
+        self._writer.close()
+        self._part.replace(self._path)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError:
+            self._part.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._writer.close()
+            self._writer, self._rows = None, []
+            raise
+
+
+def _plain(row: Row) -> tuple[Any, ...]:
+    return (f"{row.time:.6f}", *(str(one).lower() if isinstance(one, bool) else one for one in row[1:]))
+
+
+def _kind(arrow: Any, hint: Any) -> Any:
+    kind = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+    return {float: arrow.float64(), int: arrow.int64(), str: arrow.string(), bool: arrow.bool_()}[kind]
