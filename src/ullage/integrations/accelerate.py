@@ -1,4 +1,4 @@
-"""Accelerate: a guard for what `accelerator.prepare` returns.
+"""Accelerate: a guard for what `accelerator.prepare` returns, and a tracker that adds memory to what is logged.
 
 Backward is the accelerator's (it divides by the steps of an accumulation and scales for fp16), the optimizer is the one
 that Accelerate has wrapped, and `accelerator.accumulate` decides when it steps.
@@ -14,6 +14,9 @@ from ullage._errors import UsageError
 from ullage.guard.guard import Guard
 from ullage.guard.ladder import LossOf
 from ullage.integrations.framework import OwnScaling, framework
+from ullage.integrations.memory import Watch
+from ullage.monitor.finding import Finding
+from ullage.recording.step import StepWatch
 
 _accelerate: Final = framework("accelerate")
 _STEPS_BY_ITSELF: Final = ("DEEPSPEED", "MEGATRON_LM", "XLA")
@@ -72,6 +75,57 @@ def guard(
         before_step=before if skipped.optimizers or before_step is not None else None,
         **options,
     )
+
+
+class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,name-defined]  # shows when it runs
+    """Has the accelerator's other trackers log memory beside whatever is logged, and warns of leaks, each once.
+
+    Example:
+        accelerator.init_trackers("my run")
+        memory = MemoryTracker(accelerator)  # from here on accelerator.log(values, step=step) logs memory too
+    """
+
+    name = "ullage"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, accelerator: Any, *, reset_peak: bool = False, **options: Any) -> None:
+        """Join the accelerator's trackers; a step is one of the first optimizer's.
+
+        Args:
+            accelerator: after `init_trackers`.
+            reset_peak: have PyTorch's peak begin anew when it has been logged.
+            options: what `ullage.Monitor` takes.
+        """
+        super().__init__()
+        self._accelerator = accelerator
+        self._watch = Watch(resets_peak=reset_peak, options=options)
+        self._watch.begin(accelerator.device)
+        self._steps = StepWatch(lambda optimizer: self._watch.step())
+        self._steps.install()
+        accelerator.trackers.append(self)
+
+    @property
+    def tracker(self) -> Any:
+        """The monitor."""
+        return self._watch.monitor
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What has been found, in the order in which it was established."""
+        return self._watch.findings
+
+    def log(self, values: Any, step: int | None = None, **more: Any) -> None:
+        """Log memory now with all other trackers."""
+        memory = self._watch.tell("memory/")
+        for other in self._accelerator.trackers if memory else ():
+            if other is not self:
+                other.log(memory, step=step)
+
+    def finish(self) -> None:
+        """End with `accelerator.end_training`."""
+        self._steps.remove()
+        self._watch.end()
 
 
 class _Guard(Guard):

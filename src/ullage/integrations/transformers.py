@@ -1,4 +1,4 @@
-"""Transformers: a mixin that guards the steps of a Trainer.
+"""Transformers: a mixin that guards the steps of a Trainer, and a callback that watches memory.
 
 The Trainer runs a batch as ever, up to where it calls backward; its loss is taken there, so whatever a Trainer does to
 it (a loss function of its own, label smoothing, division for an accumulation) is in it. Clipping waits until the
@@ -16,8 +16,66 @@ from ullage.guard.batch import items_of
 from ullage.guard.guard import Guard
 from ullage.integrations.accelerate import guard as guard_of
 from ullage.integrations.framework import framework
+from ullage.integrations.memory import Watch
+from ullage.monitor.finding import Finding
 
 _IGNORED = -100
+_callback: Any = framework("transformers.trainer_callback")
+
+
+class MemoryCallback(_callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
+    """Adds memory to what the Trainer logs, and warns of leaks, each once.
+
+    Example:
+        MemoryCallback().add_to(trainer)
+
+    Given as `callbacks=[MemoryCallback()]` it stands behind the Trainer's own callbacks that report to TensorBoard,
+    W&B and others, which do not see what it adds then; the progress bar and `log_history` do.
+    """
+
+    def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
+        """Watch the card of the Trainer's process.
+
+        Args:
+            reset_peak: have PyTorch's peak begin anew when it has been logged, so that the next one is of the steps in
+                between; what else reads it (`skip_memory_metrics=False`) sees that too.
+            options: what `ullage.Monitor` takes.
+        """
+        self._watch = Watch(resets_peak=reset_peak, options=options)
+
+    def add_to(self, trainer: Any) -> None:
+        """Join a Trainer's callbacks, before those that report."""
+        trainer.callback_handler.callbacks.insert(0, self)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What has been found, in the order in which it was established."""
+        return self._watch.findings
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._watch.begin(args.device)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._watch.end()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._watch.step()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._watch.enter("eval")  # nothing is called before the first batch
+        self._watch.step()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._watch.leave()
+
+    on_predict = on_evaluate
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        is_evaluation = any(name.startswith("eval_") for name in logs)
+        values = self._watch.tell("eval_memory_" if is_evaluation else "memory_")
+        logs.update(values)
+        if state.log_history:  # it has a copy of them already
+            state.log_history[-1].update(values)
 
 
 class Guarded:

@@ -120,6 +120,30 @@ class Monitor:
             self._series, self._phase, _, self._left = outer
             self._looks_in_visit = 0
 
+    def scalars(self, prefix: str = "memory/") -> dict[str, int]:
+        """Return memory as it is now by name, for programs that draw numbers; nothing where CUDA has not been used.
+
+        Sizes are in bytes; the peak is PyTorch's, since the process began or it was last reset;
+        `growth_bytes_per_step` is what leaks that were found keep, 0 where none is.
+
+        Example:
+            wandb.log(monitor.scalars(), step=step)
+
+        Args:
+            prefix: put before every name.
+        """
+        if self._look() is None:
+            return {}
+        now = self._read(self._index)
+        values = {
+            "allocated_bytes": now["allocated_bytes"]["all"]["current"],
+            "reserved_bytes": now["reserved_bytes"]["all"]["current"],
+            "peak_allocated_bytes": now["allocated_bytes"]["all"]["peak"],
+            "alloc_retries": now["num_alloc_retries"],
+            "growth_bytes_per_step": sum(found.bytes_per_step for found in self._judge.findings if found.is_leak),
+        }
+        return {prefix + name: value for name, value in values.items()}
+
     def __str__(self) -> str:
         levels = self._look()
         head = f"{self._steps} steps in {len(self._all_series)} phase" + ("s" if len(self._all_series) > 1 else "")
