@@ -1,0 +1,56 @@
+"""docs/export.md names what there is."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from ullage.export.drain import Row
+from ullage.export.prometheus import Endpoint
+from ullage.export.table import CsvFile, Table
+from ullage.recording.facts import Card, Facts, Peak
+from ullage.recording.live import LiveWriter, Sample
+
+PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+
+
+def _named(title: str) -> list[str]:
+    """What stands in the first column of the table below a title, in backquotes."""
+    rows = re.findall(r"^\| (`.*?) \|", PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0], re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of which everything is known."""
+    writer = LiveWriter(tmp_path / "rank0-1.live")
+    card = Card(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=9, limit_bytes=8)
+    facts = Facts(
+        pid=os.getpid(), command=(), host="here", started=1.0, told=2.0, rank=0, cards=(card,), step_seconds=0.1,
+        roles={"parameters": 1}, peaks=(Peak(bytes=9, device=0, step=1),),
+    )  # fmt: skip
+    writer.tell(facts.to_json())
+    for step, peak in ((0, 5), (1, 4), (1, 7), (2, 3)):
+        writer.add(Sample(step, 1.0, 0, 1, 2, peak, 3, 4, 5, 6))
+    return tmp_path
+
+
+def test_every_column_and_metric_is_on_the_page(run: Path) -> None:
+    """In the order of the file, and none is named that is not there."""
+    assert _named("Rows: `--csv`, `--parquet`") == list(Row._fields)
+    endpoint = Endpoint("0")
+    endpoint.look(run)
+    told = {sample.name for metric in endpoint.metrics() for sample in metric.samples}
+    endpoint.close()
+    assert set(_named("An endpoint: `--prometheus`")) == {name for name in told if not name.endswith("_created")}
+
+
+def test_the_peak_of_each_step_is_as_the_page_computes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample within a step counts to that step."""
+    Table(run / "samples.csv", CsvFile, print).end(run)
+    monkeypatch.chdir(run)
+    [code] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    names: dict[str, dict[tuple[str, int], int]] = {}
+    exec(code, names)
+    assert names["peaks"] == {("0", 1): 5, ("0", 2): 7}
