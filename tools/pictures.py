@@ -1,13 +1,23 @@
 """Make the pictures of the README from real runs: `make pictures`."""
 
+import fcntl
+import os
+import pty
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+from collections.abc import Sequence
 from pathlib import Path
 
+import watch_screen
 from rich.console import Console
+from rich.text import Text
 
+import docs
 from ullage.analysis.describe import describe as describe_explanation
 from ullage.analysis.explain import explain
 from ullage.prediction.describe import describe
@@ -19,6 +29,8 @@ from ullage.snapshot.snapshot import load_snapshot
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"
+SPINNER = re.compile("[\u2800-\u28ff]")
+"""What turns while something is computed."""
 
 
 def picture(name: str, title: str, report: Report) -> None:
@@ -61,10 +73,63 @@ def explanations() -> None:
     screenshot("explain", report, height=1330)
 
 
+def text_picture(name: str, title: str, text: Text, *, width: int) -> None:
+    """Save what a terminal has shown."""
+    console = Console(record=True, width=width, highlight=False, file=sys.stdout, force_terminal=True)
+    console.print(text)
+    path = FOLDER / f"{name}.svg"
+    console.save_svg(str(path), title=title)
+    print(path.relative_to(ROOT))
+
+
+def shown_by(command: Sequence[str], *, width: int) -> list[str]:
+    """Run a command on a terminal of its own, and return the lines that it shows, with their colours."""
+    with tempfile.TemporaryDirectory() as around:
+        folder = docs.workplace(Path(around))
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+        kept = {
+            key: value for key, value in docs.environment(Path(around)).items() if key not in ("NO_COLOR", "COLUMNS")
+        }
+        environment = {**kept, "TERM": "xterm-256color"}
+        with subprocess.Popen(command, cwd=folder, env=environment, stdin=its, stdout=its, stderr=its):
+            os.close(its)
+            found = b""
+            try:
+                while part := os.read(ours, 1 << 16):
+                    found += part
+            except OSError:
+                pass  # so the end of a terminal is told on Linux
+        os.close(ours)
+        lines = docs.plain(found.decode(), folder).replace("\r\n", "\n").split("\n")
+        return [line for line in lines if not SPINNER.search(line)]
+
+
+def runs() -> None:
+    """A run that fails, with its verdict; the middle of the report is left out."""
+    command = ["ullage", "run", "--gpu", "RTX 2080 Ti", "--folder", "run", "tests/supervision/scripts/pieces.py"]
+    lines = shown_by(["bash", "-c", '"$@"', "bash", *command], width=110)
+    error = next(n for n, line in enumerate(lines) if "OutOfMemoryError" in line)
+    without = next(n for n, line in enumerate(lines) if "Without these blocks" in line)
+    end = next(n for n, line in enumerate(lines) if re.search("ullage: .*report.html", line))
+    chosen = [lines[0], *lines[1:3], "  ...", *lines[error:without], "  ...", "", *lines[end:]]
+    title = "ullage run --gpu 'RTX 2080 Ti' pieces.py"
+    text_picture("run", title, Text.from_ansi("\n".join(chosen).rstrip()), width=110)
+
+
+def screens() -> None:
+    """The live view, from the run that docs/watch.md shows; it is renewed there too."""
+    watch_screen.main()
+    text = watch_screen.DOCUMENT.read_text()
+    screen = re.search(r"<!-- screen -->\n```\n(.*?)\n```\n<!-- end -->", text, re.DOTALL)
+    assert screen is not None
+    text_picture("watch", "ullage watch", Text(screen[1]), width=80)
+
+
 def main() -> None:
-    """Make all of them, or those that are named: predictions, explanations."""
+    """Make all of them, or those that are named: predictions, explanations, runs, screens."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for make in (predictions, explanations):
+    for make in (predictions, explanations, runs, screens):
         if make.__name__ in (sys.argv[1:] or [make.__name__]):
             make()
 
