@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -205,3 +206,29 @@ def test_a_port_that_is_taken_is_said_before_the_command_runs(tmp_path: Path) ->
     assert ended.stderr.startswith(f"error: --prometheus {port} cannot be listened on: ")
     assert ended.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="two more runs")
+@pytest.mark.parametrize(("number", "is_whole"), [(signal.SIGTERM, True), (signal.SIGKILL, False)])
+def test_what_a_signal_leaves(tmp_path: Path, number: signal.Signals, is_whole: bool) -> None:
+    """CSV has whole lines whatever ends it; Parquet is complete unless `ullage run` itself is killed."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    options = ["--csv", "run.csv", "--parquet", "run.parquet", "--folder", "kept", "--prometheus", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ullage", "run", "--gpu", "T4", *options, "train.py"],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    path = tmp_path / "run.csv"
+    while not path.exists() or path.read_text().count("true") < 20:  # it is written once a second
+        assert process.poll() is None
+    process.send_signal(number)
+    process.communicate()
+    assert process.returncode == -number
+    text = (tmp_path / "run.csv").read_text()
+    assert text.endswith("\n")
+    assert {line.count(",") for line in text.splitlines()} == {14}
+    assert (tmp_path / "run.parquet").exists() == is_whole
+    if is_whole:
+        assert pyarrow.parquet.read_table(tmp_path / "run.parquet").num_rows == text.count("\n") - 1

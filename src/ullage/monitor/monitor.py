@@ -132,7 +132,7 @@ class Monitor:
         Args:
             prefix: put before every name.
         """
-        if self._look() is None:
+        if self._read is None and self._look() is None:
             return {}
         now = self._read(self._index)
         values = {
