@@ -190,11 +190,13 @@ def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
     for _ in range(3):
         path.unlink(missing_ok=True)
         process = subprocess.Popen([sys.executable, "-c", code, str(path)])
-        while not _has_begun(path):
-            time.sleep(0.01)
-        time.sleep(0.1 * random.random())
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        try:
+            while not _has_begun(path):
+                time.sleep(0.01)
+            time.sleep(0.1 * random.random())
+        finally:
+            process.kill()
+            process.wait()
         live = read_live(path)
         assert live.samples > 10
         steps = [one.step for one in live.recent]
