@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ def end_alike(ending: Ending) -> NoReturn:
 
 def _wait(process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Callable[[], None]) -> int:
     """Wait for the end of a process, and hand on what is sent to us meanwhile."""
+    due = time.monotonic() + _TICK_SECONDS
     while True:
         pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
@@ -86,12 +88,13 @@ def _wait(process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Ca
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
             return status
-        sent = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, _TICK_SECONDS)
-        if sent is None:
-            on_tick()
-        elif sent.si_signo != signal.SIGCHLD:
+        sent = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, max(0.0, due - time.monotonic()))
+        if sent is not None and sent.si_signo != signal.SIGCHLD:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, sent.si_signo)
+        if time.monotonic() >= due:
+            on_tick()
+            due = time.monotonic() + _TICK_SECONDS
 
 
 class _Terminal:
