@@ -13,11 +13,12 @@ NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_chil
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
+DOCS_ENV := $(CACHE)/docs
 PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals gpu pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice gpu docs pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -83,10 +84,16 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard
 	PYTHONPATH=$(RIVALS) $(OLDEST_ENV)/bin/python benchmarks/guard/rivals.py
 
+advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (half an hour).
+	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
+
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
 	$(PYTHON) benchmarks/real_card.py measure
 
-pictures: setup  ## Make the README's picture from a real run.
+docs: setup  ## Run the commands in the documents, and build the site build/site (SLOW=1: those that need torch, too).
+	tools/site.sh $(OLDEST_ENV) $(DOCS_ENV) $(if $(SLOW),--slow)
+
+pictures: setup  ## Make the pictures of the README and of the documents from real runs (needs Chromium and tmux).
 	$(OLDEST_ENV)/bin/python tools/pictures.py
 
 symbols: setup  ## Read the CUDA symbols of the installed torch into the committed lists.

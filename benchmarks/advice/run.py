@@ -1,0 +1,245 @@
+"""Measure what people are advised to do when memory runs out, and write docs/advice.md.
+
+    python benchmarks/advice/run.py [--only TEXT] [--write docs/advice.md]
+
+Bytes are torch.cuda's own statistics on an emulated T4, each advice in a process of its own; where it runs out, it runs
+again on a card like it with 64 GiB, to say how much it needs. Time is that of a small loop on this machine's CPU
+beside the one without the advice, in blocks that take turns. Exits 1 where what is said of an advice is not what was
+measured, or a habit of docs/habits.md that is named here is not there.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks" / "guard"))
+
+import habits  # noqa: E402
+from advices import AFTER, CONFS, GROUPS, HABITS, PLAIN, PLAIN_PICTURES, Advice, Conf, Measured  # noqa: E402
+from loop import FULL, PICTURES, SMALL, Loop, PictureLoop  # noqa: E402
+
+import ullage  # noqa: E402
+
+WARM, STEPS, TURNS, TIMED = 3, 4, 5, 2
+ROOMY_BYTES = 64 << 30
+MIB, GIB = 1 << 20, 1 << 30
+ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advice in group), *AFTER]
+HEAD = """# What the threads say, measured
+
+Written by `make advice` (`benchmarks/advice/run.py`): what people are told to do when memory runs out, each done to the
+same loop: GPT-2 small (or ResNet-50) with AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch,
+torch {version}, on an emulated {card}. *Allocated* and *reserved* are the highest of torch.cuda's own statistics after
+{warm} steps. An advice that does not fit on the card is run again on one like it with 64 GiB, to say what it needs.
+
+*Time* is the one thing that an emulated card cannot tell: it computes nothing. Where the work to be done is what
+changes, a small model's step was timed on a CPU (one thread), beside the loop without the advice: 1.3 is 30 % longer,
+0.8 to 1.2 is the noise. On a card the ratio is another. Where the column is empty
+only a real card can say it, and nothing is claimed.
+
+In a hurry: smaller parts of a batch, checkpointing, the loss in parts, autocast and `scaled_dot_product_attention` save
+bytes; where lengths vary, `expandable_segments:True` does. Most of the others change nothing here, because they are
+about a moment at which memory is not fullest: GPT-2's is where backward begins, with all that forward kept and the
+logits.
+"""
+TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
+
+
+def sizes_of(advice: Advice, *, is_small: bool) -> dict[str, int]:
+    sizes = SMALL if is_small else FULL
+    return {**sizes, "length": advice.length} if advice.length and not is_small else sizes
+
+
+def loop_of(advice: Advice, **more: Any) -> Loop:
+    """Make the loop of an advice; what it does not change is the plain one's."""
+    own = {**PLAIN.changes, **advice.changes, **more}
+    if advice.of is PictureLoop:
+        own = {"items": PICTURES, **own}
+    loop = advice.of(**own)
+    loop.build()
+    return loop
+
+
+def measure(advice: Advice, total_bytes: int | None) -> tuple[int, int, float] | None:
+    """Return the most that was allocated and reserved, and calls of the driver a step; None where memory ran out."""
+    ullage.emulate(advice.card, total_memory_bytes=total_bytes)
+    import torch
+
+    before = 0
+    try:
+        loop = loop_of(advice, sizes=sizes_of(advice, is_small=False))
+        for number in range(WARM + STEPS):
+            if number == WARM:
+                torch.cuda.reset_peak_memory_stats()
+                before = calls()
+            loop.step(loop, loop.batch())
+    except torch.OutOfMemoryError:
+        return None
+    if advice.after is not None:
+        advice.after(loop)
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), 0.0
+    stats = torch.cuda.memory_stats()
+    return stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"], (calls() - before) / STEPS
+
+
+def calls() -> int:
+    import torch
+
+    stats = torch.cuda.memory_stats()
+    return sum(stats[name] for name in ("num_device_alloc", "num_device_free"))
+
+
+def time_on_cpu(advice: Advice) -> float:
+    """Return the seconds of a step beside the plain loop's, both small."""
+    ullage.emulate(habits.CARD)  # torch's build for CUDA cannot be imported without
+    import torch
+
+    torch.set_num_threads(1)
+    loops = [loop_of(each, device="cpu", sizes=sizes_of(each, is_small=True)) for each in (PLAIN, advice)]
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in range(TURNS + 1):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            batches = [loops[which].batch() for _ in range(TIMED)]
+            began = time.process_time()
+            for tokens in batches:
+                loops[which].step(loops[which], tokens)
+            if turn:  # the first makes the optimizer's state
+                seconds[which].append(time.process_time() - began)
+    return statistics.median(seconds[1]) / statistics.median(seconds[0])
+
+
+def alone(**task: Any) -> Any:
+    """Run one task in a process of its own."""
+    advice = ADVICES[task["index"]] if "index" in task else None
+    environment = {**os.environ, "PYTORCH_ALLOC_CONF": "", **(advice.environment if advice else {})}
+    command = [sys.executable, __file__, "--task", json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        sys.exit(f"{advice.name if advice else task} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def do(task: dict[str, Any]) -> Any:
+    """What a process of its own does."""
+    if "conf" in task:
+        os.environ["PYTORCH_ALLOC_CONF"] = task["conf"]
+        ullage.emulate(habits.CARD)
+        habit = habits.Habit(name="", step=habits.Loop.train, reading="", lengths=task["lengths"], conf="given")
+        return asdict(habits.measure(habit, habit, lambda: {"reads of the card": 0}))
+    advice = ADVICES[task["index"]]
+    return time_on_cpu(advice) if task.get("is_timed") else measure(advice, task.get("total_bytes"))
+
+
+def measured(advice: Advice) -> Measured:
+    index = ADVICES.index(advice)
+    found = alone(index=index)
+    allocated, reserved, driver_calls = found or alone(index=index, total_bytes=ROOMY_BYTES)
+    return Measured(
+        allocated=allocated,
+        reserved=reserved,
+        driver_calls=driver_calls,
+        fits=found is not None,
+        time_ratio=alone(index=index, is_timed=True) if advice.is_timed else None,
+    )
+
+
+def row_of(advice: Advice, own: Measured) -> str:
+    ratio = "" if own.time_ratio is None else f"{own.time_ratio:.1f}"
+    figures = f"{own.allocated / GIB:.2f} | {own.reserved / GIB:.2f} | {'yes' if own.fits else '**no**'} | {ratio}"
+    return f"| {advice.name} | {figures} | {advice.verdict} |"
+
+
+def conf_row(conf: Conf, own: habits.Measured) -> str:
+    name = f"`{conf.text}`" if conf.text else conf.name
+    if own.failed_at is not None:
+        return f"| {name} | **runs out at batch {own.failed_at}** | | | {conf.verdict} |"
+    figures = f"{own.allocated / GIB:.2f} | {own.reserved / GIB:.2f} | {own.driver_calls:.1f}"
+    return f"| {name} | {figures} | {conf.verdict} |"
+
+
+def habit_rows() -> list[str]:
+    """Rows out of docs/habits.md, which `make habits` has measured: a figure is measured once."""
+    text = (ROOT / "docs" / "habits.md").read_text()
+    sections = {part.split("\n")[0]: part.split("\n") for part in text.split("\n## ")[1:]}
+    rows = []
+    for habit in HABITS:
+        row = next((line for line in sections[habit.section] if line.startswith(f"| {habit.name} |")), None)
+        if row is None:
+            sys.exit(f"docs/habits.md has no row {habit.name!r} below {habit.section!r}: `make habits` writes it")
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        rows.append(f"| {habit.shown or habit.name} | {' | '.join(cells[1:4])} | {habit.verdict} |")
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="advices whose name has this text")
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task is not None:
+        print(json.dumps(do(options.task)))
+        return 0
+    version = importlib.metadata.version("torch").split("+")[0]
+    head = HEAD.format(items=habits.ITEMS, length=habits.LENGTH, version=version, card=habits.CARD, warm=WARM)
+    lines, wrong = [head], []
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    def check(advice: Advice, own: Measured, without: Measured) -> None:
+        if not advice.holds(own, without):
+            wrong.append(f"{advice.name}: measured {own} beside {without}, which is not what is said of it")
+
+    for title, group in GROUPS.items():
+        tell(f"\n## {title}\n\n{TITLES}")
+        none = PLAIN_PICTURES if group[0].of is PictureLoop else PLAIN
+        without = measured(none)
+        tell(row_of(none, without))
+        for advice in group:
+            if options.only not in advice.name:
+                continue
+            own = measured(advice)
+            tell(row_of(advice, own))
+            check(advice, own, without)
+    tell("\n## The allocator's settings, with batches of 64 to 1,024 tokens an item\n")
+    tell("*Calls* of the driver are a batch, of 64.\n")
+    tell("| setting | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
+    for conf in CONFS:
+        if options.only in conf.text:
+            found = habits.Measured(**alone(conf=conf.text, lengths=conf.lengths))
+            tell(conf_row(conf, found))
+            if not conf.holds(found):
+                wrong.append(f"{conf.text}: measured {found}, which is not what is said of it")
+    tell("\n## After training\n")
+    tell("What is left of it, in MiB. `gc.collect()` and `empty_cache()` come after each.\n")
+    tell("| what is done | allocated | reserved | verdict |\n|---|---|---|---|")
+    first = measured(AFTER[0])
+    for advice in AFTER:
+        if options.only in advice.name:
+            own = first if advice is AFTER[0] else measured(advice)
+            tell(f"| {advice.name} | {own.allocated / MIB:,.1f} | {own.reserved / MIB:,.1f} | {advice.verdict} |")
+            check(advice, own, first)
+    tell("\n## Habits\n")
+    tell("Measured by `make habits` with the same model. More figures, and what to do instead: [habits](habits.md).\n")
+    tell("| habit | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
+    for row in habit_rows():
+        tell(row)
+    lines += ["", (Path(__file__).parent / "beyond.md").read_text()]
+    print("\n".join(wrong), file=sys.stderr)
+    if options.write:
+        options.write.write_text("\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The documents: what stands below a command was printed by it, and every page is in the site."""
+
+import importlib.util
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ullage.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+SUBCOMMANDS = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+
+
+def module_of(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+docs = module_of(ROOT / "tools" / "docs.py")
+
+
+def blocks() -> list:
+    found = [
+        block
+        for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+        for block in docs.blocks_of(document, document.read_text())
+    ]
+    assert len(found) > 10, "the search finds nothing"
+    return found
+
+
+def test_every_marked_command_is_there() -> None:
+    """Each command of a block, and each of a pipe, is a subcommand of ullage or a program."""
+    for block in blocks():
+        for command in block.commands:
+            for part in re.sub(r'"[^"]*"', "QUOTED", command).split("|"):
+                program, *rest = part.split()
+                known = rest[0] in SUBCOMMANDS if program == "ullage" else program == "python" or shutil.which(program)
+                assert known, f"{block.place}: {part}"
+
+
+@pytest.mark.parametrize("words", ["ullage gpus", "zcat", "ullage tune"])
+def test_what_the_documents_show_is_what_commands_print(words: str) -> None:
+    """The cheap ones are run: nothing but a time may differ."""
+    block = next(one for one in blocks() if one.commands[0].startswith(words))
+    shown = block.document.read_text().split("\n")[block.first : block.last]
+    assert [docs.TAKEN.sub("", line) for line in docs.lines_of(block)] == [docs.TAKEN.sub("", line) for line in shown]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("<!-- run quickly -->\n```console\n$ true\n```\n", "is no marker"),
+        ("<!-- run exit -->\n```console\n$ true\n```\n", "is no marker"),
+        ("<!-- run -->\n\n```console\n$ true\n```\n", "a fenced block with a language must follow"),
+        ("<!-- run -->\n```\n$ true\n```\n", "a fenced block with a language must follow"),
+        ("<!-- run -->", "a fenced block with a language must follow"),
+        ("<!-- run -->\n```console\n$ true\n", "not closed"),
+        ("<!-- run -->\n```console\ntrue\n```\n", "the first line of the block must be a command"),
+    ],
+)
+def test_a_marker_that_breaks_the_grammar_is_refused(text: str, complaint: str) -> None:
+    """A block that would never be run is no silent one: its line and what was expected are told."""
+    with pytest.raises(docs.DocumentError, match=complaint) as caught:
+        list(docs.blocks_of(Path("page.md"), text))
+    assert str(caught.value).startswith("page.md:1")
+
+
+def test_a_block_is_written_anew_once(tmp_path: Path) -> None:
+    """Old output goes, that of each command stands below it, and a second time nothing is out of date."""
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- run exit 3 -->\n```console\n$ echo 1; echo 2\nold\n$ echo 7; exit 3\n```\nb\n")
+    text, stale = docs.renewed(page, slow=False)
+    assert text == "a\n<!-- run exit 3 -->\n```console\n$ echo 1; echo 2\n1\n2\n$ echo 7; exit 3\n7\n```\nb\n"
+    assert [block.place for block in stale] == [f"{page}:2"]
+    page.write_text(text)
+    assert docs.renewed(page, slow=False) == (text, [])
+
+
+def test_what_takes_long_is_run_on_request_only(tmp_path: Path) -> None:
+    """A slow block stays as it is without --slow."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run slow -->\n```console\n$ echo 1\n```\n")
+    assert docs.renewed(page, slow=False) == (page.read_text(), [])
+    assert docs.renewed(page, slow=True)[0] == "<!-- run slow -->\n```console\n$ echo 1\n1\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("exit 4", "ended with exit code 4; expected 0"),
+        ("echo $HOME/file", "a place of this machine"),
+        ("echo '```'", "would close the block"),
+    ],
+)
+def test_output_that_must_not_be_written_is_refused(tmp_path: Path, command: str, complaint: str) -> None:
+    """A command that fails, a path of this machine and a fence do not come into a document."""
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- run -->\n```console\n$ {command}\n```\n")
+    with pytest.raises(docs.DocumentError, match=complaint):
+        docs.renewed(page, slow=False)
+
+
+def test_what_a_command_writes_does_not_land_in_the_tree(tmp_path: Path) -> None:
+    """Commands see the tree's files from a folder of their own."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run -->\n```console\n$ touch left_behind && ls README.md left_behind\n```\n")
+    assert "README.md\nleft_behind\n" in docs.renewed(page, slow=False)[0]
+    assert not (ROOT / "left_behind").exists()
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """No page of the site can be reached by search alone, and none is missing."""
+    named = re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_settings_table_is_what_replays_give() -> None:
+    """docs/settings.md has the figures of today's allocator core, and a picture of each that it shows."""
+    settings = module_of(ROOT / "tools" / "settings_pictures.py")
+    text = settings.DOCUMENT.read_text()
+    for moment in settings.moments():
+        assert settings.row_of(moment) in text
+        assert (settings.PICTURES / moment.name).read_text() == settings.draw(moment)
+    for name in re.findall(r"pictures/(setting-[\w-]+\.svg)", text):
+        assert (settings.PICTURES / name).exists()
+
+
+def test_advices_are_documented_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every advice stands in docs/advice.md with what the script says of it, and habits with their figures."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "advice"))
+    run = module_of(ROOT / "benchmarks" / "advice" / "run.py")
+    page = (ROOT / "docs" / "advice.md").read_text()
+    rows = [line for line in page.split("\n") if line.startswith("| ")]
+    for said in (*run.ADVICES, *run.CONFS):
+        names = {said.name, f"`{getattr(said, 'text', '')}`"}
+        own = [row for row in rows if row.strip("| ").split(" | ")[0] in names and row.endswith(f" {said.verdict} |")]
+        assert own, said
+    assert set(run.habit_rows()) <= set(rows)
