@@ -267,3 +267,56 @@ def _a_fork(folder: str) -> None:
 def test_a_forked_process_is_silent(tmp_path: Path) -> None:
     """Workers of a loader do not write into their parent's file, nor end it."""
     _a_fork(folder=str(tmp_path))
+
+
+@inside
+def _an_oom_without_history(folder: str) -> None:
+    import torch
+
+    from ullage.recording.plan import HistoryMode
+
+    recorder = _recorder(folder, history=HistoryMode.NEVER)
+    held = torch.empty(10 << 30, device="cuda", dtype=torch.uint8)
+    _train(2)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(8 << 30, device="cuda", dtype=torch.uint8)
+    del held
+    recorder._on_exit()
+
+
+def test_without_history_the_request_that_failed_is_known_all_the_same(tmp_path: Path) -> None:
+    """With its line, its bytes, and what was free: enough for the cause."""
+    _an_oom_without_history(folder=str(tmp_path))
+    from ullage.recording.folder import read_run
+    from ullage.supervision.verdict import explain_evidence
+
+    [evidence] = read_run(tmp_path).evidence
+    explanation = explain_evidence(evidence)
+    assert explanation is not None
+    assert explanation.cause.value == "truly_full"
+    assert explanation.evidence["requested_bytes"] == 8 << 30
+    assert explanation.failing_line is not None
+    assert "test_recorder.py" in explanation.failing_line
+
+
+@inside
+def _a_request_larger_than_the_card(folder: str) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    _train(2)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(32 << 30, device="cuda", dtype=torch.uint8)
+    recorder._on_exit()
+
+
+def test_a_request_larger_than_the_card_is_told_so(tmp_path: Path) -> None:
+    """To hold less of anything else cannot help it."""
+    _a_request_larger_than_the_card(folder=str(tmp_path))
+    from ullage.recording.folder import read_run
+    from ullage.supervision.verdict import explain_evidence
+
+    [evidence] = read_run(tmp_path).evidence
+    explanation = explain_evidence(evidence)
+    assert explanation is not None
+    assert "this one request of 32.00 GiB is larger than all of the 14.61 GiB" in explanation.remedies[-1].name

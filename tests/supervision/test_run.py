@@ -316,3 +316,26 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "expected a folder that `ullage run` has written" in " ".join(ended.stderr.split())
     with pytest.raises(LiveFileError):
         read_live(tmp_path / "some.live")
+
+
+def test_what_the_script_handles_is_one_line(tmp_path: Path) -> None:
+    """The verdict is for who asks; the script has gone on."""
+    script = _script(
+        tmp_path,
+        "import torch\n"
+        "for size in (1 << 40, 1 << 30):\n"
+        "    try: torch.empty(size, device='cuda', dtype=torch.uint8)\n"
+        "    except torch.OutOfMemoryError: print('smaller')\n",
+    )
+    ended = _run("--gpu", "T4", script, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "smaller\n")
+    assert "memory ran out 1 time, and the script handled it; why: ullage explain ullage-runs/script-" in ended.stderr
+    assert "TRULY FULL" not in ended.stderr
+    assert "whether memory grows is not known: no optimizer has stepped" in ended.stderr
+
+
+def test_a_script_that_ends_before_it_uses_a_card_leaves_nothing(tmp_path: Path) -> None:
+    script = _script(tmp_path, "import argparse; argparse.ArgumentParser().parse_args(['--unknown'])")
+    ended = _run(script, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -135,7 +135,12 @@ def explain(
     remedies: list[Remedy] = []
     if len(history) and (rebuilt.is_whole or recording.done.driver_calls or recording.failing_op is not None):
         remedies = remedies_of(recording, growth, progress=progress)
-        remedies += estimates_of(recording, evidence.get("missing_bytes", 0))
+        remedies += estimates_of(
+            recording,
+            evidence.get("missing_bytes", 0),
+            evidence.get("requested_bytes", 0),
+            evidence.get("room_bytes", 0),
+        )
     return Explanation(
         source=source,
         cause=cause,

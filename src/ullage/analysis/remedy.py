@@ -120,21 +120,27 @@ def _kept(own: Settings, changed: Settings) -> Settings:
     return replace(changed, **kept)
 
 
-def estimates_of(recording: Recording, missing_bytes: int) -> Sequence[Remedy]:
-    """What no replay can prove: how much less the run would have to hold."""
+def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
+    """What no replay can prove: how much less the run would have to hold, or to ask for at once."""
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not peak:
         return []
     share = max(1.0, 100 * missing_bytes / (peak + missing_bytes))
+    action = f"hold at least {share:.0f} % less, for this request alone: a smaller batch, or checkpointing"
+    if asked_bytes > room_bytes > 0:
+        action = (
+            f"ask for less at once: this one request of {text_of_bytes(asked_bytes)} is larger than all of the "
+            f"{text_of_bytes(room_bytes)} that there is; a batch at most {100 * room_bytes // asked_bytes} % as large"
+        )
     return [
         Remedy(
             setting=None,
-            action=f"hold at least {share:.0f} % less, for this request alone: a smaller batch, or checkpointing",
+            action=action,
             proved=False,
             fits=None,
             peak_reserved_bytes=None,
             driver_calls=None,
             more_calls=None,
-            remark=f"an estimate: {missing_bytes:,} bytes are missing beside {peak:,} allocated at the most",
+            remark=f"an estimate: {text_of_bytes(missing_bytes)} are missing beside {text_of_bytes(peak)} at the most",
         )
     ]

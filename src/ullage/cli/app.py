@@ -48,6 +48,7 @@ app.command(
         "allow_interspersed_args": False,
         "help_option_names": ["-h", "--help"],
     },
+    options_metavar="[OPTIONS] SCRIPT|-m MODULE|LAUNCHER ARGS...",
     epilog=run.EPILOG,
 )(run.run)
 app.command(name="explain", epilog=explain.EPILOG)(explain.explain)

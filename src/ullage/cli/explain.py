@@ -103,10 +103,13 @@ def _explain_run(folder: Path, options: dict[str, object], html: Path | None, as
     )
     if evidence is None or explanation is None:
         summary = summary_of(run)
-        why = "memory did not run out" if evidence is None else f"{evidence.folder} has no whole snapshot"
+        why = "memory did not run out" if evidence is None else f"memory ran out, {evidence.folder} has no snapshot"
+        ends = {process.facts.state for process in run.processes}
+        grows = any(process.facts.growth for process in run.processes)
+        headline = "GROWS" if grows else "NOT ENDED, OR KILLED" if "runs" in ends else "DID NOT RUN OUT"
         show(
             Report(
-                headline="NOTHING TO EXPLAIN",
+                headline=headline,
                 tone=Tone.UNSURE,
                 subject=str(folder),
                 sentence=f"In this run {why}.",

@@ -73,9 +73,12 @@ def run(
     Plan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
     ending = supervise(command, environment, on_tick=lambda: exports.look(place))
     exports.end(place)
-    has_something = _tell(place, is_quiet=quiet and ending.exit_code == 0)
-    if folder is None and not has_something and ending.exit_code == 0:
+    has_ended_well = ending.exit_code == 0
+    has_something = _tell(place, is_quiet=quiet and has_ended_well, has_ended_well=has_ended_well)
+    if folder is None and (has_ended_well or not any(place.iterdir())) and not has_something:
         _remove(place)
+    elif not quiet:
+        _say(f"recorded in {_shown(place)}: ullage explain, ullage watch")
     end_alike(ending)
 
 
@@ -88,7 +91,8 @@ def _say(text: str) -> None:
 def _folder_for(wanted: Path | None, words: list[str]) -> Path:
     """Make the folder of the run."""
     if wanted is None:
-        name = next((Path(word).stem for word in words if word.endswith(".py")), Path(words[0]).name.lstrip("-"))
+        module = words[1] if words[0] == "-m" else Path(words[0]).name
+        name = next((Path(word).stem for word in words if word.endswith(".py")), module)
         wanted = Path("ullage-runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
         raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
@@ -99,7 +103,7 @@ def _folder_for(wanted: Path | None, words: list[str]) -> Path:
     return wanted.absolute()
 
 
-def _tell(place: Path, *, is_quiet: bool) -> bool:
+def _tell(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
     """Print what the run has left; return whether it is worth keeping."""
     from ullage.recording.folder import read_run
     from ullage.supervision.summary import summary_of
@@ -109,7 +113,13 @@ def _tell(place: Path, *, is_quiet: bool) -> bool:
     except UsageError:
         return False  # no process of it has used a card
     with suppress(OSError):  # nobody reads it: the terminal is closed
-        if found.evidence:
+        if found.evidence and has_ended_well:
+            times = sum(process.facts.ooms for process in found.processes)
+            sys.stderr.write(
+                f"ullage: memory ran out {times} time{'s' if times != 1 else ''}, and the script handled it; why: "
+                f"ullage explain {_shown(place)}\n"
+            )
+        elif found.evidence:
             tell_evidence(found)
         if found.evidence or not is_quiet:
             for number, line in enumerate(summary_of(found)):

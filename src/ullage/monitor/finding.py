@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from ullage._units import text_of_bytes
+
+ENOUGH_STEPS: Final = 50
+"""Within so many steps a leak is found."""
 
 
 class Kind(StrEnum):

@@ -114,6 +114,11 @@ class Judge:
         """Note what there is before the first step."""
         self._begun = levels
 
+    @property
+    def suspects(self) -> bool:
+        """Whether growth is being looked into."""
+        return self._suspicion is not None
+
     def end(self) -> None:
         """Stop gathering evidence."""
         if self._suspicion is not None and self._suspicion.evidence is not None:

@@ -13,7 +13,7 @@ import torch
 
 from ullage._errors import UsageError
 from ullage._units import parse_bytes, text_of_bytes
-from ullage.monitor.finding import Finding
+from ullage.monitor.finding import ENOUGH_STEPS, Finding
 from ullage.monitor.judge import Judge, Levels
 from ullage.monitor.series import Series
 
@@ -71,6 +71,11 @@ class Monitor:
     def findings(self) -> list[Finding]:
         """What has been found, in the order in which it was established; what has changed since is replaced."""
         return list(self._judge.findings)
+
+    @property
+    def suspects(self) -> bool:
+        """Whether something seems to grow, and is being looked into."""
+        return self._judge.suspects
 
     @property
     def steps(self) -> int:
@@ -152,7 +157,8 @@ class Monitor:
                 f": {text_of_bytes(levels.bytes)} in {levels.blocks} blocks, "
                 f"{text_of_bytes(levels.peak_bytes)} at the peak, {text_of_bytes(levels.reserved_bytes)} reserved"
             )
-        findings: list[Finding] | tuple[str] = self._judge.findings or ("nothing was found that grows",)
+        nothing = "nothing was found that grows" if self._steps >= ENOUGH_STEPS else "too early to tell what grows"
+        findings: list[Finding] | tuple[str] = self._judge.findings or (nothing,)
         return "\n".join([head, *(f"  {one}" for one in findings)])
 
     def _sample(self, steps: int) -> None:

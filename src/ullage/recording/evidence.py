@@ -61,7 +61,25 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
     }
     write_whole(folder / ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
     snapshot = torch._C._cuda_memorySnapshot(None)
+    _tell_oom(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
     write_whole(folder / SNAPSHOT, pickle.dumps(snapshot))
+
+
+def _tell_oom(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
+    """Put the request that has failed into the history, as PyTorch does where it records one."""
+    trace = snapshot["device_traces"][device]
+    if trace and trace[-1]["action"] == "oom":
+        return
+    trace.append(
+        {
+            "action": "oom",
+            "device_free": free_bytes,
+            "size": asked_bytes,
+            "stream": 0,
+            "time_us": int(time.time() * 1e6),
+            "frames": [{"filename": file, "line": line, "name": name} for file, line, name in frames],
+        }
+    )
 
 
 def _frames_of_main_thread() -> list[tuple[str, int, str]]:

@@ -28,7 +28,8 @@ class Gauge:
         self.allocations = 0
         """Since the sample before, on all cards."""
         self._meter = PeakMeter()
-        self._used: dict[int, int] = {}
+        self._outside: dict[int, int] = {}
+        """What of each card was used beside what this process had reserved, when the driver was last asked."""
         self._allocations_before: dict[int, int] = {}
         self._sought_bytes: dict[int, int] = {}
         self._times_sought = 0
@@ -37,8 +38,13 @@ class Gauge:
         """Begin, right after CUDA was initialised."""
         self._meter.install()
 
-    def read(self, step: int) -> Iterator[Sample]:
-        """Yield a sample of every card that the process uses."""
+    def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
+        """Yield a sample of every card that the process uses.
+
+        Args:
+            step: the last that has ended.
+            is_end: whether it has just ended, so that what is new belongs to it, and not to the next one.
+        """
         now = time.time()
         self.share, self.allocations = 0.0, 0
         for card in cards():
@@ -50,11 +56,12 @@ class Gauge:
             made = stats["allocation"]["all"]["allocated"]
             self.allocations += made - self._allocations_before.get(device, 0)
             self._allocations_before[device] = made
-            used = self._used.get(device, -1)
+            outside = self._outside.get(device)
+            used = -1 if outside is None else reserved["current"] + outside
             self.share = max(self.share, reserved["peak"] / limit_bytes(card), used / card.total_bytes)
             peak = self.peaks.get(device)
             if peak is None or allocated["peak"] > peak.bytes:
-                self.peaks[device] = Peak(bytes=allocated["peak"], device=device, step=max(1, step))
+                self.peaks[device] = Peak(bytes=allocated["peak"], device=device, step=step if is_end else step + 1)
             yield Sample(
                 step=step,
                 time=now,
@@ -106,7 +113,11 @@ class Gauge:
                 }
         except DriverSilentError:
             return
-        self._used = {card.index: used[card.uuid] for card in cards() if card.uuid in used}
+        self._outside = {
+            card.index: max(0, used[card.uuid] - self._meter.reserved_bytes(card.index))
+            for card in cards()
+            if card.uuid in used
+        }
 
 
 @cache

@@ -72,7 +72,7 @@ class MemoryHistory:
             step: its number.
             share: of the fullest card, in use.
             allocations: that the step made.
-            grows: whether memory does, from step to step.
+            grows: whether memory does, from step to step, or seems to.
             seeks: whether the line of a peak is sought.
         """
         now = time.perf_counter()

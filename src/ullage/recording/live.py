@@ -51,7 +51,7 @@ class Sample(NamedTuple):
     peak_bytes: int
     """Most that was allocated since the sample before."""
     used_bytes: int
-    """What the driver says is used on the card, by all processes, when it was last asked; -1: never."""
+    """Reserved, and what the driver said was used on the card beside it when it was last asked; -1: never asked."""
     split_bytes: int
     """Free parts of segments that are partly in use (`inactive_split_bytes`)."""
     retries: int

@@ -49,6 +49,10 @@ class PeakMeter:
         self._peaks[device] = peaks if before is None else list(map(max, before, peaks))
         return stats
 
+    def reserved_bytes(self, device: int) -> int:
+        """Return what is reserved on a device now, and leave its peak alone."""
+        return int(self._read(device)["reserved_bytes"]["all"]["current"])
+
     def _reader(self, read: Callable[[int], Stats]) -> Callable[[int], Stats]:
         def read_since_users_reset(device: int, /) -> Stats:
             stats = read(device)

@@ -75,7 +75,7 @@ class Recorder:
             return
         with _Trouble(self, "recording has ended"):
             self._step += 1
-            self._sample()
+            self._sample(is_end=True)
             self._monitor.step()
             if self._history.is_on and self._step >= FIRST_STEPS:
                 self._gauge.seek_lines()
@@ -86,7 +86,7 @@ class Recorder:
                 share=self._gauge.share,
                 allocations=self._gauge.allocations,
                 seeks=bool(self._gauge.seeks),
-                grows=any(found.is_leak for found in self._monitor.findings),
+                grows=self._monitor.suspects or any(found.is_leak for found in self._monitor.findings),
             )
 
     def _on_oom(self, device: int, asked_bytes: int, limit: int, free_bytes: int) -> None:
@@ -154,11 +154,11 @@ class Recorder:
             report_trouble(f"{path} cannot be written", error)
             return LiveWriter(None)
 
-    def _sample(self) -> None:
+    def _sample(self, *, is_end: bool = False) -> None:
         if self._writer is not None and self._lock.acquire(blocking=False):
             try:
                 self._sampled = time.monotonic()
-                for sample in self._gauge.read(self._step):
+                for sample in self._gauge.read(self._step, is_end=is_end):
                     self._writer.add(sample)
             finally:
                 self._lock.release()

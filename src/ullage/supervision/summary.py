@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
+from ullage.monitor.finding import ENOUGH_STEPS
 from ullage.recording.facts import Facts
 from ullage.recording.folder import Process, RunFolder
+from ullage.recording.headroom import headroom_bytes
 
 
 def summary_of(run: RunFolder) -> list[str]:
@@ -35,6 +37,8 @@ _ALIKE = 0.01
 
 def _why(high: Process, low: Process) -> str:
     more = high.peak_bytes - low.peak_bytes
+    if high.facts.growth and not low.facts.growth:
+        return f": {high.facts.growth[0]}"
     roles = {
         name: size - low.facts.roles.get(name, 0)
         for name, size in high.facts.roles.items()
@@ -64,20 +68,31 @@ def _lines_of(process: Process, *, is_named: bool) -> Iterator[str]:
     samples = [sample for sample in process.live.overview if sample.device == peak.device]
     last = next((sample for sample in reversed(process.live.recent) if sample.device == peak.device), None)
     of = f" of {text_of_bytes(card.limit_bytes)}" if card is not None else ""
-    where = f" (step {peak.step}{f', {peak.line}' if peak.line else ''})"
-    yield f"{who}{facts.steps:,} steps; {text_of_bytes(peak.bytes)}{of} allocated at the peak{where}"
+    words = [f"step {peak.step}" if facts.steps else "", peak.line or ""]
+    where = f" ({', '.join(filter(None, words))})" if any(words) else ""
+    steps = "1 step" if facts.steps == 1 else f"{facts.steps:,} steps"
+    yield f"{who}{steps}; {text_of_bytes(peak.bytes)}{of} allocated at the peak{where}"
     if last is None or not samples:
         return  # it ended before its first sample
     reserved = max(sample.reserved_bytes for sample in samples)
     if card is not None:
-        yield f"headroom {text_of_bytes(max(0, card.limit_bytes - reserved))}: up to {text_of_bytes(reserved)} reserved"
+        room = max(0, headroom_bytes(card, last, reserved))
+        yield f"headroom {text_of_bytes(room)}: up to {text_of_bytes(reserved)} reserved, beside contexts and others"
     waste = last.reserved_bytes - last.allocated_bytes
     yield (
-        f"{_times(last.retries)} the cache was given back to go on, {_times(last.ooms)} memory ran out; "
-        f"{text_of_bytes(waste)} cached at the end, {text_of_bytes(last.split_bytes)} of it in pieces of segments"
+        f"out of memory: {_times(last.ooms)}; cache given back to go on: {_times(last.retries)}; at the end "
+        f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} beside live blocks"
     )
-    yield from facts.growth or ("nothing grows from step to step",)
+    yield from facts.growth or (_no_growth(facts.steps),)
     yield _cost(facts)
+
+
+def _no_growth(steps: int) -> str:
+    if not steps:
+        return "whether memory grows is not known: no optimizer has stepped"
+    if steps < ENOUGH_STEPS:
+        return f"whether memory grows is not known: {steps} steps are too few to tell, about {ENOUGH_STEPS} are enough"
+    return "nothing grows from step to step"
 
 
 def _cost(facts: Facts) -> str:
@@ -85,7 +100,8 @@ def _cost(facts: Facts) -> str:
     if arming is None:
         return "no history was recorded"
     state = f"history is {'on' if arming.is_on else 'off'} ({arming.why})"
-    return state + (f"; a step takes {arming.cost:.2f} times as long with it" if arming.cost is not None else "")
+    is_told = arming.is_on and arming.cost is not None and arming.cost >= 1
+    return state + (f"; steps take about {arming.cost:.2f} times as long with it" if is_told else "")
 
 
 def _times(count: int) -> str:

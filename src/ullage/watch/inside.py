@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from ullage._units import text_of_bytes
 from ullage.recording.facts import Card, Facts
+from ullage.recording.headroom import headroom_bytes
 from ullage.recording.live import SUFFIX, Live, Sample
 from ullage.report.terminal import without_steering as without_steering
 from ullage.watch.target import is_alive
@@ -91,6 +92,7 @@ def _device(
     told = next((peak for peak in facts.peaks if peak.device == index), None)
     is_told = told is not None and told.bytes >= highest.peak_bytes
     limit = card.limit_bytes if card is not None else 0
+    most_reserved = max(sample.reserved_bytes for sample in recent + overview)
     peaks = _peaks_of_steps(recent)
     return Device(
         index=index,
@@ -98,7 +100,7 @@ def _device(
         allocated_bytes=last.allocated_bytes,
         reserved_bytes=last.reserved_bytes,
         limit_bytes=limit,
-        headroom_bytes=_headroom(card, last, max(one.reserved_bytes for one in recent + overview), used_bytes),
+        headroom_bytes=headroom_bytes(card, last, most_reserved, used_bytes.get(key_of(card.uuid))) if card else 0,
         peak_bytes=told.bytes if told is not None and is_told else highest.peak_bytes,
         peak_step=told.step if told is not None and is_told else highest.step,
         peak_line=_line(told.line) if told is not None and is_told and told.line else None,
@@ -124,15 +126,6 @@ def _peaks_of_steps(samples: list[Sample]) -> dict[int, int]:
         peaks[step] = max(peaks.get(step, 0), sample.peak_bytes)
         before = sample.step
     return peaks
-
-
-def _headroom(card: Card | None, last: Sample, most_reserved_bytes: int, used_bytes: Mapping[str, int]) -> int:
-    """What a peak of reserved memory has left beside contexts and other processes. Below zero: others came later."""
-    if card is None:
-        return 0
-    used = used_bytes.get(key_of(card.uuid), last.used_bytes)
-    others = max(0, used - last.reserved_bytes)  # and nothing where the driver has never been asked
-    return min(card.limit_bytes, card.total_bytes - others) - most_reserved_bytes
 
 
 def _roles(facts: Facts, allocated_bytes: int) -> tuple[tuple[str, int], ...]:
