@@ -84,7 +84,7 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard
 	PYTHONPATH=$(RIVALS) $(OLDEST_ENV)/bin/python benchmarks/guard/rivals.py
 
-advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (half an hour).
+advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).

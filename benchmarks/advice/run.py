@@ -16,7 +16,9 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "guard"))
 
 import habits  # noqa: E402
-from advices import AFTER, CONFS, GROUPS, HABITS, PLAIN, PLAIN_PICTURES, Advice, Conf, Measured  # noqa: E402
+from advice import Advice, Conf, Measured  # noqa: E402
+from advices import AFTER, CONFS, GROUPS, HABITS, PLAIN, PLAIN_PICTURES  # noqa: E402
 from loop import FULL, PICTURES, SMALL, Loop, PictureLoop  # noqa: E402
 
 import ullage  # noqa: E402
@@ -139,7 +142,13 @@ def do(task: dict[str, Any]) -> Any:
 
 
 def measured(advice: Advice) -> Measured:
-    index = ADVICES.index(advice)
+    return measured_at(ADVICES.index(advice))
+
+
+@cache
+def measured_at(index: int) -> Measured:
+    """Measure an advice, once: the loop without any stands beside many."""
+    advice = ADVICES[index]
     found = alone(index=index)
     allocated, reserved, driver_calls = found or alone(index=index, total_bytes=ROOMY_BYTES)
     return Measured(
@@ -155,6 +164,11 @@ def row_of(advice: Advice, own: Measured) -> str:
     ratio = "" if own.time_ratio is None else f"{own.time_ratio:.1f}"
     figures = f"{own.allocated / GIB:.2f} | {own.reserved / GIB:.2f} | {'yes' if own.fits else '**no**'} | {ratio}"
     return f"| {advice.name} | {figures} | {advice.verdict} |"
+
+
+def left_row(advice: Advice, own: Measured) -> str:
+    """Return a row of what is left."""
+    return f"| {advice.name} | {own.allocated / MIB:,.1f} | {own.reserved / MIB:,.1f} | {advice.verdict} |"
 
 
 def conf_row(conf: Conf, own: habits.Measured) -> str:
@@ -179,6 +193,62 @@ def habit_rows() -> list[str]:
     return rows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Lines of the document as they are measured, and what is not as it is said to be."""
+
+    only: str
+    """A text that an advice's name must have, to be measured."""
+    lines: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def tell(self, line: str) -> None:
+        self.lines.append(line)
+        print(line, flush=True)
+
+    def compare(self, advices: Sequence[Advice], none: Advice, row: Callable[[Advice, Measured], str]) -> None:
+        """Measure those that are asked for beside the loop without any."""
+        for advice in advices:
+            if self.only in advice.name or advice is none:
+                own = measured(advice)
+                self.tell(row(advice, own))
+                if not advice.holds(own, without := measured(none)):
+                    self.wrong.append(f"{advice.name}: measured {own} beside {without}; that is not what is said of it")
+
+    def advices(self) -> None:
+        for title, group in GROUPS.items():
+            self.tell(f"\n## {title}\n\n{TITLES}")
+            none = PLAIN_PICTURES if group[0].of is PictureLoop else PLAIN
+            self.compare((none, *group), none, row_of)
+
+    def settings(self) -> None:
+        self.tell("\n## The allocator's settings, with batches of 64 to 1,024 tokens an item\n")
+        self.tell("*Calls* of the driver are a batch, of 64.\n")
+        self.tell("| setting | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
+        for conf in CONFS:
+            if self.only in conf.text:
+                found = habits.Measured(**alone(conf=conf.text, lengths=conf.lengths))
+                self.tell(conf_row(conf, found))
+                if not conf.holds(found):
+                    self.wrong.append(f"{conf.text}: measured {found}; that is not what is said of it")
+
+    def endings(self) -> None:
+        self.tell("\n## After training\n")
+        self.tell("What is left of it, in MiB. `gc.collect()` and `empty_cache()` come after each.\n")
+        self.tell("| what is done | allocated | reserved | verdict |\n|---|---|---|---|")
+        self.compare(AFTER, AFTER[0], left_row)
+
+    def habits(self) -> None:
+        self.tell("\n## Habits\n")
+        self.tell(
+            "Measured by `make habits` with the same model, with more figures and what to do instead: "
+            "[habits](habits.md).\n"
+        )
+        self.tell("| habit | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
+        for row in habit_rows():
+            self.tell(row)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="advices whose name has this text")
@@ -190,55 +260,14 @@ def main() -> int:
         return 0
     version = importlib.metadata.version("torch").split("+")[0]
     head = HEAD.format(items=habits.ITEMS, length=habits.LENGTH, version=version, card=habits.CARD, warm=WARM)
-    lines, wrong = [head], []
-
-    def tell(line: str) -> None:
-        lines.append(line)
-        print(line, flush=True)
-
-    def check(advice: Advice, own: Measured, without: Measured) -> None:
-        if not advice.holds(own, without):
-            wrong.append(f"{advice.name}: measured {own} beside {without}, which is not what is said of it")
-
-    for title, group in GROUPS.items():
-        tell(f"\n## {title}\n\n{TITLES}")
-        none = PLAIN_PICTURES if group[0].of is PictureLoop else PLAIN
-        without = measured(none)
-        tell(row_of(none, without))
-        for advice in group:
-            if options.only not in advice.name:
-                continue
-            own = measured(advice)
-            tell(row_of(advice, own))
-            check(advice, own, without)
-    tell("\n## The allocator's settings, with batches of 64 to 1,024 tokens an item\n")
-    tell("*Calls* of the driver are a batch, of 64.\n")
-    tell("| setting | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
-    for conf in CONFS:
-        if options.only in conf.text:
-            found = habits.Measured(**alone(conf=conf.text, lengths=conf.lengths))
-            tell(conf_row(conf, found))
-            if not conf.holds(found):
-                wrong.append(f"{conf.text}: measured {found}, which is not what is said of it")
-    tell("\n## After training\n")
-    tell("What is left of it, in MiB. `gc.collect()` and `empty_cache()` come after each.\n")
-    tell("| what is done | allocated | reserved | verdict |\n|---|---|---|---|")
-    first = measured(AFTER[0])
-    for advice in AFTER:
-        if options.only in advice.name:
-            own = first if advice is AFTER[0] else measured(advice)
-            tell(f"| {advice.name} | {own.allocated / MIB:,.1f} | {own.reserved / MIB:,.1f} | {advice.verdict} |")
-            check(advice, own, first)
-    tell("\n## Habits\n")
-    tell("Measured by `make habits` with the same model. More figures, and what to do instead: [habits](habits.md).\n")
-    tell("| habit | allocated, GiB | reserved, GiB | calls | verdict |\n|---|---|---|---|---|")
-    for row in habit_rows():
-        tell(row)
-    lines += ["", (Path(__file__).parent / "beyond.md").read_text()]
-    print("\n".join(wrong), file=sys.stderr)
+    page = Page(only=options.only)
+    for measure_all in (page.advices, page.settings, page.endings, page.habits):
+        measure_all()
+    print("\n".join(page.wrong), file=sys.stderr)
     if options.write:
-        options.write.write_text("\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n")
-    return 1 if wrong else 0
+        text = "\n".join([head, *page.lines, "", (Path(__file__).parent / "beyond.md").read_text()])
+        options.write.write_text(text.replace("\n\n\n", "\n\n").rstrip() + "\n")
+    return 1 if page.wrong else 0
 
 
 if __name__ == "__main__":
