@@ -102,7 +102,13 @@ def test_a_variable_that_this_version_does_not_read_is_a_problem() -> None:
     assert finding.cure == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOCATOR_CONF", "PYTORCH_CUDA_ALLOC_CONFIG", "pytorch_alloc_conf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PYTORCH_CUDA_ALLOCATOR_CONF", "PYTORCH_CUDA_ALLOC_CONFIG", "pytorch_alloc_conf"),
+        *("PYTORCH_CUDA_ALLOC_CON", "PYTORCH_CUDA_ALOC_CONF", "PYTROCH_CUDA_ALLOC_CONF"),
+    ],
+)
 def test_a_misspelt_variable_is_a_problem(name: str) -> None:
     assert name in found(with_variables(**{name: "backend:native"}))["settings-misspelt"].title
 
@@ -194,7 +200,15 @@ def test_cards_are_counted_only_where_they_are_known() -> None:
     facts = with_variables(CUDA_VISIBLE_DEVICES="3")
     assert set(found(facts)) == {"no-card-visible"}
     assert found(replace(facts, is_emulated=True)) == {}
-    assert found(replace(facts, cards=(), driver=None)) == {}
+    assert set(found(replace(facts, cards=(), driver=None))) == {"no-driver"}
+
+
+def test_without_a_driver_a_build_for_cuda_is_told_of() -> None:
+    """To know, not a problem: there may be no card at all."""
+    facts = replace(SOUND, cards=(), driver=None)
+    assert found(facts)["no-driver"].weight is Weight.NOTE
+    assert found(replace(facts, torch=replace(TORCH, cuda=None, architectures=()))) == {}
+    assert found(replace(facts, is_emulated=True)) == {}
 
 
 def test_cards_of_several_kinds_are_numbered_by_speed() -> None:

@@ -8,6 +8,7 @@ the allocator itself. It does not know what a program sets later.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Final
 
 from ullage._units import text_of_bytes
@@ -24,6 +25,8 @@ from ullage.settings import (
 )
 
 _ALIKE: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
+_CLOSE: Final = 0.93
+"""Two texts of which 0.93 is alike: a letter or two are wrong (`difflib`)."""
 _SPELLING: Final = "A program's own changes count too: torch._C._accelerator_setAllocatorSettings."
 
 
@@ -56,7 +59,7 @@ def text_in_force(facts: Facts) -> str:
 
 def _misspelt(facts: Facts) -> Iterator[Finding]:
     for name, text in facts.environment.items():
-        if name not in VARIABLES and _ALIKE.fullmatch(name):
+        if name not in VARIABLES and (_ALIKE.fullmatch(name) or get_close_matches(name.upper(), VARIABLES, 1, _CLOSE)):
             yield Finding(
                 name="settings-misspelt",
                 title=f"{name} is read by nobody",

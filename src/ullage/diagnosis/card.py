@@ -45,6 +45,16 @@ def _torch(torch: Torch, facts: Facts) -> Iterator[Finding]:
         )
     if torch.cuda is not None and facts.driver is not None:
         yield from _driver(torch, torch.cuda, facts)
+    elif torch.cuda is not None and torch.error is None and not facts.is_emulated:
+        yield Finding(
+            name="no-driver",
+            title="There is no NVIDIA driver here",
+            seen=f"torch {torch.version} is built for CUDA {torch.cuda}; libnvidia-ml.so.1 does not answer",
+            why="What asks for a card fails: Found no NVIDIA driver on your system.",
+            cure="Where there is a card: install its driver, or start the container with --gpus all. Where there is "
+            "none: ullage run --gpu NAME, on an emulated card",
+            weight=Weight.NOTE,
+        )
     if torch.architectures and torch.hip is None:
         yield from _architecture(torch, facts)
 
