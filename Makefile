@@ -8,7 +8,7 @@ OLDEST := 2.11.0
 NEWEST := 2.15.0
 JOBS ?= 2
 # What the newest torch is tried with on every change; `make truth` has the rest.
-NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py) tests/truth/test_roles.py
+NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py) tests/truth/test_roles.py tests/recording/test_recorder.py
 
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
@@ -67,12 +67,14 @@ public: setup  ## Predict public scripts of others on three cards, and write doc
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
 	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
-bench: setup  ## Measure a prediction's speed, the allocator core's beside PyTorch's own, and a guard's cost; exit 1 past a bound.
+bench: setup  ## Measure the speed of predictions, of the allocator core beside PyTorch's own, of owners, and what guards, monitors and runs cost; exit 1 past a bound.
 	$(OLDEST_ENV)/bin/python benchmarks/predict.py
 	$(OLDEST_ENV)/bin/python benchmarks/allocator/run.py
 	$(OLDEST_ENV)/bin/python benchmarks/snapshot.py
 	$(OLDEST_ENV)/bin/python benchmarks/guard/overhead.py
 	$(OLDEST_ENV)/bin/python benchmarks/monitor/overhead.py
+	$(OLDEST_ENV)/bin/python benchmarks/recording/overhead.py
+	$(OLDEST_ENV)/bin/python benchmarks/ownership/many.py
 
 bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
 	$(OLDEST_ENV)/bin/python benchmarks/ownership/bytes_left.py --write docs/bytes_left.md
