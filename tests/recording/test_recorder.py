@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,117 @@ def test_a_request_larger_than_the_card_is_told_so(tmp_path: Path) -> None:
     explanation = explain_evidence(evidence)
     assert explanation is not None
     assert "this one request of 32.00 GiB is larger than all of the 14.61 GiB" in explanation.remedies[-1].name
+
+
+@inside
+def _a_recorder_that_fails(folder: str) -> None:
+    import torch
+    from torch.optim import optimizer as optimizers
+
+    seen: list[int] = []
+    recorder = _recorder(folder)
+    optimizers.register_optimizer_step_post_hook(lambda *_: seen.append(1))
+    _train(2)
+    recorder._gauge.read = None
+    _train(3)
+    assert len(seen) == 5
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+
+
+def test_a_recorder_that_fails_does_not_reach_the_optimizer(tmp_path: Path) -> None:
+    """Nor the hooks that others have."""
+    _a_recorder_that_fails(folder=str(tmp_path))
+
+
+@inside
+def _a_script_that_resets(folder: str) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.zeros_like(weight)
+    for _ in range(3):
+        torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
+        assert torch.cuda.max_memory_allocated() >= 1 << 30
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.max_memory_allocated() < 1 << 20
+        optimizer.step()
+        assert torch.cuda.max_memory_allocated() < 1 << 20
+    assert sum(sample.peak_bytes >> 30 for sample in recorder._writer.overview()) == 3
+    recorder.end()
+
+
+def test_a_peak_that_the_script_resets_is_of_the_step(tmp_path: Path) -> None:
+    """Scripts log the peak and reset it before the optimizer steps."""
+    _a_script_that_resets(folder=str(tmp_path))
+
+
+@inside
+def _forked_before_cuda(folder: str) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    pids = []
+    for rank in range(2):
+        pid = os.fork()
+        if not pid:
+            os.environ["RANK"] = str(rank)
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+            recorder._on_exit()
+            os._exit(0)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+    from ullage.recording.folder import read_run
+
+    run = read_run(Path(folder))
+    assert [(one.facts.rank, one.facts.pid) for one in run.processes] == list(enumerate(pids))
+    assert sorted(one.pid or 0 for one in run.evidence) == sorted(pids)
+
+
+def test_processes_forked_before_cuda_are_themselves(tmp_path: Path) -> None:
+    """As ranks that a notebook starts: each with its own number, rank and evidence."""
+    _forked_before_cuda(folder=str(tmp_path))
+
+
+def test_secrets_of_a_command_are_not_written_down() -> None:
+    from ullage.recording.secret import without_secrets
+
+    words = [
+        "train.py",
+        "--hf-token",
+        "hf_1",
+        "--api_key=2",
+        "--tokens",
+        "512",
+        "s3://me:pw@host/x",
+        "--tokenizer",
+        "t",
+    ]
+    assert without_secrets(words) == (
+        *("train.py", "--hf-token", "***", "--api_key=***", "--tokens", "512", "s3://***@host/x", "--tokenizer", "t"),
+    )
+
+
+@inside
+def _a_compiled_step(folder: str) -> None:
+    import torch
+
+    recorder = _recorder(folder)
+    weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.zeros_like(weight)
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            step()
+    assert [str(one.message) for one in told if "ullage" in str(one.message)] == []
+    assert recorder._step == 10
+    recorder.end()
+
+
+def test_a_compiled_step_has_nothing_of_ours_in_it(tmp_path: Path) -> None:
+    _a_compiled_step(folder=str(tmp_path))

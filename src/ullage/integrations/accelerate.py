@@ -124,7 +124,7 @@ class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,n
 
     def finish(self) -> None:
         """End with `accelerator.end_training`."""
-        self._steps.remove()
+        self._steps.end()
         self._watch.end()
 
 

@@ -21,10 +21,10 @@ import torch
 from ullage._output import write_whole
 from ullage.place import is_library, short_place
 from ullage.recording.evidence_files import ENVIRONMENT, SNAPSHOT
+from ullage.recording.secret import is_secret, without_secrets
 
 _MOST_FRAMES: Final = 200
 _WANTED: Final = re.compile(r"^(PYTORCH_|TORCH_|CUDA|CUBLAS|NCCL_|OMP_NUM_THREADS$|RANK$|LOCAL_RANK$|WORLD_SIZE$)")
-_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 
 
 def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
@@ -52,11 +52,9 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "command": sys.orig_argv,
+        "command": without_secrets(sys.orig_argv),
         "variables": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if _WANTED.match(name) and not _SECRET.search(name)
+            name: value for name, value in sorted(os.environ.items()) if _WANTED.match(name) and not is_secret(name)
         },
     }
     write_whole(folder / ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())

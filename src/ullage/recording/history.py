@@ -40,7 +40,8 @@ class MemoryHistory:
     def __init__(self, mode: HistoryMode, budget_bytes: int) -> None:
         self.arming = Arming(is_on=False, why="not yet", since_step=0, entries=0, budget_bytes=budget_bytes)
         self._mode = mode
-        self._is_users = False
+        self.is_users = False
+        """Whether the script keeps a history itself."""
         self._original: Any = None
         self._near_step = 0
         self._durations: dict[bool, list[float]] = {False: [], True: []}
@@ -48,7 +49,12 @@ class MemoryHistory:
 
     def install(self) -> None:
         """Begin, right after CUDA was initialised."""
-        self._is_users = bool(torch._C._cuda_isHistoryEnabled())
+        try:
+            self.is_users = bool(torch._C._cuda_isHistoryEnabled())
+        except RuntimeError as error:  # of an allocator that has none, such as cudaMallocAsync
+            self._mode = HistoryMode.NEVER
+            self.arming = replace(self.arming, why=str(error).partition(".")[0])
+            return
         self._original = torch._C._cuda_record_memory_history
         torch._C._cuda_record_memory_history = self._called_by_user
         if self._mode is not HistoryMode.NEVER:
@@ -63,7 +69,15 @@ class MemoryHistory:
     @property
     def is_on(self) -> bool:
         """Whether PyTorch records, whoever has asked for it."""
-        return bool(torch._C._cuda_isHistoryEnabled())
+        try:
+            return bool(torch._C._cuda_isHistoryEnabled())
+        except RuntimeError:
+            return False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether PyTorch records what we have asked for, which has an end."""
+        return self.arming.is_on and not self.is_users
 
     def look(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
         """Decide, at the end of a step.
@@ -78,7 +92,7 @@ class MemoryHistory:
         now = time.perf_counter()
         seconds, self._last = now - self._last if self._last else 0.0, now
         self._note(seconds)
-        if self._mode is HistoryMode.NEVER or self._is_users:
+        if self._mode is HistoryMode.NEVER or self.is_users:
             return
         if share >= NEAR:
             self._near_step = step
@@ -126,7 +140,7 @@ class MemoryHistory:
         return median(latest) if latest else None
 
     def _switch(self, *, is_on: bool, why: str, step: int) -> None:
-        if self._is_users or self._original is None:
+        if self.is_users or self._original is None:
             return
         entries = self._entries() if is_on else 0
         before = torch._C._cuda_record_memory_history
@@ -150,5 +164,5 @@ class MemoryHistory:
         return max(1000, self.arming.budget_bytes // one)
 
     def _called_by_user(self, enabled: Any, *arguments: Any, **keywords: Any) -> Any:
-        self._is_users = enabled is not None
+        self.is_users = enabled not in (None, False)
         return self._original(enabled, *arguments, **keywords)

@@ -244,7 +244,7 @@ def _merged(first: Sample, second: Sample) -> Sample:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         # Room for all of it now: writing to a page that the disk has no room for would end the process (SIGBUS).
         os.posix_fallocate(descriptor, 0, _SIZE_BYTES)

@@ -25,6 +25,8 @@ class PeakMeter:
     def __init__(self) -> None:
         self._peaks: dict[int, list[int]] = {}
         """By device, for each of `_keys`: the highest that steps have had since the script's own reset."""
+        self._before_reset: dict[int, list[int]] = {}
+        """By device: the highest since the last reading that the script has reset itself."""
         self._keys: list[tuple[str, str]] = []
         """Every statistic and pool that has a peak."""
         self._read: Callable[[int], Stats] = torch._C._cuda_memoryStats
@@ -47,6 +49,9 @@ class PeakMeter:
         peaks = [stats[name][pool]["peak"] for name, pool in self._keys]
         before = self._peaks.get(device)
         self._peaks[device] = peaks if before is None else list(map(max, before, peaks))
+        # Only now: what the script has reset is of the step, and not what the script sees any more.
+        for (name, pool), peak in zip(self._keys, self._before_reset.pop(device, ()), strict=False):
+            stats[name][pool]["peak"] = max(stats[name][pool]["peak"], peak)
         return stats
 
     def reserved_bytes(self, device: int) -> int:
@@ -65,6 +70,11 @@ class PeakMeter:
 
     def _resetter(self, reset: Callable[[int], None]) -> Callable[[int], None]:
         def reset_for_user(device: int, /) -> None:
+            stats = self._read(device)
+            self._keys = self._keys or [key for key, _ in _with_peaks(stats)]
+            peaks = [stats[name][pool]["peak"] for name, pool in self._keys]
+            before = self._before_reset.get(device)
+            self._before_reset[device] = peaks if before is None else list(map(max, before, peaks))
             reset(device)
             self._peaks.pop(device, None)
 

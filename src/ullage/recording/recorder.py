@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,12 +25,14 @@ from ullage.recording.gauge import Gauge, cards, limit_bytes
 from ullage.recording.history import FIRST_STEPS, MemoryHistory
 from ullage.recording.live import LiveWriter
 from ullage.recording.plan import Plan, live_name, report_trouble
+from ullage.recording.secret import without_secrets
 from ullage.recording.step import StepWatch
 
 _TELL_SECONDS: Final = 1.0
 _MOST_EVIDENCE: Final = 3
 """Folders of a process, for the first times that memory runs out; later ones are counted."""
 _ROLES_EVERY: Final = 50
+_MOST_FAILURES: Final = 3
 
 
 class Recorder:
@@ -47,7 +50,7 @@ class Recorder:
         self._pid = os.getpid()
         self._is_over = False
         self._step = 0
-        self._sampled = 0.0
+        self._sampled = time.monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
         """Device, bytes asked for and free, of a time that memory ran out and nothing was written."""
@@ -62,10 +65,12 @@ class Recorder:
 
     def _on_cuda(self) -> None:
         with _Trouble(self, "nothing is recorded"):
+            self._pid, self._facts = os.getpid(), _facts_of_process()  # it may have been forked since torch came
             self._writer = self._open()
             self._gauge.install()
             self._history.install()
-            torch._C._cuda_attach_out_of_memory_observer(self._on_oom)
+            with _Trouble(self, "no evidence will be written where memory runs out", is_end=False):
+                torch._C._cuda_attach_out_of_memory_observer(self._on_oom)
             os.register_at_fork(after_in_child=self._leave)
             atexit.register(self._on_exit)
             threading.Thread(target=self._tell_often, name="ullage-recording", daemon=True).start()
@@ -77,7 +82,7 @@ class Recorder:
             self._step += 1
             self._sample(is_end=True)
             self._monitor.step()
-            if self._history.is_on and self._step >= FIRST_STEPS:
+            if self._history.is_ours and self._step >= FIRST_STEPS:
                 self._gauge.seek_lines()
             if self._step % _ROLES_EVERY == 2:  # the first step makes the optimizer's state
                 self._facts = replace(self._facts, roles=owned_bytes(optimizer))
@@ -94,7 +99,8 @@ class Recorder:
             return
         self._ooms += 1
         self._unwritten = device, asked_bytes, free_bytes
-        if len(self._facts.evidence) < _MOST_EVIDENCE:
+        # A history that the script keeps itself may have no end, and takes as long as it is.
+        if len(self._facts.evidence) < (_MOST_EVIDENCE if not self._history.is_users else 1):
             self._write_evidence()
 
     def _write_evidence(self) -> None:
@@ -128,7 +134,7 @@ class Recorder:
             if state == "out of memory":
                 self._write_evidence()  # late, and its frames still hold what they held
             self._sample()
-            if self._history.is_on and kind is None:
+            if self._history.is_ours and kind is None:
                 self._gauge.seek_lines(is_last=True)
             self._tell()
             self.end()
@@ -140,8 +146,9 @@ class Recorder:
     def end(self) -> None:
         """Take away what can be; the observer, which PyTorch has no way to detach, is silent from now on."""
         self._is_over = True
-        self._step_watch.remove()
-        self._monitor.__exit__()
+        self._step_watch.end()
+        with suppress(Exception):
+            self._monitor.__exit__()
         self._history.remove()
 
     # ---- what is written
@@ -185,12 +192,17 @@ class Recorder:
         )
 
     def _tell_often(self) -> None:
-        while not self._is_over:
-            with _Trouble(self, "recording has ended"):
+        failures = 0
+        while not self._is_over and failures < _MOST_FAILURES:
+            try:
+                self._tell()  # first: a driver that hangs keeps what follows
                 self._gauge.ask_driver()
                 if time.monotonic() - self._sampled > _TELL_SECONDS:
                     self._sample()
-                self._tell()
+            except Exception as error:  # evidence is written all the same
+                failures += 1
+                if failures == _MOST_FAILURES:
+                    report_trouble("the driver is asked no more", error)
             time.sleep(_TELL_SECONDS)
 
 
@@ -217,7 +229,7 @@ def _facts_of_process() -> Facts:
     now = time.time()
     return Facts(
         pid=os.getpid(),
-        command=tuple(sys.orig_argv),
+        command=without_secrets(sys.orig_argv),
         host=socket.gethostname(),
         started=now,
         told=now,

@@ -18,19 +18,20 @@ class StepWatch:
     def __init__(self, on_step: Callable[[torch.optim.Optimizer], None]) -> None:
         self._on_step = on_step
         self._first: weakref.ref[Any] | None = None
-        self._handle: Any = None
+        self._is_over = False
 
     def install(self) -> None:
         """Begin."""
-        self._handle = optimizers.register_optimizer_step_post_hook(self._after)
+        optimizers.register_optimizer_step_post_hook(self._after)
 
-    def remove(self) -> None:
-        """End."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+    def end(self) -> None:
+        """Call back no more. The hook stays: PyTorch may be going through its hooks at this moment."""
+        self._is_over = True
 
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # a compiled step has nothing of ours in it
     def _after(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
+        if self._is_over:
+            return
         first = self._first() if self._first is not None else None
         if first is None:
             self._first = weakref.ref(optimizer)
