@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -133,6 +135,7 @@ class LiveView(App[None]):
                 self.call_from_thread(self.exit)
 
     def _take(self, view: View) -> None:
+        self._check_size()
         if self._wanted.is_paused:
             return
         self._latest = view
@@ -143,6 +146,12 @@ class LiveView(App[None]):
             self._wanted = replace(self._wanted, chosen=min(self._wanted.chosen, len(keys) - 1))
             self._chosen_process = keys[self._wanted.chosen]
         self._draw()
+
+    def _check_size(self) -> None:
+        """Hear of a new size that was not heard of: the signal is lost where it comes before textual listens."""
+        with suppress(OSError):
+            if tuple(os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)) != tuple(self.size):
+                os.kill(os.getpid(), signal.SIGWINCH)
 
     def _draw(self, **changes: object) -> None:
         self._wanted = replace(self._wanted, **changes)  # type: ignore[arg-type]
