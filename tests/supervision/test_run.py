@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -339,3 +340,35 @@ def test_a_script_that_ends_before_it_uses_a_card_leaves_nothing(tmp_path: Path)
     ended = _run(script, cwd=tmp_path)
     assert ended.returncode == 2
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_ctrl_c_ends_a_loop_around_it(tmp_path: Path) -> None:
+    """As it ends a loop around python: the shell that runs the loop gets the signal too."""
+    script = _script(tmp_path, "import time; print('waiting', flush=True); time.sleep(60)")
+    loop = f"for turn in 1 2 3; do {shlex.join([*RUN, str(script)])}; echo next $turn; done"
+    terminal = _Terminal(["/bin/bash", "-c", loop], tmp_path)
+    terminal.until("waiting")
+    time.sleep(0.2)
+    terminal.type("\x03")
+    assert terminal.wait() == -signal.SIGINT
+    assert "next" not in terminal.text
+    terminal.close()
+
+
+def test_a_script_may_read_the_terminal_beside_its_input(tmp_path: Path) -> None:
+    """As for a password: its input comes from elsewhere."""
+    script = _script(tmp_path, "print('name?', flush=True); print('hello', open('/dev/tty').readline())")
+    terminal = _Terminal(["/bin/sh", "-c", f"exec {shlex.join([*RUN, str(script)])} </dev/null"], tmp_path)
+    terminal.until("name?")
+    terminal.type("tank\n")
+    terminal.until("hello tank")
+    assert terminal.wait() == 0
+    terminal.close()
+
+
+def test_what_the_command_leaves_behind_lives_on(tmp_path: Path) -> None:
+    """As it would without us."""
+    ended = _run("bash", "-c", "sleep 60 >/dev/null 2>&1 & echo $!", cwd=tmp_path)
+    pid = int(ended.stdout)
+    assert _is_alive(pid)
+    os.kill(pid, signal.SIGKILL)

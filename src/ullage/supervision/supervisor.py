@@ -4,6 +4,7 @@ The command leads a process group of its own, which has the terminal as long as 
 Ctrl-Z reach it and not us, and what is sent to us is sent on, once. If we are killed, the kernel kills it.
 """
 
+import fcntl
 import os
 import resource
 import signal
@@ -23,6 +24,7 @@ _HANDED_ON: Final = frozenset(
         *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
     }
 )
+_OF_TERMINALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 _TICK_SECONDS: Final = 1.0
 
 
@@ -33,6 +35,8 @@ class Ending:
     exit_code: int
     """As a shell gives it: 128 and the number of the signal, where one has ended it."""
     signal: int | None = None
+    is_of_terminal: bool = False
+    """Whether the signal was the terminal's, such as Ctrl-C: whoever has started us would have got it too."""
 
 
 def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None]) -> Ending:
@@ -58,12 +62,17 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
         except OSError as error:
             raise UsageError(f"{command[0]} cannot be started: {error.strerror}; expected a program") from None
         terminal.give(process.pid)
+        handed_on: set[int] = set()
         try:
-            status = _wait(process, terminal, on_tick)
+            status = _wait(process, terminal, on_tick, handed_on)
         finally:
             terminal.take_back()
+            terminal.close()
+            _let_go(lifeline_end)
     if os.WIFSIGNALED(status):
-        return Ending(128 + os.WTERMSIG(status), os.WTERMSIG(status))
+        number = os.WTERMSIG(status)
+        is_of_terminal = number in _OF_TERMINALS and number not in handed_on and terminal.is_ours
+        return Ending(128 + number, number, is_of_terminal)
     return Ending(os.WEXITSTATUS(status))
 
 
@@ -73,12 +82,16 @@ def end_alike(ending: Ending) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with suppress(OSError, ValueError):  # SIGKILL has no handler
             signal.signal(ending.signal, signal.SIG_DFL)
+        if ending.is_of_terminal:
+            os.killpg(os.getpgrp(), ending.signal)  # a script around us ends by Ctrl-C, as it would without us
         os.kill(os.getpid(), ending.signal)
     raise SystemExit(ending.exit_code)
 
 
-def _wait(process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Callable[[], None]) -> int:
-    """Wait for the end of a process, and hand on what is sent to us meanwhile."""
+def _wait(
+    process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Callable[[], None], handed_on: set[int]
+) -> int:
+    """Wait for the end of a process, and hand on what is sent to us meanwhile; note which signals that were."""
     due = time.monotonic() + _TICK_SECONDS
     while True:
         pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
@@ -90,6 +103,7 @@ def _wait(process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Ca
             return status
         sent = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, max(0.0, due - time.monotonic()))
         if sent is not None and sent.si_signo != signal.SIGCHLD:
+            handed_on.add(sent.si_signo)
             with suppress(ProcessLookupError):
                 os.kill(process.pid, sent.si_signo)
         if time.monotonic() >= due:
@@ -98,12 +112,13 @@ def _wait(process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Ca
 
 
 class _Terminal:
-    """The terminal that we have been started from, if we are in its foreground."""
+    """The terminal that we belong to, whatever standard input is; in its foreground, or not."""
 
     def __init__(self) -> None:
-        self._is_ours = False
+        self._file = -1
         with suppress(OSError):
-            self._is_ours = os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+            self._file = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        self.is_ours = self._is_in_front()
 
     def give(self, group: int) -> None:
         with suppress(OSError):
@@ -113,26 +128,39 @@ class _Terminal:
     def take_back(self) -> None:
         self._set(os.getpgrp())
 
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
     def stop_with(self, group: int) -> None:
-        """Stop as the command has stopped (Ctrl-Z), until we are continued, and it with us."""
-        if not self._is_ours:
-            return  # nobody would continue us
-        self.take_back()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        with suppress(OSError):
-            self._is_ours = os.tcgetpgrp(0) == os.getpgrp()  # continued by fg, or by bg
+        """Stop as the command has stopped (Ctrl-Z, or it reads the terminal from the background), until continued.
+
+        With all of our group, as the terminal would do it: what is before and behind us in a pipeline stops too.
+        """
+        if self._file < 0 or os.getpgrp() == os.getsid(0):
+            return  # no shell would continue us
+        came_to_front = not self.is_ours and self._is_in_front()  # begun with &, and brought back since
+        if not came_to_front:
+            self.take_back()
+            os.killpg(os.getpgrp(), signal.SIGSTOP)
+        self.is_ours = self._is_in_front()
         self._set(group)
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGCONT)
 
+    def _is_in_front(self) -> bool:
+        with suppress(OSError):
+            return self._file >= 0 and os.tcgetpgrp(self._file) == os.getpgrp()
+        return False
+
     def _set(self, group: int) -> None:
-        if not self._is_ours:
+        if not self.is_ours:
             return
         # Who is not in the foreground is stopped when he asks for it, unless he does not hear that.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
             with suppress(OSError):
-                os.tcsetpgrp(0, group)
+                os.tcsetpgrp(self._file, group)
         finally:
             signal.signal(signal.SIGTTOU, before)
 
@@ -155,6 +183,12 @@ def _lifeline_pipe() -> Iterator[tuple[int, int]]:
     finally:
         for end in ends:
             os.close(end)
+
+
+def _let_go(lifeline_end: int) -> None:
+    """Have nothing killed any more when the lifeline closes: what the command has left behind may live on."""
+    with suppress(OSError):
+        fcntl.fcntl(lifeline_end, fcntl.F_SETFL, fcntl.fcntl(lifeline_end, fcntl.F_GETFL) & ~os.O_ASYNC)
 
 
 def _begin(mask: set[signal.Signals], lifeline_end: int, terminal: "_Terminal") -> None:
