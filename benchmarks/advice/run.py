@@ -25,12 +25,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "guard"))
 
-import habits  # noqa: E402
-from advice import Advice, Conf, Measured  # noqa: E402
-from advices import AFTER, CONFS, GROUPS, HABITS, PLAIN, PLAIN_PICTURES  # noqa: E402
-from loop import FULL, PICTURES, SMALL, Loop, PictureLoop  # noqa: E402
+import habits  # noqa: E402  # the path has to be there first
+from advice import Advice, Conf, Measured  # noqa: E402  # the path has to be there first
+from advices import AFTER, CONFS, GROUPS, HABITS, PLAIN, PLAIN_PICTURES  # noqa: E402  # the path has to be there first
+from loop import FULL, PICTURES, SMALL, Loop, PictureLoop  # noqa: E402  # the path has to be there first
 
-import ullage  # noqa: E402
+import ullage  # noqa: E402  # the path has to be there first
 
 WARM, STEPS, TURNS, TIMED = 3, 4, 5, 2
 ROOMY_BYTES = 64 << 30

@@ -19,7 +19,7 @@ from ullage.driver import DriverSilentError, asked
 from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.recording.facts import Facts
 from ullage.recording.live import SUFFIX, Live, LiveFileError, read_live
-from ullage.report.terminal import without_steering as without_steering
+from ullage.report.terminal import without_steering
 from ullage.watch.inside import has_ended_here, inside_of, key_of
 from ullage.watch.target import Found, Target, find, is_alive
 from ullage.watch.unseen import notes_of, sees_host_processes
