@@ -3,6 +3,8 @@
 import contextlib
 import io
 import re
+import warnings
+from typing import Any
 
 import pytest
 
@@ -54,8 +56,80 @@ def test_cells_what_they_leave_and_what_a_failed_one_holds() -> None:
     assert "notebook" in cell("%memory")
     cell("%free --out")
     assert torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 0
-    assert "'3x' is not a size" in cell("%memory 3x")
-    assert "takes no options" in cell("%%memory 3x\n1")
-    assert "takes --out" in cell("%free all")
     cell("%unload_ext ullage")
     assert "memory" not in shell.magics_manager.magics["cell"]
+
+
+_FAILING = {
+    "error": "def go():\n    1 / 0\ngo()",
+    "chained error": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('x') from error",
+    "syntax": "1 +",
+    "indentation": "  if 1:\n1",
+    "syntax of another file": "compile('1 +', 'other.py', 'exec')",
+    "group": "raise ExceptionGroup('several', [ValueError(1), KeyError(2)])",
+    "interruption": "raise KeyboardInterrupt",
+    "exit": "raise SystemExit(3)",
+    "another magic": "%%no_such_magic\n1",
+    "wrong call of a magic": "%%memory 3x\n1",
+}
+
+
+@inside
+def test_a_failed_cell_is_one() -> None:
+    """An error below `%%memory` is shown once, as without, and IPython is told: the cells after it are not run."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell(colors="nocolor")
+
+    def failed(text: str) -> tuple[Any, str]:
+        out = io.StringIO()
+        quiet = warnings.catch_warnings(action="ignore", category=UserWarning)  # how to leave, after SystemExit
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), quiet:
+            result = shell.run_cell(text, store_history=True)
+        return result, re.sub(r"(ipython-input-)\d+-\w+", r"\1N", out.getvalue())
+
+    failed("%load_ext ullage")
+    for in_use in (False, True):
+        if in_use:
+            failed("import torch; torch.zeros(1, device='cuda')")
+        for name, code in _FAILING.items():
+            without, shown = failed(code)
+            within, around = failed(f"%%memory\n{code}")
+            assert without.success is within.success is False, name
+            errors = [one.error_before_exec or one.error_in_exec for one in (without, within)]
+            assert type(errors[0]) is type(errors[1]), name
+            assert around.startswith(shown), f"{name}:\n{around}\nis not\n{shown}"
+            assert "memory: " in around[len(shown) :], name
+            assert "Error" not in around[len(shown) :], f"{name} is shown twice:\n{around}"
+            assert failed(code)[1] == shown, f"{name}: what comes after is shown as ever"
+            assert failed("2 + 2")[0].success, name
+
+
+@inside
+def test_an_error_that_a_cell_catches_from_within_another_hides_none() -> None:
+    """Whoever calls the magic and handles its error sees the next error all the same."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell(colors="nocolor")
+    shell.run_cell("%load_ext ullage")
+    code = "try:\n    get_ipython().run_cell_magic('memory', '', '1/0')\nexcept ZeroDivisionError:\n    [][0]"
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        result = shell.run_cell(code)
+    assert isinstance(result.error_in_exec, IndexError)
+    assert "list index out of range" in out.getvalue()
+
+
+@inside
+def test_a_magic_that_is_called_wrongly_has_failed() -> None:
+    """Options that there are not end in a sentence and no traceback, and the cell counts as failed."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell(colors="nocolor")
+    shell.run_cell("%load_ext ullage")
+    refused = {"%memory 3x": "'3x' is not a size", "%%memory 3x\n1": "takes no options", "%free all": "takes --out"}
+    for code, sentence in refused.items():
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            result = shell.run_cell(code)
+        assert not result.success
+        assert sentence in err.getvalue()
+        assert "Traceback" not in err.getvalue()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage._errors import UsageError
-from ullage._units import text_of_bytes
+from ullage._units import parse_bytes, text_of_bytes
 
 if TYPE_CHECKING:
     from ullage.ownership.holding import Holdings
@@ -54,14 +54,21 @@ class _Magics:
         """
         if cell is None:
             try:
-                self._print(str(_owners(line.strip() or "1MiB")))
-            except UsageError as error:
-                print(f"%memory: {error}")
+                self._print(str(_owners(parse_bytes(line.strip() or "1MiB"))))
+            except UsageError as wrong:
+                raise _refusal(f"%memory: {wrong}") from None
             return
         if line.strip():
-            print(f"%%memory takes no options; got {line.strip()!r}")
+            raise _refusal(f"%%memory takes no options; got {line.strip()!r}")
+        lines, error = _run_watched(self._shell, cell)
+        self._print("\n".join(lines))
+        if error is None:
             return
-        self._print("\n".join(_run_watched(self._shell, cell)))
+        _show_once(self._shell, error)
+        try:
+            raise error  # so that IPython knows that the cell has failed, and runs no more of them
+        finally:
+            del error  # else this frame, which is part of its traceback, would hold it
 
     def free(self, line: str) -> None:
         """Free what the last errors hold, and show who holds the rest.
@@ -72,8 +79,7 @@ class _Magics:
           %free --out        `Out` and `_1`, `_2`, ... as well
         """
         if line.strip() not in ("", "--out"):
-            print(f"%free takes --out or nothing; got {line.strip()!r}")
-            return
+            raise _refusal(f"%free takes --out or nothing; got {line.strip()!r}")
         before = _allocated_bytes() if _is_in_use() else 0
         _forget_errors(self._shell)
         _forget_results(self._shell, everything=bool(line.strip()))
@@ -94,32 +100,61 @@ class _Magics:
         print(text)
 
 
-def _run_watched(shell: Any, cell: str) -> list[str]:
-    """Run a cell and tell what it took."""
+def _refusal(text: str) -> Exception:
+    """Return the error for a magic that is called wrongly: IPython shows its text alone, and the cell has failed."""
+    from IPython.core.error import UsageError as RefusedError
+
+    return RefusedError(text)
+
+
+def _show_once(shell: Any, error: BaseException) -> None:
+    """Have IPython not show an error again that passes through the cell around the one that it came from."""
+    show = shell.showtraceback
+
+    def show_others(*args: Any, **options: Any) -> None:
+        if sys.exc_info()[1] is not error:
+            show(*args, **options)
+
+    def end() -> None:
+        shell.showtraceback = show
+        shell.events.unregister("post_execute", end)
+
+    shell.showtraceback = show_others
+    shell.events.register("post_execute", end)
+
+
+def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
+    """Run a cell; return what it took as lines, and the error that ended it, which is shown by then."""
     if not _is_in_use():  # CUDA is the cell's to initialise
-        shell.run_cell(cell)
+        error = _error_of(shell.run_cell(cell))
         if not _is_in_use():
-            return ["memory: this cell used no GPU."]
-        return [_text_without_watch(), "left by the cell:", _left({}, _held())]
+            return ["memory: this cell used no GPU."], error
+        return [_text_without_watch(), "left by the cell:", _left({}, _held())], error
     from ullage.integrations.peak import Watch
 
     gc.collect()
     held, watch = _held(), Watch()
     watch.begin()
     try:
-        shell.run_cell(cell)
+        error = _error_of(shell.run_cell(cell))
         watch.note_alive()
     finally:
         peak = watch.end()
     before, after = sum(watch.before_bytes), _allocated_bytes()
     known = f"{text_of_bytes(peak.bytes)} at the cell's peak" if peak.by_role is not None else "its peak is not known"
-    return [
+    lines = [
         f"memory: {text_of_bytes(before)} before, {text_of_bytes(after)} after ({_more(after - before)}), {known}",
         str(peak),
         "",
         "left by the cell:",
         _left(held, _held()),
     ]
+    return lines, error
+
+
+def _error_of(result: Any) -> BaseException | None:
+    error: BaseException | None = result.error_before_exec or result.error_in_exec
+    return error
 
 
 def _text_without_watch() -> str:
@@ -155,14 +190,14 @@ def _more(n_bytes: int) -> str:
     return f"{text_of_bytes(abs(n_bytes))} {'less' if n_bytes < 0 else 'more'}"
 
 
-def _owners(least: int | str) -> "Holdings":
+def _owners(least_bytes: int) -> "Holdings":
     from ullage.ownership.holding import Holdings
 
     if not _is_in_use():
         return Holdings(())
     from ullage.ownership.owners import owners
 
-    return owners(least)
+    return owners(least_bytes)
 
 
 def _is_in_use() -> bool:
