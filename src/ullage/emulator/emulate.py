@@ -41,6 +41,11 @@ class Emulation:
     cudnn_workspace_bytes: int
     figures: dict[str, int]
 
+    def __repr__(self) -> str:
+        """Say it in a line: a notebook shows what the last line of a cell returns."""
+        each = " each" if self.count > 1 else ""
+        return f"<Emulation: {self.count} x {self.gpu}, {text_of_bytes(self.total_memory_bytes)}{each}>"
+
 
 _current: Emulation | None = None
 
