@@ -108,12 +108,12 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         size = text.strip() if text.strip().isdigit() else "24"
         raise UnknownGpuError(
             f"no card named {_shown(text)} is known; nearest: {nearest}. "
-            f"List all with: ullage gpus. Or give a size: --gpu {size[:4]}GiB"
+            f"List all with: ullage gpus. Or give a size, such as {size[:4]}GiB"
         )
     if arch is not None:
         raise UsageError(
             f"{gpu.short_name} is {gpu.architecture} by itself, and {_shown(arch)} was asked for as well; "
-            "leave the architecture out, or give a size in place of the name: --gpu 24GiB"
+            "leave the architecture out, or give a size in place of the name, such as 24GiB"
         )
     return gpu
 
@@ -132,7 +132,7 @@ def _find_named(text: str) -> Gpu | None:
         if choices is not None:
             raise UnknownGpuError(
                 f"{_shown(text)} is the name of more than one card; expected one of: {', '.join(choices)}. "
-                f"Or give a size: --gpu {find_gpu(choices[0]).nominal_gib:g}GiB"
+                f"Or give a size, such as {find_gpu(choices[0]).nominal_gib:g}GiB"
             )
         gpu = _cards_by_key(drop=_BRANDS).get(key)
         if gpu is not None:
@@ -183,7 +183,7 @@ def _shown(text: str) -> str:
 def _gpu_of_size(text: str, *, arch: str | None) -> Gpu:
     total_bytes = parse_bytes(text)
     if not _SMALLEST_BYTES <= total_bytes <= _LARGEST_BYTES:
-        raise UsageError(f"a card of {text.strip()} cannot be; expected 256 MiB to 16 TiB, such as --gpu 24GiB")
+        raise UsageError(f"a card of {text.strip()} cannot be; expected 256 MiB to 16 TiB, such as 24GiB")
     capability = _capability_of(DEFAULT_ARCHITECTURE if arch is None else arch)
     typical = find_gpu(_table()["architecture"][capability]["typical"])
     number, unit = text_of_bytes(total_bytes).split()

@@ -88,6 +88,10 @@ _TESTS = f"""{_IMPORT}
     def test_with_a_wrong_marker():
         pass
 
+    @pytest.mark.gpu_memory(gpu="T5")
+    def test_on_a_card_that_there_is_not():
+        pass
+
     def test_without_the_marker():
         assert torch is None
 """
@@ -116,7 +120,7 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
     """Peak and leak are judged to the byte on an emulated card; fixtures, output, warnings, outcomes are as ever."""
     pytester.makepyfile(test_all=_TESTS)
     result = run("-n1", "--junitxml=out.xml", "-rA")
-    result.assert_outcomes(passed=3, failed=4, errors=3, skipped=1, xfailed=1, warnings=2)
+    result.assert_outcomes(passed=3, failed=4, errors=4, skipped=1, xfailed=1, warnings=2)
     result.stdout.fnmatch_lines_random(
         [
             "gpu_memory: 1??.? MiB were allocated at once on Tesla T4, *.? MiB more than peak=100.0 MiB allows",
@@ -133,8 +137,10 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
             "*the process of test_all.py::test_that_ends_its_process ended with signal 11*",
             "*the process of test_all.py::test_that_leaves_without_a_word ended with exit code 0*",
             "*test_with_a_wrong_marker has ?'gpu', 'most'?; expected peak=, leak= and gpu= by name*",
+            "*gpu='T5': no card named 'T5' is known; nearest: *. Or give a size, such as 24GiB",
         ]
     )
+    assert "--gpu " not in result.stdout.str(), "an option of other commands, which pytest does not have"
     properties = Path(pytester.path, "out.xml").read_text()
     assert 'name="gpu_memory_leak_bytes" value="4194304"' in properties
     assert f'name="gpu_memory_peak_bytes" value="{12 << 30}"' in properties

@@ -179,7 +179,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         find_gpu("RTX 4900")
     text = str(caught.value)
     assert text.startswith("no card named 'RTX 4900' is known; nearest: RTX 4090, RTX 4080, RTX 4070, ")
-    assert text.endswith(". List all with: ullage gpus. Or give a size: --gpu 24GiB")
+    assert text.endswith(". List all with: ullage gpus. Or give a size, such as 24GiB")
 
 
 @pytest.mark.parametrize("text", ["RTX 4900", "9090", "MI300X", "", "H", "x" * 10_000, "24"])
@@ -276,7 +276,7 @@ def test_a_named_card_keeps_its_architecture() -> None:
         find_gpu("RTX 4090", arch="sm_89")
     assert str(caught.value) == (
         "RTX 4090 is sm_89 by itself, and 'sm_89' was asked for as well; "
-        "leave the architecture out, or give a size in place of the name: --gpu 24GiB"
+        "leave the architecture out, or give a size in place of the name, such as 24GiB"
     )
 
 
@@ -285,7 +285,7 @@ def test_an_impossible_size_is_one_clear_sentence(text: str) -> None:
     """Zero, tiny and absurd sizes are told the range."""
     with pytest.raises(UsageError) as caught:
         find_gpu(text)
-    assert str(caught.value) == f"a card of {text} cannot be; expected 256 MiB to 16 TiB, such as --gpu 24GiB"
+    assert str(caught.value) == f"a card of {text} cannot be; expected 256 MiB to 16 TiB, such as 24GiB"
 
 
 def test_a_negative_size_is_one_clear_sentence() -> None:

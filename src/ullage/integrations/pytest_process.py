@@ -87,7 +87,10 @@ class Processes:
         Raises:
             UllageError: it could not be run to its end.
         """
-        name = find_gpu(gpu).name
+        try:
+            name = find_gpu(gpu).name
+        except UsageError as error:
+            raise UsageError(f"gpu={gpu!r}: {error}") from None
         process = self._by_card.get(name)
         if process is None:
             self._started += 1
