@@ -16,7 +16,7 @@ from ullage._units import GIB, MIB
 from ullage.diagnosis.diagnosis import Diagnosis, diagnose
 from ullage.diagnosis.host import look_at_host
 from ullage.diagnosis.look import look
-from ullage.diagnosis.process import process_of
+from ullage.diagnosis.process import is_alive, process_of
 
 from ..guard.inside import inside
 
@@ -187,6 +187,18 @@ def test_a_process_whose_parent_has_ended_is_an_orphan() -> None:
         starter.stdin.close()  # its end is the orphan's
         assert starter.stdout is not None
         starter.stdout.close()
+
+
+def test_a_process_is_alive_until_it_ends_and_one_that_began_later_is_another() -> None:
+    """A zombie, which nobody has waited for, has ended."""
+    assert is_alive(os.getpid())
+    assert is_alive(os.getpid(), time.time())
+    assert not is_alive(os.getpid(), time.time() - 1e6)
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{process.pid}").exists()
+        assert not is_alive(process.pid)
+    assert not is_alive(process.pid)
 
 
 def test_a_loaders_worker_is_known_by_its_name() -> None:

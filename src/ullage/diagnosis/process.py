@@ -1,4 +1,4 @@
-"""What /proc tells of a process: its name, whose it is, and whether what started it has ended.
+"""What /proc tells of a process: whether it runs, its name, whose it is, and whether what started it has ended.
 
 No command line and no environment is read. It does not know processes of other containers: they have no name here.
 """
@@ -33,6 +33,22 @@ def process_of(pid: int, used_bytes: int | None) -> Process:
     )
 
 
+def is_alive(pid: int, started: float | None = None) -> bool:
+    """Tell whether a process runs.
+
+    Args:
+        pid: its number.
+        started: when it was there already, in seconds since 1970: a younger process of that number is another one.
+    """
+    try:
+        fields = _fields_of(pid)
+        boot = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime "))
+        began = float(boot.split()[1]) + float(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return False
+    return fields[0] not in "ZX" and (started is None or began <= started + 2)  # btime is in whole seconds
+
+
 def _is_reaper(parent: int, *, is_worker: bool) -> bool:
     """Whether a parent takes in orphans. A container's first process may as well be the training itself."""
     try:
@@ -43,6 +59,11 @@ def _is_reaper(parent: int, *, is_worker: bool) -> bool:
 
 
 def _parent_and_group(pid: int) -> tuple[int, int]:
-    """Return the numbers of the parent and of the process group. The name before them may hold anything, also ')'."""
-    fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    """Return the numbers of the parent and of the process group."""
+    fields = _fields_of(pid)
     return int(fields[1]), int(fields[2])
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Return what the kernel says of a process behind its name, which may hold anything, also a parenthesis."""
+    return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

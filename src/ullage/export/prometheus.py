@@ -4,7 +4,6 @@ Names and types follow OpenMetrics. What a process holds now is shown while it r
 state stay until the run ends. The recorded processes do not notice a scrape.
 """
 
-import os
 import socket
 import socketserver
 import threading
@@ -18,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ullage._errors import UsageError
+from ullage.diagnosis.process import is_alive
 from ullage.recording.facts import Facts
 from ullage.recording.live import SUFFIX, LiveFileError, Sample, read_live
 
@@ -129,7 +129,7 @@ class _Families:
     def add(self, facts: Facts, latest: dict[int, Sample]) -> None:
         """Add a process, with the latest sample of each of its devices."""
         process = ("" if facts.rank is None else str(facts.rank), str(facts.pid))
-        is_here = facts.state not in ("ended", "failed") and os.path.exists(f"/proc/{facts.pid}")
+        is_here = facts.state not in ("ended", "failed") and is_alive(facts.pid, facts.started or None)
         state = facts.state if is_here or facts.state != "runs" else "gone"
         self._state.add_metric(process, {one: one == state for one in _STATES})
         steps = max((facts.steps, *(sample.step for sample in latest.values())))

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, cast
 
 from ullage._units import text_of_bytes
+from ullage.diagnosis.process import is_alive
 from ullage.recording.facts import Card, Facts
 from ullage.recording.headroom import headroom_bytes
 from ullage.recording.live import SUFFIX, Live, Sample
 from ullage.report.terminal import without_steering
-from ullage.watch.target import is_alive
 from ullage.watch.view import GONE, RUNS, Device, Inside
 
 REST: Final = "the rest"

@@ -21,6 +21,8 @@ from ullage.watch.draw import Display, Page, draw
 from ullage.watch.view import View
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIZES: Final = ("COLUMNS", "LINES")
+"""Variables that textual believes rather than the terminal; exported, they stay as they are when it is resized."""
 
 
 def show(look: Callable[[], View], *, seconds: float) -> int:
@@ -32,6 +34,8 @@ def show(look: Callable[[], View], *, seconds: float) -> int:
     """
     screen = LiveView(look, seconds=seconds)
     before = {number: signal.getsignal(number) for number in _ENDING}
+    for name in _SIZES:
+        os.environ.pop(name, None)
     try:
         screen.run(mouse=False)  # the terminal's own selecting and copying stays
     finally:

@@ -15,13 +15,14 @@ from typing import Final, Self, cast
 
 from ullage.diagnosis import facts as diagnosed
 from ullage.diagnosis.nvml import look_at_cards
+from ullage.diagnosis.process import is_alive
 from ullage.driver import DriverSilentError, asked
 from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.recording.facts import Facts
 from ullage.recording.live import SUFFIX, Live, LiveFileError, read_live
 from ullage.report.terminal import without_steering
 from ullage.watch.inside import has_ended_here, inside_of, key_of
-from ullage.watch.target import Found, Target, find, is_alive
+from ullage.watch.target import Found, Target, find
 from ullage.watch.unseen import notes_of, sees_host_processes
 from ullage.watch.view import CardRow, Holder, Inside, View
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ullage._errors import UsageError
-from ullage.diagnosis.process import process_of
+from ullage.diagnosis.process import is_alive, process_of
 from ullage.recording.live import SUFFIX
 from ullage.recording.plan import VARIABLE, Plan
 
@@ -83,22 +83,6 @@ def runs_here() -> dict[Path, list[int]]:
         if folder is not None:
             found.setdefault(folder, []).append(pid)
     return found
-
-
-def is_alive(pid: int, started: float | None = None) -> bool:
-    """Tell whether a process runs.
-
-    Args:
-        pid: its number.
-        started: when it was there already, in seconds since 1970: a younger process of that number is another one.
-    """
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = next(line for line in (_PROC / "stat").read_text().splitlines() if line.startswith("btime "))
-        began = float(boot.split()[1]) + float(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
-        return False
-    return fields[0] not in "ZX" and (started is None or began <= started + 2)  # btime is in whole seconds
 
 
 def _of_process(pid: int) -> Found:
