@@ -40,7 +40,7 @@ if [ "$version" = 2.11.0 ] && [ "$(cat "$folder/.frameworks" 2>/dev/null)" != "$
   pip install --no-deps "${frameworks[@]}"
   echo "${frameworks[*]}" >"$folder/.frameworks"
 fi
-tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2 cloudpickle 'ipython>=8' 'textual>=1'
+tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2 cloudpickle 'nvidia-ml-py>=12.560' 'ipython>=8' 'textual>=1'
   'prometheus-client>=0.20' 'pyarrow>=15' 'tensorboard>=2.15'
   scikit-build-core nanobind cmake ninja)
 if [ "$(cat "$folder/.tools" 2>/dev/null)" != "${tools[*]}" ]; then

@@ -1,64 +1,48 @@
-"""What the driver says of its cards, by NVIDIA's management library (NVML): one place that asks it.
+"""What the driver says of its cards, by NVIDIA's management library (NVML): one place that asks it, by nvidia-ml-py.
 
 Asking starts no CUDA context and needs no torch. In a process that emulates a card the emulated NVML answers, which
 knows that one process. NVML knows neither CUDA_VISIBLE_DEVICES nor which of PyTorch's tensors uses the memory.
 """
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
-
-_SUCCESS: Final = 0
-_ABSENT: Final = -1
-_TEXT_BYTES: Final = 128
+from types import ModuleType
+from typing import Any, NamedTuple
 
 
-class Memory(ctypes.Structure):
-    """Field for field nvmlMemory_t."""
+class Memory(NamedTuple):
+    """Of one card."""
 
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-    total: int
-    free: int
-    used: int
+    total_bytes: int
+    used_bytes: int
+    """By all processes together, contexts included."""
 
 
 class Nvml:
     """NVML, which has been started."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ModuleType) -> None:
         self._library = library
 
-    def status_of(self, function: str, *arguments: object) -> int:
-        """Call a function and return its status, 0 where it succeeded; -1 where an older driver does not have it."""
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Return what a function of nvidia-ml-py answers; None where the driver does not have it, or does not tell."""
         try:
-            return int(getattr(self._library, function)(*arguments))
-        except AttributeError:
-            return _ABSENT
+            return getattr(self._library, function)(*arguments)
+        except self._library.NVMLError:
+            return None
 
-    def did(self, function: str, *arguments: object) -> bool:
-        """Call a function, and tell whether it was there and succeeded."""
-        return self.status_of(function, *arguments) == _SUCCESS
-
-    def text(self, function: str, *handles: object) -> str:
-        """Return a text that a function writes; an empty one where it fails."""
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
-        return text.value.decode(errors="replace") if self.did(function, *handles, text, _TEXT_BYTES) else ""
-
-    def handles(self) -> Iterator[tuple[int, ctypes.c_void_p]]:
+    def handles(self) -> Iterator[tuple[int, Any]]:
         """Yield NVML's number of each card that answers, and its handle."""
-        count = ctypes.c_uint()
-        self.did("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            if self.did("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle)):
+        for index in range(self.ask("nvmlDeviceGetCount") or 0):
+            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
                 yield index, handle
 
-    def memory_of(self, handle: ctypes.c_void_p) -> Memory | None:
+    def memory_of(self, handle: Any) -> Memory | None:
         """Return a card's bytes; None where it does not tell (no permission, or a form of card without a count)."""
-        memory = Memory()
-        return memory if self.did("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)) else None
+        memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
+        return Memory(memory.total, memory.used) if memory is not None else None
 
 
 class DriverSilentError(Exception):
@@ -67,23 +51,24 @@ class DriverSilentError(Exception):
 
 @contextmanager
 def asked() -> Iterator[Nvml]:
-    """Start NVML, and end it afterwards.
+    """Start NVML, and end it afterwards; whoever else in the process has started it keeps it.
 
     Raises:
         DriverSilentError: there is no driver, or it cannot be asked.
     """
+    import pynvml  # only now: it takes longer than this package. It loads NVML by its SONAME: the emulated one, where it is
+
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")  # by its SONAME: the emulated one, where it is loaded
-    except OSError:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound:
         raise DriverSilentError("libnvidia-ml.so.1 cannot be loaded: there is no NVIDIA driver here") from None
-    driver = Nvml(library)
-    status = driver.status_of("nvmlInit_v2")
-    if status != _SUCCESS:
-        raise DriverSilentError(f"NVML cannot be started (nvmlInit_v2 answers {status})")
+    except pynvml.NVMLError as error:
+        raise DriverSilentError(f"NVML cannot be started: {error} (it answers {error.value})") from None
+    nvml = Nvml(pynvml)
     try:
-        yield driver
+        yield nvml
     finally:
-        driver.did("nvmlShutdown")
+        nvml.ask("nvmlShutdown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +93,7 @@ def count_used() -> DriverCount:
     try:
         with asked() as driver:
             cards = tuple(
-                CardCount(index=index, name=driver.text("nvmlDeviceGetName", handle), used_bytes=memory.used)
+                CardCount(index=index, name=driver.ask("nvmlDeviceGetName", handle) or "", used_bytes=memory.used_bytes)
                 for index, handle in driver.handles()
                 if (memory := driver.memory_of(handle)) is not None
             )

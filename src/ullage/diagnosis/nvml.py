@@ -1,28 +1,19 @@
 """The cards and who is on them, as the driver tells; without a driver there are none. MIG instances are not seen."""
 
-import ctypes
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from ullage.diagnosis.facts import Card, Driver, Process
 from ullage.diagnosis.process import process_of
 from ullage.driver import DriverSilentError, Nvml, asked
 
-_MOST_PROCESSES: Final = 1024
-_UNKNOWN: Final = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-_MODES: Final = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}  # 1: per thread, of old drivers
-
-
-class _Process(ctypes.Structure):
-    """Field for field nvmlProcessInfo_v2_t, which nvmlDeviceGet...RunningProcesses_v3 fills."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
+_MODES: Final[dict[int | None, str]] = {
+    0: "default",
+    1: "exclusive",
+    2: "prohibited",
+    3: "exclusive",
+}  # 1: per thread, of old drivers
 
 
 def look_at_cards() -> tuple[Driver | None, tuple[Card, ...]]:
@@ -36,40 +27,32 @@ def look_at_cards() -> tuple[Driver | None, tuple[Card, ...]]:
 
 
 def _driver(nvml: Nvml) -> Driver:
-    number = ctypes.c_int()
-    nvml.did("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(number))
-    version = nvml.text("nvmlSystemGetDriverVersion")
-    return Driver(version=version, cuda=(number.value // 1000, number.value % 1000 // 10))
+    number = nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or 0
+    version = nvml.ask("nvmlSystemGetDriverVersion") or ""
+    return Driver(version=version, cuda=(number // 1000, number % 1000 // 10))
 
 
-def _card(nvml: Nvml, index: int, handle: ctypes.c_void_p) -> Card | None:
+def _card(nvml: Nvml, index: int, handle: Any) -> Card | None:
     memory = nvml.memory_of(handle)
     if memory is None:
         return None
-    major, minor, mode = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    has_capability = nvml.did("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
-    has_mode = nvml.did("nvmlDeviceGetComputeMode", handle, ctypes.byref(mode))
     return Card(
         index=index,
-        name=nvml.text("nvmlDeviceGetName", handle),
-        uuid=nvml.text("nvmlDeviceGetUUID", handle),
-        total_bytes=memory.total,
-        used_bytes=memory.used,
-        compute_capability=(major.value, minor.value) if has_capability else None,
-        compute_mode=_MODES.get(mode.value) if has_mode else None,
+        name=nvml.ask("nvmlDeviceGetName", handle) or "",
+        uuid=nvml.ask("nvmlDeviceGetUUID", handle) or "",
+        total_bytes=memory.total_bytes,
+        used_bytes=memory.used_bytes,
+        compute_capability=nvml.ask("nvmlDeviceGetCudaComputeCapability", handle),
+        compute_mode=_MODES.get(nvml.ask("nvmlDeviceGetComputeMode", handle)),
         processes=tuple(_processes(nvml, handle)),
     )
 
 
-def _processes(nvml: Nvml, handle: ctypes.c_void_p) -> Iterator[Process]:
+def _processes(nvml: Nvml, handle: Any) -> Iterator[Process]:
     """Yield every other process once; one that computes and draws is listed twice by the driver."""
     seen = {os.getpid()}
     for kind in ("Compute", "Graphics"):
-        count = ctypes.c_uint(_MOST_PROCESSES)
-        found = (_Process * _MOST_PROCESSES)()
-        if not nvml.did(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle, ctypes.byref(count), found):
-            continue
-        for one in found[: count.value]:
+        for one in nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle) or ():
             if one.pid not in seen:
                 seen.add(one.pid)
-                yield process_of(one.pid, None if one.used == _UNKNOWN else one.used)
+                yield process_of(one.pid, one.usedGpuMemory)

@@ -107,7 +107,7 @@ class Gauge:
         try:
             with asked() as nvml:
                 used = {
-                    nvml.text("nvmlDeviceGetUUID", handle): memory.used
+                    nvml.ask("nvmlDeviceGetUUID", handle): memory.used_bytes
                     for _, handle in nvml.handles()
                     if (memory := nvml.memory_of(handle)) is not None
                 }
