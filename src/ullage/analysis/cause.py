@@ -8,6 +8,7 @@ import numpy as np
 from ullage._units import MIB
 from ullage.allocator.replay import Blocks, State
 from ullage.analysis.growth import Growth
+from ullage.analysis.pile import Pile
 from ullage.analysis.recording import Recording, segment_bytes
 from ullage.message.message import BOGUS_BYTES
 from ullage.rebuild import UNBOUNDED_BYTES
@@ -27,6 +28,8 @@ class Cause(StrEnum):
     PINNED_BY_SPLITS = "pinned_by_splits"
     """As fragmented, but the free memory of one segment alone would have been enough."""
     LEAK = "leak"
+    PILE = "pile"
+    """A loop makes blocks at one line and lets go of none, whether or not it ends in steps."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"
@@ -81,7 +84,7 @@ def evidence_of(recording: Recording) -> Evidence:
     return found
 
 
-def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None) -> Cause:
+def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None, pile: Pile | None = None) -> Cause:
     """Return the one cause."""
     if recording.failing_op is None:
         return Cause.LEAK if growth else Cause.CANNOT_TELL
@@ -99,6 +102,8 @@ def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None) ->
     pending = evidence["pending_bytes"]
     if pending and usable < needed <= usable + pending:
         return Cause.PENDING_FREES
+    if pile is not None:
+        return Cause.PILE  # whatever the way in which it ends: room would only put that off
     if usable >= needed and not is_full(evidence["room_bytes"], evidence["left_bytes"]):
         return Cause.PINNED_BY_SPLITS if _most_free_in_one(recording.moment.blocks) >= needed else Cause.FRAGMENTED
     if growth and growth.bytes_per_step * growth.steps * 4 >= evidence["allocated_bytes"]:

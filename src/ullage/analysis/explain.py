@@ -12,6 +12,7 @@ from ullage._units import GIB, text_of_bytes
 from ullage.analysis.cause import Cause, cause_of, evidence_of
 from ullage.analysis.fidelity import Fidelity, fidelity_of, semantics_told
 from ullage.analysis.growth import Growth, growth_of
+from ullage.analysis.pile import Pile, pile_of
 from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import Held, Recording
 from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
@@ -57,6 +58,8 @@ class Explanation:
     pinning_set: tuple[Held, ...]
     """Blocks whose end would have let the request through, each of them needed; proved by replay."""
     growth: Growth | None
+    pile: Pile | None
+    """Blocks of one line that a loop makes and keeps; None where steps tell what grows."""
     remedies: tuple[Remedy, ...]
     departures: int
     """Operations at which a replay under the run's own settings calls the driver otherwise than was recorded."""
@@ -69,8 +72,9 @@ class Explanation:
         """Return plain data for `json.dumps`, with the schema's version first."""
         return {
             "schema": SCHEMA,
-            **asdict(replace(self, picture=None)),
+            **asdict(replace(self, picture=None, pile=None)),
             "cause": self.cause.value,
+            "pile": _pile_to_json(self.pile) if self.pile is not None else None,
             "pinning": [found for pin in self.pinning if (found := self._pin_to_json(pin, needed=True))["blocks"]],
             "pinning_set": [_block_to_json(block) for block in self.pinning_set],
             "other_pinned_segments": [
@@ -88,6 +92,11 @@ class Explanation:
             "largest_free_bytes": pin.largest_free_bytes,
             "blocks": [_block_to_json(block) for block in pin.blocks if (block.key in chosen) is needed],
         }
+
+
+def _pile_to_json(pile: Pile) -> dict[str, Any]:
+    data = asdict(pile)
+    return {name: value for name, value in data.items() if name not in ("keys", "letting_go")}
 
 
 def _block_to_json(block: Held) -> dict[str, Any]:
@@ -126,7 +135,8 @@ def explain(
     growth = growth_of(recording)
     evidence = evidence_of(recording)
     fidelity = _as_recorded(history, recording.rebuilt, semantics=semantics, alloc_conf=alloc_conf)
-    cause = cause_of(recording, evidence, growth)
+    pile = None if growth else pile_of(recording)
+    cause = cause_of(recording, evidence, growth, pile)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
     chosen: tuple[Held, ...] = ()
     if cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
@@ -134,23 +144,26 @@ def explain(
         chosen = smallest_set(recording, evidence["needed_segment_bytes"])
     remedies: list[Remedy] = []
     if len(history) and (rebuilt.is_whole or recording.done.driver_calls or recording.failing_op is not None):
-        remedies = remedies_of(recording, growth, progress=progress)
-        remedies += estimates_of(
-            recording,
-            evidence.get("missing_bytes", 0),
-            evidence.get("requested_bytes", 0),
-            evidence.get("room_bytes", 0),
-        )
+        remedies = remedies_of(recording, growth, pile, progress=progress)
+        if pile is None:  # of which less would be as full a little later
+            remedies += estimates_of(
+                recording,
+                evidence.get("missing_bytes", 0),
+                evidence.get("requested_bytes", 0),
+                evidence.get("room_bytes", 0),
+            )
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, growth, chosen) + cure_of(remedies, evidence),
+        sentence=sentence_of(cause, recording, evidence, growth or pile, chosen)
+        + cure_of(remedies, evidence, growth or pile),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=_holders(recording),
         pinning=pins,
         pinning_set=chosen,
         growth=growth,
+        pile=pile,
         remedies=tuple(remedies),
         departures=fidelity.departures,
         notes=(*_told(told), *_notes(recording, fidelity, growth, cause)),

@@ -7,6 +7,7 @@ from typing import Final
 
 from ullage._units import text_of_bytes
 from ullage.analysis.growth import Growth
+from ullage.analysis.pile import Pile
 from ullage.analysis.recording import Recording, insert
 from ullage.analysis.step import largest_first
 from ullage.program import Op, Program
@@ -50,11 +51,15 @@ class Remedy:
 
 
 def remedies_of(
-    recording: Recording, growth: Growth | None = None, *, progress: Callable[[str], None] = lambda text: None
+    recording: Recording,
+    growth: Growth | None = None,
+    pile: Pile | None = None,
+    *,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> list[Remedy]:
     """Replay the run with every remedy; those that help first, the cheapest of them first.
 
-    Where memory grows, letting go of what every step keeps is a remedy too.
+    Where memory grows, letting go of what every step keeps is a remedy too; where blocks pile up, letting go of them.
     """
     own = recording.rebuilt.settings
     work: list[tuple[str | None, str | None, Settings, Program]] = []
@@ -90,6 +95,13 @@ def remedies_of(
         action = f"letting go, at the end of each step, of the {text_of_bytes(growth.bytes_per_step)} that it keeps"
         frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
         work.append((None, action, own, insert(recording.program, frees)))
+
+    if pile is not None:
+        freed: dict[int, list[tuple[Op, int]]] = {}
+        for op, key in pile.letting_go:
+            freed.setdefault(op, []).append((Op.FREE, key))
+        action = "letting go of what piles up, as it comes: an eighth of it is kept"
+        work.append((None, action, own, insert(recording.program, freed)))
 
     def run(item: tuple[str | None, str | None, Settings, Program]) -> Remedy:
         setting, action, settings, program = item

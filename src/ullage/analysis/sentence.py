@@ -7,6 +7,7 @@ from typing import Final
 from ullage._units import text_of_bytes
 from ullage.analysis.cause import Cause, Evidence, is_full
 from ullage.analysis.growth import Growth
+from ullage.analysis.pile import Pile
 from ullage.analysis.recording import Held, Recording
 from ullage.analysis.remedy import Remedy
 
@@ -18,6 +19,8 @@ _RECORD: Final = (
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
     """Return the verdict in a word or two."""
+    if cause is Cause.PILE:
+        return "PILES UP"
     if cause is not Cause.CANNOT_TELL:
         return cause.value.replace("_", " ").upper()
     if not len(recording.history):
@@ -28,7 +31,7 @@ def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
 
 
 def sentence_of(
-    cause: Cause, recording: Recording, evidence: Evidence, growth: Growth | None, pinning: Sequence[Held]
+    cause: Cause, recording: Recording, evidence: Evidence, growth: Growth | Pile | None, pinning: Sequence[Held]
 ) -> str:
     """Return the sentence; `pinning` are the blocks without which the request would have gone through."""
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
@@ -54,11 +57,14 @@ def sentence_of(
                 return f"{full}; even with every cached byte, {size['missing_bytes']} are missing."
             return f"{full}; packed without a gap they would just have fitted, with {size['left_bytes']} left."
         case Cause.LEAK:
-            assert growth is not None
+            assert isinstance(growth, Growth)
             ran_out = ", until memory ran out" if "requested_bytes" in evidence else ""
             kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
             part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
             return f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}."
+        case Cause.PILE:
+            assert isinstance(growth, Pile)
+            return _piled_up(growth, evidence)
         case Cause.PENDING_FREES:
             return (
                 f"Memory was freed but not yet given back: {size['pending_bytes']} wait for other streams that may "
@@ -82,17 +88,55 @@ def sentence_of(
             return _nothing_failed(recording, evidence)
 
 
-def cure_of(remedies: Sequence[Remedy], evidence: Evidence) -> str:
-    """Return the line to paste, where a setting is proved to let the request through; else nothing."""
+def cure_of(remedies: Sequence[Remedy], evidence: Evidence, growth: Growth | Pile | None = None) -> str:
+    """Return what to do: the line to paste, where a setting is proved to let the request through for good."""
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
+    left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
+    if growth is not None and "requested_bytes" in evidence:
+        return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
     if best is None or "requested_bytes" not in evidence:
         return ""
-    left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0))
     thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
     return (
         f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
         f"  export PYTORCH_ALLOC_CONF={best.setting}"
     )
+
+
+_LET_GO: Final = (
+    "\nLet go of them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), "
+    "empty the list or cache that holds them; where the loop trains, call backward() more often."
+)
+
+
+def _put_off(setting: Remedy, left_bytes: int, growth: Growth | Pile) -> str:
+    each, what = (growth.round_bytes, "block") if isinstance(growth, Pile) else (growth.bytes_per_step, "step")
+    more = left_bytes // max(1, each)
+    by = f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what} more"
+    return f" A setting only puts the end off: {setting.setting} {by}."
+
+
+def _piled_up(pile: Pile, evidence: Evidence) -> str:
+    called = f", called at {pile.called_at}" if pile.called_at != pile.line else ""
+    if pile.is_older:
+        since = "since before recording began"
+    else:
+        since = f"in the last {_duration(pile.seconds)}" if pile.seconds is not None else "one after the other"
+    others = (
+        f", and {pile.other_blocks:,} of other lines with them ({text_of_bytes(pile.other_bytes)})"
+        if pile.other_blocks
+        else ""
+    )
+    return (
+        f"Blocks pile up: {pile.blocks:,} of {pile.line}{called} are alive, {text_of_bytes(pile.bytes)} of the "
+        f"{text_of_bytes(evidence['allocated_bytes'])} allocated; made {since}{others}, and kept."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def free_when_refused(evidence: Evidence) -> int:

@@ -72,6 +72,7 @@ def explain_messages(messages: Iterable[Found | Rest], *, source: str = "") -> T
         pinning=(),
         pinning_set=(),
         growth=None,
+        pile=None,
         remedies=verdict.remedies,
         departures=0,
         notes=(*verdict.notes, *count.notes(found)),
