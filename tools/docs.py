@@ -8,8 +8,8 @@ with that exit code, else with 0. `<!-- run slow -->`: it needs torch, and is ru
 1 -->`: both.
 
 Commands run in bash, in a folder of their own where the tree's files are to be seen, 100 columns wide and without
-colours; `python` and `ullage` are those of the Python that runs this. Lines that only tell how long something took
-count as equal.
+colours; `python` and `ullage` are those of the Python that runs this. What differs only in how long something took, or
+in the date and the process of a run, counts as equal.
 """
 
 import argparse
@@ -30,7 +30,10 @@ MARKER = re.compile(r"^<!-- run(?P<slow> slow)?(?: exit (?P<exit>\d+))? -->$")
 FENCE = re.compile(r"^```[a-z]+$")
 PROMPT = "$ "
 SECONDS = 300
-TAKEN = re.compile(r"\b\d+(?:\.\d+)? ?(?:s|ms|us)\b")
+VARYING = re.compile(
+    r"\b\d+(?:\.\d+)? ?(?:s|ms|us)\b|\b\d+\.\d+ times\b"  # a time, and one beside another
+    r"|-\d{8}-\d{6}-\d+\b|(?<=\boom-)\d+|(?<=\bprocess-)\d+|(?<=\bprocess )\d+"  # a run's folder, and what is in it
+)
 
 
 class DocumentError(Exception):
@@ -164,10 +167,15 @@ def renewed(document: Path, *, slow: bool) -> tuple[str, list[Block]]:
         if block.is_slow and not slow:
             continue
         fresh = lines_of(block)
-        if [TAKEN.sub("", line) for line in fresh] != [TAKEN.sub("", line) for line in lines[block.first : block.last]]:
+        if steady(fresh) != steady(lines[block.first : block.last]):
             stale.append(block)
             lines[block.first : block.last] = fresh
     return "\n".join(lines), stale[::-1]
+
+
+def steady(lines: list[str]) -> list[str]:
+    """Leave out of lines what is another each time."""
+    return [VARYING.sub("", line) for line in lines]
 
 
 def main() -> int:

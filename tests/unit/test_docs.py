@@ -53,7 +53,23 @@ def test_what_the_documents_show_is_what_commands_print(words: str) -> None:
     """The cheap ones are run: nothing but a time may differ."""
     block = next(one for one in blocks() if one.commands[0].startswith(words))
     shown = block.document.read_text().split("\n")[block.first : block.last]
-    assert [docs.TAKEN.sub("", line) for line in docs.lines_of(block)] == [docs.TAKEN.sub("", line) for line in shown]
+    assert docs.steady(docs.lines_of(block)) == docs.steady(shown)
+
+
+def typed_by_hand(page: str) -> list[str]:
+    """Lines of fenced blocks that no program writes, and that are neither a command nor code in a language."""
+    blocks = re.findall(r"^(<!-- .* -->\n)?```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    plain = [block for marker, language, block in blocks if not marker and language in ("", "console", "text")]
+    lines = [line for block in plain for line in block.splitlines()]
+    return [line for line in lines if not re.match(r"(\$ )?(ullage|python|pip|make|%\w+)\b", line)]
+
+
+def test_no_output_is_typed_by_hand() -> None:
+    """A fenced block without a marker has commands or code, and nothing that a command would print."""
+    assert typed_by_hand("```console\n$ ullage run a.py\n3 steps\n```\n") == ["3 steps"], "the check can fail"
+    for document in (ROOT / "docs").glob("*.md"):
+        if document.name != "design.md":  # the layers, drawn
+            assert typed_by_hand(document.read_text()) == [], document
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,25 @@ def test_a_block_is_written_anew_once(tmp_path: Path) -> None:
     assert [block.place for block in stale] == [f"{page}:2"]
     page.write_text(text)
     assert docs.renewed(page, slow=False) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("2 failed in 3.2s", "2 failed in 14.25s", True),
+        ("runs/train-20260101-101500-17/oom-18-1/report.txt", "runs/train-20260203-091501-4/oom-5-1/report.txt", True),
+        ("runs/process-17.live", "runs/process-5.live", True),
+        ("steps take about 1.05 times as long", "steps take about 1.7 times as long", True),
+        ("runs/oom-17-1", "runs/oom-17-2", False),
+        ("2 failed in 3.2s", "3 failed in 3.2s", False),
+        ("17.0 MiB", "18.0 MiB", False),
+    ],
+)
+def test_what_is_another_each_time_counts_as_equal(tmp_path: Path, one: str, other: str, is_same: bool) -> None:
+    """A block is not written anew for a time, a date or a process, and is for any other figure."""
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- run -->\n```console\n$ echo {one}\n{other}\n```\n")
+    assert (docs.renewed(page, slow=False)[1] == []) == is_same
 
 
 def test_what_takes_long_is_run_on_request_only(tmp_path: Path) -> None:
