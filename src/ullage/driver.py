@@ -56,7 +56,7 @@ def asked() -> Iterator[Nvml]:
     Raises:
         DriverSilentError: there is no driver, or it cannot be asked.
     """
-    import pynvml  # only now: it takes longer than this package. It loads NVML by its SONAME: the emulated one, where it is
+    import pynvml  # only now: it takes longer than this package. It loads NVML by its SONAME, the emulated too
 
     try:
         pynvml.nvmlInit()

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -153,7 +154,7 @@ class _Terminal:
             os.execv(command[0], command)
         self.text = ""
 
-    def until(self, text: str, seconds: float = 60) -> None:
+    def until(self, text: str, seconds: float = 20) -> None:
         """Read until a text has come."""
         until = time.monotonic() + seconds
         while text not in self.text:
@@ -353,6 +354,151 @@ def test_ctrl_c_ends_a_loop_around_it(tmp_path: Path) -> None:
     assert terminal.wait() == -signal.SIGINT
     assert "next" not in terminal.text
     terminal.close()
+
+
+class _Shell(_Terminal):
+    """An interactive bash, as people have it: with job control."""
+
+    def __init__(self, cwd: Path) -> None:
+        super().__init__(["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"], cwd)
+        self._questions = 0
+        # noflsh: else what is typed right after Ctrl-Z may be thrown away, although the shell is back already.
+        self.ask("PS1='> '; stty -echo noflsh; set -o pipefail")
+
+    def ask(self, command: str) -> str:
+        """Have the shell do something, and return what is on the terminal when it is back."""
+        self._questions += 1
+        self.text = ""
+        self.type(f"{command}; echo back$((0)) {self._questions}\n")
+        self.until(f"back0 {self._questions}\r\n")
+        return self.text
+
+    def until_state(self, pid: int, states: str) -> None:
+        """Wait until a process runs, sleeps (RS), or is stopped (T)."""
+        until = time.monotonic() + 20
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in states:
+            assert time.monotonic() < until, self.text
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Press Ctrl-Z, and wait until the shell is back."""
+        self.text = ""
+        self.type("\x1a")
+        self.until("Stopped")
+        assert "Stopped" in self.ask("jobs")
+
+    def end(self) -> None:
+        """End the shell and its jobs."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.close()
+        self.wait()
+
+
+ASKING = """
+import os, pathlib, sys
+pathlib.Path("pid").write_text(str(os.getpid()))
+for number in range(100):
+    print("asking", number, flush=True)
+    word = input()
+    print("got", word, flush=True)
+    if word == "end": sys.exit(7)
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[_Shell]:
+    shell = _Shell(tmp_path)
+    yield shell
+    shell.end()
+
+
+def _begin_asking(shell: _Shell, tmp_path: Path, behind: str = "") -> int:
+    """Start a script that reads the terminal; return its process."""
+    shell.type(f"{shlex.join([*RUN, str(_script(tmp_path, ASKING))])}{behind}\n")
+    shell.until("asking 0\r\n" if "&" not in behind else "[1]")
+    until = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < until, shell.text
+        time.sleep(0.02)
+    return int((tmp_path / "pid").read_text())
+
+
+@pytest.mark.parametrize("behind", ["", " | cat"])
+def test_ctrl_z_and_fg(tmp_path: Path, shell: _Shell, behind: str) -> None:
+    """The shell is back at once, as often as wanted; brought back, the script reads on and ends as itself."""
+    pid = _begin_asking(shell, tmp_path, behind)
+    for turn in range(2):
+        shell.stop()
+        shell.until_state(pid, "T")
+        shell.type("fg\n")
+        shell.until_state(pid, "RS")
+        shell.type(f"word{turn}\n")
+        shell.until(f"got word{turn}\r\n")
+    shell.type("end\n")
+    shell.until("got end")
+    assert "code 7" in shell.ask("echo code $?")
+
+
+def test_what_is_behind_it_in_a_pipeline_may_read_the_terminal(tmp_path: Path, shell: _Shell) -> None:
+    """As a pager does for its keys; and Ctrl-C reaches all of the pipeline, each once."""
+    (tmp_path / "counts.py").write_text(
+        "import signal, time\n"
+        "seen = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        "open('ready', 'w').close()\n"
+        "while not seen: time.sleep(0.01)\n"
+        "time.sleep(0.3); open('times', 'w').write(str(len(seen))); print('bye')"
+    )
+    pager = "sh -c 'trap : INT; read word </dev/tty; echo heard $word; cat'"
+    shell.type(f"{shlex.join([*RUN, 'counts.py'])} | {pager}\n")
+    until = time.monotonic() + 20
+    while not (tmp_path / "ready").exists():
+        assert time.monotonic() < until, shell.text
+        time.sleep(0.02)
+    shell.type("more\n")
+    shell.until("heard more\r\n")
+    shell.type("\x03")
+    shell.until("bye")
+    shell.ask("true")
+    assert (tmp_path / "times").read_text() == "1"
+
+
+def test_bg_goes_on_behind_and_stops_where_it_would_read(tmp_path: Path, shell: _Shell) -> None:
+    """As without us: what reads the terminal from behind is stopped, until it is brought to the front."""
+    code = "import os, time; print('here', os.getpid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+    (tmp_path / "ready.py").write_text(code + "open('went', 'w').close(); print('got', input(), flush=True)")
+    shell.type(f"{shlex.join([*RUN, 'ready.py'])}\n")
+    shell.until("\r\n")
+    shell.until("here")
+    shell.stop()
+    shell.ask("bg")
+    assert "Running" in shell.ask("jobs")
+    (tmp_path / "go").touch()
+    until = time.monotonic() + 20
+    while "Stopped" not in shell.ask("jobs"):
+        assert time.monotonic() < until, shell.text
+    assert (tmp_path / "went").exists()
+    shell.type("fg\n")
+    shell.until("ready.py\r\n")
+    shell.type("word\n")
+    shell.until("got word\r\n")
+    assert "code 0" in shell.ask("echo code $?")
+
+
+def test_what_was_begun_behind_can_be_brought_to_the_front(tmp_path: Path, shell: _Shell) -> None:
+    """Stopped where it reads; at the front it reads, and Ctrl-C ends it and not the shell."""
+    pid = _begin_asking(shell, tmp_path, " &")
+    shell.until_state(pid, "T")
+    until = time.monotonic() + 20
+    while "Stopped" not in shell.ask("jobs"):
+        assert time.monotonic() < until, shell.text
+    shell.type("fg\n")
+    shell.until_state(pid, "RS")
+    shell.type("word\n")
+    shell.until("asking 1\r\n")
+    shell.type("\x03")
+    shell.until("KeyboardInterrupt\r\n\r\n> ")
+    assert "code 130" in shell.ask("echo code $?")
 
 
 def test_a_script_may_read_the_terminal_beside_its_input(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Start a command, hand every signal on, and end as it has ended: nobody who waits for it notices us in between.
 
 The command leads a process group of its own, which has the terminal as long as it runs, as a shell does it: Ctrl-C and
-Ctrl-Z reach it and not us, and what is sent to us is sent on, once. If we are killed, the kernel kills it.
+Ctrl-Z reach it and not us, and what is sent to us is sent on, once. If we are killed, the kernel kills it. In a
+pipeline it stays in our group: what is before and behind may read the terminal too (`| less`), and gets Ctrl-C as well.
 """
 
 import fcntl
 import os
 import resource
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +27,10 @@ _HANDED_ON: Final = frozenset(
     }
 )
 _OF_TERMINALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
+_STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _TICK_SECONDS: Final = 1.0
+_SI_KERNEL: Final = 0x80
+"""How a signal says that no process has sent it (asm-generic/siginfo.h): the terminal has, to all of our group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
     """
     with _signals_held() as before, _lifeline_pipe() as (lifeline_end, _):
         terminal = _Terminal()
+        if terminal.is_shared:  # a shell believes us that the command has stopped: not before it has
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
             process = subprocess.Popen(
                 command,
@@ -69,9 +76,11 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
             terminal.take_back()
             terminal.close()
             _let_go(lifeline_end)
+            while terminal.is_shared and signal.sigtimedwait(_OF_TERMINALS | _STOPS, 0):
+                pass  # it was the command's too, which has ended before we heard of it
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        is_of_terminal = number in _OF_TERMINALS and number not in handed_on and terminal.is_ours
+        is_of_terminal = number in _OF_TERMINALS and number not in handed_on and terminal.is_given
         return Ending(128 + number, number, is_of_terminal)
     return Ending(os.WEXITSTATUS(status))
 
@@ -102,7 +111,7 @@ def _wait(
             process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
             return status
         sent = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, max(0.0, due - time.monotonic()))
-        if sent is not None and sent.si_signo != signal.SIGCHLD:
+        if sent is not None and sent.si_signo != signal.SIGCHLD and not terminal.has_told_all(sent):
             handed_on.add(sent.si_signo)
             with suppress(ProcessLookupError):
                 os.kill(process.pid, sent.si_signo)
@@ -119,8 +128,21 @@ class _Terminal:
         with suppress(OSError):
             self._file = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
         self.is_ours = self._is_in_front()
+        self.is_shared = self.is_ours and any(map(_is_pipe, (0, 1)))
+        """Whether the command stays in our group, as part of a pipeline."""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the command's group has the terminal instead of ours."""
+        return self.is_ours and not self.is_shared
+
+    def has_told_all(self, sent: signal.struct_siginfo) -> bool:
+        """Tell whether the command got a signal of ours by itself: from the terminal, or when a shell continues us."""
+        return self.is_shared and (sent.si_code == _SI_KERNEL or sent.si_signo == signal.SIGCONT)
 
     def give(self, group: int) -> None:
+        if self.is_shared:
+            return
         with suppress(OSError):
             os.setpgid(group, group)  # as it does itself: whoever comes first
         self._set(group)
@@ -139,6 +161,9 @@ class _Terminal:
         """
         if self._file < 0 or os.getpgrp() == os.getsid(0):
             return  # no shell would continue us
+        if self.is_shared:
+            os.kill(os.getpid(), signal.SIGSTOP)  # the others by themselves, and we continue as they do
+            return
         came_to_front = not self.is_ours and self._is_in_front()  # begun with &, and brought back since
         if not came_to_front:
             self.take_back()
@@ -154,7 +179,7 @@ class _Terminal:
         return False
 
     def _set(self, group: int) -> None:
-        if not self.is_ours:
+        if not self.is_given:
             return
         # Who is not in the foreground is stopped when he asks for it, unless he does not hear that.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -163,6 +188,12 @@ class _Terminal:
                 os.tcsetpgrp(self._file, group)
         finally:
             signal.signal(signal.SIGTTOU, before)
+
+
+def _is_pipe(file: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISFIFO(os.fstat(file).st_mode)
+    return False
 
 
 @contextmanager
