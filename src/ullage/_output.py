@@ -1,9 +1,10 @@
 """The files that are written on request: refused before anything has run, and then written whole or not at all."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from ullage._errors import UsageError
 
@@ -36,9 +37,21 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; the error names the file.
     """
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write into, piece by piece; it has its name once all is written, and is gone if that fails.
+
+    Raises:
+        OSError: it cannot be written; the error names the file.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(content)
+        with part.open("wb") as file:
+            yield file
         part.replace(path)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; what was printed holds", str(path)) from None

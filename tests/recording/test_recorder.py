@@ -163,6 +163,61 @@ def test_a_disk_that_is_full_does_not_reach_the_script(tmp_path: Path) -> None:
 
 
 @inside
+def _a_long_history(folder: str) -> None:
+    import tracemalloc
+
+    import torch
+
+    from ullage.recording.evidence import _write_snapshot
+
+    torch.cuda.memory._record_memory_history(max_entries=10**9)
+    for _ in range(10_000):
+        torch.empty(1000, device="cuda")
+    snapshot = torch._C._cuda_memorySnapshot(None)
+    assert len(snapshot["device_traces"][0]) > 30_000
+    path = Path(folder) / "snapshot.pickle"
+    tracemalloc.start()
+    _write_snapshot(path, snapshot)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    size = path.stat().st_size
+    assert size > 2 * MIB
+    assert most < 1.7 * size, f"{most / size:.2f} times the file"  # Pickler's own notes of what it has met
+
+
+def test_a_long_history_is_written_as_it_is_pickled(tmp_path: Path) -> None:
+    """What a script has recorded without end is not in memory a second time, whole, beside PyTorch's answer."""
+    _a_long_history(folder=str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot.pickle"]
+
+
+@inside
+def _a_disk_that_becomes_full(folder: str) -> None:
+    import resource
+    import signal
+
+    import torch
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    recorder = _recorder(folder)
+    _train(5)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+    recorder._on_exit()
+
+
+def test_what_was_written_before_the_disk_was_full_stays(tmp_path: Path) -> None:
+    """The snapshot has no room: it is not there, whole or in part; who asked for what is."""
+    _a_disk_that_becomes_full(folder=str(tmp_path))
+    from ullage.recording.folder import read_run
+
+    [evidence] = read_run(tmp_path).evidence
+    assert [path.name for path in evidence.folder.iterdir()] == ["environment.json"]
+    assert (evidence.snapshot, evidence.surroundings["asked_bytes"]) == (None, 1 << 40)
+
+
+@inside
 def _history(folder: str, mode: str) -> None:
     import torch
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from ullage._output import write_whole
+from ullage._output import whole_file, write_whole
 from ullage.place import is_library, short_place
 from ullage.recording.evidence_files import ENVIRONMENT, SNAPSHOT
 from ullage.recording.secret import is_secret, without_secrets
@@ -60,7 +60,13 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
     write_whole(folder / ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
     snapshot = torch._C._cuda_memorySnapshot(None)
     _tell_oom(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
-    write_whole(folder / SNAPSHOT, pickle.dumps(snapshot))
+    _write_snapshot(folder / SNAPSHOT, snapshot)
+
+
+def _write_snapshot(path: Path, snapshot: dict[str, Any]) -> None:
+    """Write it as it is pickled: a history that the script keeps without end is not in memory a second time."""
+    with whole_file(path) as file:
+        pickle.Pickler(file).dump(snapshot)
 
 
 def _tell_oom(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
