@@ -20,6 +20,7 @@ from ullage.analysis.recording import Recording, insert
 from ullage.history import Action, History, Labels, Stacks
 from ullage.program import Op
 from ullage.rebuild import program_of
+from ullage.report.report import Report, Table, TableRow, Tone
 from ullage.report.terminal import draw
 from ullage.snapshot.snapshot import load_snapshot
 
@@ -363,3 +364,55 @@ def test_a_setting_that_others_cannot_stand_beside_is_no_remedy_here() -> None:
     }
     assert "max_split_size_mb:64" not in names
     assert "max_split_size_mb:128" in names
+
+
+def drawn(name: str, *, is_whole: bool) -> str:
+    """A report as it looks on a terminal of 80 columns."""
+    stream = io.StringIO()
+    report = describe(explain(load_snapshot(recorded(name)).devices[0], source="oom.pickle"))
+    draw(report, Console(file=stream, width=80, highlight=False), is_whole=is_whole)
+    return stream.getvalue()
+
+
+NAMES = ["oom", "variable_length_oom", "loss_leak", "normal", "eval_with_grad"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_word_is_broken_in_eighty_columns(name: str) -> None:
+    """Every word of a report's tables stands whole, in the short one as in the whole one; and no line is wider."""
+    report = describe(explain(load_snapshot(recorded(name)).devices[0], source="oom.pickle"))
+    tables = [section for section in (*report.sections, *report.details) if isinstance(section, Table)]
+    words = {word for table in tables for row in table.rows for cell in row.cells for word in cell.split()}
+    whole = drawn(name, is_whole=True)
+    assert words <= set(whole.replace(",", ", ").split()) | set(whole.split())
+    short = {word.rstrip(",") for word in drawn(name, is_whole=False).split()}
+    complete = {word.rstrip(",") for word in words}
+    cut = {one for one in short - complete if len(one) > 12 and any(word.startswith(one) for word in complete)}
+    assert not cut, "what the short one has, it has whole"
+    assert max(map(len, whole.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", ["oom", "variable_length_oom"])
+def test_the_short_report_counts_and_names_what_does_not_help(name: str) -> None:
+    """In less than 38 lines: the verdict, what helps, who held it; the others by their names, in a line or two."""
+    explanation = explain(load_snapshot(recorded(name)).devices[0], source="oom.pickle")
+    text = drawn(name, is_whole=False)
+    fail = [remedy for remedy in explanation.remedies if remedy.proved and not remedy.fits]
+    assert f"{len(fail)} do" in " ".join(text.split())
+    for remedy in explanation.remedies:
+        assert remedy.name.partition(":")[0].partition(",")[0].partition(" (")[0] in " ".join(text.split())
+    assert " no " not in text
+    assert len(text.splitlines()) < 38
+    assert "Segments that" not in text
+    assert "Segments that" in drawn(name, is_whole=True)
+
+
+def test_a_table_that_is_too_wide_is_a_list() -> None:
+    """Where no arrangement in columns leaves words whole, each row has lines of its own."""
+    row = TableRow(cells=("a" * 50, "b" * 50, ""))
+    table = Table(title="wide", columns=("what", "with", "and"), rows=(row,))
+    stream = io.StringIO()
+    report = Report(headline="H", tone=Tone.PLAIN, subject="", sentence="", sections=(table,))
+    draw(report, Console(file=stream, width=80))
+    assert f"  {row.cells[0]}\n" in re.sub(" +\n", "\n", stream.getvalue())
+    assert f"with {row.cells[1]}" in stream.getvalue()

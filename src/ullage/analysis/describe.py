@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
-from ullage.analysis.explain import Explanation, Holder
+from ullage.analysis.explain import WARNING, Explanation, Holder
 from ullage.analysis.remedy import Remedy
 from ullage.report.report import (
     Icicle,
@@ -25,6 +25,9 @@ from ullage.report.report import Picture as ReportPicture
 
 _PINS_SHOWN = 8
 _HOLDERS_SHOWN = 12
+_HOLDERS_IN_SHORT = 4
+_HELPS_IN_SHORT = 2
+_MORE = "All that was tried, the segments, and what to know: --all, or --html PAGE"
 _TONES = {"FITS": Tone.GOOD, "NOTHING FAILED": Tone.UNSURE, "CANNOT TELL": Tone.UNSURE}
 _STRIPS_SHOWN = 60
 
@@ -38,6 +41,8 @@ def describe(explanation: Explanation) -> Report:
         sentence=explanation.sentence,
         sections=tuple(_sections(explanation)),
         pictures=tuple(_pictures(explanation)),
+        details=tuple(_details(explanation)),
+        more=_MORE,
     )
 
 
@@ -45,8 +50,6 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
     yield _card(explanation)
     if explanation.remedies:
         yield _helps(explanation) if "requested_bytes" in explanation.evidence else _alternatives(explanation)
-    if explanation.pinning_set:
-        yield _set(explanation)
     if explanation.holders:
         total = explanation.evidence["allocated_bytes"]
         shown = _shown(explanation.holders)
@@ -57,10 +60,21 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
                 Part(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
                 for holder in shown
             ),
+            short=_HOLDERS_IN_SHORT,
         )
+    warnings = tuple(note for note in explanation.notes if note.startswith(WARNING))
+    if warnings:
+        yield Remarks(title="Beware", items=warnings)
+
+
+def _details(explanation: Explanation) -> Iterator[Section]:
+    if explanation.pinning_set:
+        yield _set(explanation)
     if explanation.pinning:
         yield _pins(explanation)
-    yield Remarks(title="To know", items=explanation.notes)
+    others = tuple(note for note in explanation.notes if not note.startswith(WARNING))
+    if others:
+        yield Remarks(title="To know", items=others)
 
 
 def _shown(holders: Sequence[Holder]) -> list[Holder]:
@@ -103,19 +117,41 @@ def _card(explanation: Explanation) -> Meter:
 
 
 def _helps(explanation: Explanation) -> Table:
+    shown = [remedy for remedy in explanation.remedies if remedy.fits][:_HELPS_IN_SHORT]
     return Table(
         title="What would have helped: each setting and action replayed with this very run",
-        columns=("change", "lets it through", "peak reserved", "driver calls"),
-        rows=tuple(_remedy(remedy) for remedy in explanation.remedies),
+        columns=("change", "helps", "peak reserved", "driver calls"),
+        rows=tuple(_remedy(remedy, is_detail=remedy.proved and remedy not in shown) for remedy in explanation.remedies),
+        instead=tuple(_instead(explanation.remedies, shown)),
     )
 
 
-def _remedy(remedy: Remedy) -> TableRow:
+def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
+    """The other changes that were tried, counted and named."""
+    others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
+    if others:
+        yield f"{len(others)} more {'lets' if len(others) == 1 else 'let'} it through: {_names(others)}"
+    fail = [remedy for remedy in remedies if remedy.proved and not remedy.fits]
+    if fail:
+        yield f"{len(fail)} {'does' if len(fail) == 1 else 'do'} not: {_names(fail)}"
+
+
+def _names(remedies: Sequence[Remedy]) -> str:
+    """Their names; of a setting that was tried with several values, the values."""
+    values: dict[str, list[str]] = {}
+    for remedy in remedies:
+        name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
+        values.setdefault(name + colon, []).append(value)
+    return ", ".join(name + "|".join(several) for name, several in values.items())
+
+
+def _remedy(remedy: Remedy, *, is_detail: bool) -> TableRow:
     if not remedy.proved:
         return TableRow(cells=(f"{remedy.name} ({remedy.remark})", "estimate", "", ""), tone=Tone.QUIET)
     return TableRow(
         cells=(remedy.name, "yes" if remedy.fits else "no", *_costs(remedy)),
         tone=Tone.GOOD if remedy.fits else Tone.BAD,
+        is_detail=is_detail,
     )
 
 

@@ -22,6 +22,10 @@ from ullage.history import Action, History
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 
 SCHEMA: Final = 1
+_DEPARTS: Final = "the replay departs"
+_NOTHING_TRIED: Final = "all that the run used"
+WARNING: Final = (_DEPARTS, _NOTHING_TRIED)
+"""How notes begin that take from what is said to be proved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +156,11 @@ def explain(
                 evidence.get("requested_bytes", 0),
                 evidence.get("room_bytes", 0),
             )
+    kept = growth or pile if cause in (Cause.LEAK, Cause.PILE) else None
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, growth or pile, chosen)
-        + cure_of(remedies, evidence, growth or pile),
+        sentence=sentence_of(cause, recording, evidence, growth or pile, chosen) + cure_of(remedies, evidence, kept),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=_holders(recording),
@@ -243,7 +247,7 @@ def _notes(recording: Recording, fidelity: Fidelity, growth: Growth | None, caus
     if not rebuilt.is_whole:
         notes.append("recording began in the middle: what was alive then is there from the start, at its place")
     if len(recording.history) and not rebuilt.is_whole and not recording.done.driver_calls:
-        notes.append("all that the run used was reserved before recording began: no setting can be tried on it")
+        notes.append(f"{_NOTHING_TRIED} was reserved before recording began: no setting can be tried on it")
     steps = len(recording.step_ops())
     if growth and cause is not Cause.LEAK:
         notes.append(f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, of {growth.line}")
@@ -278,6 +282,6 @@ def _why_departures(recording: Recording, fidelity: Fidelity) -> str:
         whys.append("the settings were not recorded (--alloc-conf)")
     why = "; ".join(whys) or "it may be of another version (--torch-version) or under other settings (--alloc-conf)"
     return (
-        f"the replay departs from the recording at {fidelity.departures:,} of {fidelity.operations:,} operations that "
+        f"{_DEPARTS} from the recording at {fidelity.departures:,} of {fidelity.operations:,} operations that "
         f"call the driver: {why}"
     )

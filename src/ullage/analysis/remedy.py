@@ -49,6 +49,11 @@ class Remedy:
         """The setting or the action."""
         return self.setting or self.action or ""
 
+    @property
+    def short_name(self) -> str:
+        """The same without what explains it."""
+        return self.name.partition(", ")[0].partition(" (")[0]
+
 
 def remedies_of(
     recording: Recording,

@@ -94,8 +94,11 @@ def cure_of(remedies: Sequence[Remedy], evidence: Evidence, growth: Growth | Pil
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and "requested_bytes" in evidence:
         return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
-    if best is None or "requested_bytes" not in evidence:
+    if "requested_bytes" not in evidence:
         return ""
+    if best is None:
+        done = next((remedy for remedy in remedies if remedy.proved and remedy.fits), None)
+        return f"\nNo setting lets it through; this does: {done.name}." if done is not None else ""
     thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
     return (
         f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
@@ -177,4 +180,4 @@ def _pinned(blocks: Sequence[Held]) -> str:
     lines = Counter(block.line for block in blocks)
     count = f"{len(blocks)} live block{'s' if len(blocks) > 1 else ''}"
     held = text_of_bytes(sum(block.size_bytes for block in blocks))
-    return f"; {count} from {', '.join(lines)} ({held}) keep it from being used"
+    return f"; {count} from {', '.join(lines)} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} it from being used"

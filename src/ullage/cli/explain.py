@@ -1,5 +1,6 @@
 """`ullage explain`: why did it run out of memory, and what would have prevented it?"""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,6 +28,7 @@ EPILOG: Final = (
     "ullage explain train.log.gz (a log of any length, or an error's text)\n\n"
     "python train.py 2>&1 | ullage explain -\n\n"
     "ullage explain snapshot.pickle.gz --html page.html\n\n"
+    "ullage explain ullage-runs (the newest run in it)\n\n"
     "ullage explain snapshot.pickle --capacity 10GiB (would this run fit there?)\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
     "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught.\n\n"
@@ -39,7 +41,7 @@ RunFile = Annotated[
     typer.Argument(
         metavar="FILE|FOLDER|-",
         help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip too. -: standard input. "
-        "Or the folder of an `ullage run`.",
+        "Or the folder of an `ullage run`; of ullage-runs the newest.",
     ),
 ]
 
@@ -52,6 +54,9 @@ def explain(
     torch_version: TorchVersionOption = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    is_whole: Annotated[
+        bool, typer.Option("--all", help="Print every change that was tried, the segments, and what to know.")
+    ] = False,
 ) -> None:
     """Say why a run ran out of memory, who held it, and which change is proved to let it through.
 
@@ -66,11 +71,11 @@ def explain(
         check_output("--html", html, inputs=(file,))
     if file.is_dir():
         options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
-        _explain_run(file, options | {"--torch-version": torch_version}, html, as_json)
+        _explain_run(file, options | {"--torch-version": torch_version}, html, as_json=as_json, is_whole=is_whole)
         return
     if is_text(file):
         options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
-        _explain_text(file, options | {"--torch-version": torch_version}, html, as_json)
+        _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
         return
     history = history_of(file, device)
     explanation = with_progress(
@@ -84,19 +89,21 @@ def explain(
             progress=tell,
         )
     )
-    show(describe(explanation), explanation.to_json() if as_json else None, page=html)
+    show(describe(explanation), explanation.to_json() if as_json else None, page=html, is_whole=is_whole)
 
 
-def _explain_run(folder: Path, options: dict[str, object], html: Path | None, as_json: bool) -> None:
+def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:
     """Explain what a run has left: why memory ran out, on which rank, and what tells that one from the others."""
-    from ullage.recording.folder import read_run
     from ullage.supervision.summary import summary_of
-    from ullage.supervision.verdict import explain_evidence, fatal_evidence, report_of
+    from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run, report_of
 
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]} is for a snapshot; the folder of a run tells it itself: leave it out")
-    run = read_run(folder)
+    run, count = find_run(folder)
+    if count:
+        of = f"the newest of {count} runs" if count > 1 else "the only run"
+        sys.stderr.write(f"ullage: {of} in {folder} is {run.folder.name}; for another: ullage explain {folder}/NAME\n")
     evidence = fatal_evidence(run)
     explanation = (
         with_progress(lambda tell: explain_evidence(evidence, progress=tell)) if evidence is not None else None
@@ -111,7 +118,7 @@ def _explain_run(folder: Path, options: dict[str, object], html: Path | None, as
             Report(
                 headline=headline,
                 tone=Tone.UNSURE,
-                subject=str(folder),
+                subject=str(run.folder),
                 sentence=f"In this run {why}.",
                 sections=(Remarks(title="The run", items=tuple(summary)),),
             ),
@@ -121,10 +128,10 @@ def _explain_run(folder: Path, options: dict[str, object], html: Path | None, as
         return
     report = report_of(run, evidence, explanation)
     answer = explanation.to_json() | {"run": {"evidence": str(evidence.folder), "summary": summary_of(run)}}
-    show(report, answer if as_json else None, page=html)
+    show(report, answer if as_json else None, page=html, is_whole=is_whole)
 
 
-def _explain_text(file: Path, options: dict[str, object], html: Path | None, as_json: bool) -> None:
+def _explain_text(file: Path, options: dict[str, object], html: Path | None, *, as_json: bool) -> None:
     """Explain a log or an error's text."""
     from ullage.analysis.text.describe import describe_text
     from ullage.analysis.text.explain import explain_messages

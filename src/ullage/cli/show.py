@@ -12,14 +12,14 @@ from ullage.report.report import Report
 from ullage.report.terminal import draw
 
 
-def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None) -> None:
-    """Print a report, or its answer as JSON, and write the page that was asked for.
+def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None, is_whole: bool = False) -> None:
+    """Print a report, short or whole, or its answer as JSON, and write the page that was asked for.
 
     Raises:
         OSError: the page cannot be written; nothing of it is left.
     """
     if answer is None:
-        draw(report, _Console(highlight=False))
+        draw(report, _Console(highlight=False), is_whole=is_whole)
     else:
         print(json.dumps(answer, indent=1), flush=True)
     if page is not None:

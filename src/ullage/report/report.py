@@ -45,6 +45,8 @@ class Shares:
     title: str
     total_bytes: int
     parts: tuple[Part, ...]
+    short: int | None = None
+    """So many of the parts stand in a short report, and the others as one; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ class TableRow:
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
     share: float | None = None
+    is_detail: bool = False
+    """Whether a short report leaves it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,8 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
+    instead: tuple[str, ...] = ()
+    """What a short report says instead of the rows that are details, in sentences."""
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table
@@ -166,7 +172,7 @@ Picture = Stack | Icicle | Map | Plot
 class Report:
     """A headline with its tone, one sentence, and sections in the order in which they are read.
 
-    Pictures are for a page; a terminal leaves them out.
+    Pictures are for a page; a terminal leaves them out. It is short there, unless everything is asked for.
     """
 
     headline: str
@@ -175,3 +181,7 @@ class Report:
     sentence: str
     sections: tuple[Section, ...]
     pictures: tuple[Picture, ...] = ()
+    details: tuple[Section, ...] = ()
+    """Sections that a short report leaves out."""
+    more: str = ""
+    """Where to find what a short report leaves out."""

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ullage._units import text_of_bytes
-from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, Table, Tone
+from ullage.report.report import Curve, Meter, Part, Quote, Remarks, Report, Section, Shares, Table, TableRow, Tone
 
 _STYLE_OF_TONE: Final = {
     Tone.GOOD: "bold white on dark_green",
@@ -45,20 +45,43 @@ _STEERING: Final = dict.fromkeys(
     (*set(range(32)).difference(b"\n\t"), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "�"
 )
 _UNWRAPPED = 40  # characters of a table's cell
+_INDENT: Final = 2
+_GAP: Final = 2
+_SHARE_WIDTH: Final = 12
+_BESIDE_A_LABEL: Final = 44
+"""What bytes, share, bar and remark of a part need."""
 
 
-def draw(report: Report, console: Console) -> None:
-    """Print a report. Letters that steer a terminal are shown as a mark: names and quotations are other people's."""
+def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
+    """Print a report, without its details unless the whole of it is wanted.
+
+    Letters that steer a terminal are shown as a mark: names and quotations are other people's.
+    """
     report = without_steering(report)
+    sections = (*report.sections, *report.details) if is_whole else map(_short, report.sections)
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
     console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
     for line in report.sentence.splitlines():
         console.print(Text(line), soft_wrap=line.startswith("  "))  # what is indented is to be pasted
-    for section in report.sections:
+    for section in sections:
         console.print()
-        console.print(_section(section, console.width))
+        console.print(_section(section, console.width, is_whole=is_whole))
+    if report.more and not is_whole:
+        console.print()
+        console.print(Text(report.more, style="dim"))
     console.print()
+
+
+def _short(section: Section) -> Section:
+    """The same section without what is a detail."""
+    if isinstance(section, Table):
+        return replace(section, rows=tuple(row for row in section.rows if not row.is_detail))
+    if isinstance(section, Shares) and section.short is not None and len(section.parts) > section.short + 1:
+        rest = section.parts[section.short :]
+        others = Part(label=f"({len(rest)} others)", size_bytes=sum(part.size_bytes for part in rest))
+        return replace(section, parts=(*section.parts[: section.short], others))
+    return section
 
 
 def without_steering(thing: Any) -> Any:
@@ -73,7 +96,7 @@ def without_steering(thing: Any) -> Any:
     return thing
 
 
-def _section(section: Section, width: int) -> RenderableType:
+def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
     match section:
         case Meter():
             return _meter(section, min(_METER_WIDTH, width - 4))
@@ -86,28 +109,78 @@ def _section(section: Section, width: int) -> RenderableType:
             body = Group(place, Text(section.text)) if section.place else Text(section.text)
             return Group(Text(section.title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
         case Table():
-            return _table(section)
+            return _table(section, width, is_whole=is_whole)
         case Remarks():
             lines = [Text(f"- {item}") for item in section.items]
             return Group(Text(section.title, style="bold underline"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
 
 
-def _table(table: Table) -> RenderableType:
-    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
+    parts: list[RenderableType] = [Text(table.title, style="bold underline")]
+    if table.rows:
+        grid = _grid(table) if _needed(table) <= width - _INDENT else _list(table)
+        parts.append(Padding(grid, (0, 0, 0, _INDENT)))
+    if not is_whole:
+        parts += [Padding(Text(line), (0, 0, 0, _INDENT)) for line in table.instead]
+    return Group(*parts)
+
+
+def _grid(table: Table) -> RenderableType:
+    grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     has_bars = any(row.share is not None for row in table.rows)
     for number, column in enumerate(table.columns):
-        numeric = all(row.cells[number][:1] in "0123456789+->" for row in table.rows)
-        longest = max((len(row.cells[number]) for row in table.rows), default=0)
         grid.add_column(
-            Text(column), justify="right" if numeric else "left", no_wrap=longest <= _UNWRAPPED, overflow="fold"
+            Text(column),
+            justify="right" if _is_numeric(table, number) else "left",
+            no_wrap=_is_unwrapped(table, number),
+            min_width=_least(table, number),
+            overflow="fold",
         )
     if has_bars:
-        grid.add_column("", no_wrap=True)
+        grid.add_column("", no_wrap=True, min_width=max(len(_bar_of(row)) for row in table.rows))
     for row in table.rows:
         style = _COLOUR_OF_TONE[row.tone]
-        bar = [Text("█" * round((row.share or 0.0) * _BAR_WIDTH) or "▏", style=style)] if has_bars else []
+        bar = [Text(_bar_of(row), style=style)] if has_bars else []
         grid.add_row(*(Text(cell, style=style) for cell in row.cells), *bar)
-    return Group(Text(table.title, style="bold underline"), Padding(grid, (0, 0, 0, 2)))
+    return grid
+
+
+def _list(table: Table) -> RenderableType:
+    """The rows of a table that is too wide, one below the other: first what it is about, then the rest."""
+    lines: list[RenderableType] = []
+    for row in table.rows:
+        style = _COLOUR_OF_TONE[row.tone]
+        named = zip(table.columns[1:], row.cells[1:], strict=True)
+        rest = ", ".join(f"{column} {cell}" for column, cell in named if cell)
+        lines += [Text(row.cells[0], style=style), Padding(Text(rest, style=style), (0, 0, 0, _INDENT))]
+    return Group(*lines)
+
+
+def _bar_of(row: TableRow) -> str:
+    return "█" * round((row.share or 0.0) * _BAR_WIDTH) or "▏"
+
+
+def _is_numeric(table: Table, number: int) -> bool:
+    return all(row.cells[number][:1] in "0123456789+->" for row in table.rows)
+
+
+def _is_unwrapped(table: Table, number: int) -> bool:
+    return max((len(row.cells[number]) for row in table.rows), default=0) <= _UNWRAPPED
+
+
+def _least(table: Table, number: int) -> int:
+    """The columns that a table's column needs, so that no word in it is broken."""
+    texts = [table.columns[number], *(row.cells[number] for row in table.rows)]
+    if not _is_unwrapped(table, number):
+        texts = [word for text in texts for word in text.split()]
+    return max(map(len, texts), default=0)
+
+
+def _needed(table: Table) -> int:
+    """The columns that a whole table needs."""
+    bars = max((len(_bar_of(row)) for row in table.rows if row.share is not None), default=0)
+    columns = [_least(table, number) for number in range(len(table.columns))] + ([bars] if bars else [])
+    return sum(columns) + _GAP * len(columns)
 
 
 def _meter(meter: Meter, width: int) -> RenderableType:
@@ -153,14 +226,16 @@ def _columns() -> Grid:
 def _shares(shares: Shares, width: int) -> RenderableType:
     table = Grid.grid(padding=(0, 1))
     table.add_column(width=1)
-    table.add_column(no_wrap=False, max_width=max(24, width - 44))
+    longest = max((len(part.label) for part in shares.parts), default=0)
+    has_bars = longest <= width - _BESIDE_A_LABEL
+    table.add_column(no_wrap=False, max_width=max(24, width - _BESIDE_A_LABEL + (0 if has_bars else _SHARE_WIDTH)))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim")
     for part in shares.parts:
         share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
-        bar = "█" * round(share * 12) or ("▏" if part.size_bytes else "")
+        bar = ("█" * round(share * _SHARE_WIDTH) or ("▏" if part.size_bytes else "")) if has_bars else ""
         table.add_row(
             "",
             Text(part.label),

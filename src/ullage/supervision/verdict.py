@@ -2,18 +2,19 @@
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
-from ullage._errors import UllageError
+from ullage._errors import UllageError, UsageError
 from ullage._output import write_whole
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import Explanation, explain
 from ullage.recording.evidence_files import PAGE, REPORT
-from ullage.recording.folder import Evidence, RunFolder
+from ullage.recording.folder import Evidence, RunFolder, read_run
 from ullage.report.page import draw_page
 from ullage.report.report import Remarks, Report
 from ullage.report.terminal import draw
@@ -22,6 +23,28 @@ from ullage.snapshot.snapshot import load_snapshot
 from ullage.supervision.summary import differences_of
 
 _COLUMNS: Final = 100
+
+
+def find_run(folder: Path) -> tuple[RunFolder, int]:
+    """Read the run of a folder, or the newest of the runs in it; and how many there are in it, 0 where it is one.
+
+    Raises:
+        UsageError: it is no folder of a run, and none of a run is in it.
+        OSError: it cannot be read.
+    """
+    try:
+        return read_run(folder), 0
+    except UsageError:
+        if not folder.is_dir():
+            raise
+        inside = [path for path in folder.iterdir() if path.is_dir()]
+        runs = []
+        for path in sorted(inside, key=lambda path: path.stat().st_mtime, reverse=True):
+            with suppress(UsageError, OSError):
+                runs.append(read_run(path))
+        if not runs:
+            raise
+        return runs[0], len(runs)
 
 
 def fatal_evidence(run: RunFolder) -> Evidence | None:
@@ -45,7 +68,7 @@ def explain_evidence(evidence: Evidence, *, progress: Callable[[str], None] = la
         device = max(snapshot.devices, key=lambda number: (len(snapshot.devices[number]), -number))
     return explain(
         snapshot.devices[device],
-        source=str(evidence.snapshot),
+        source=str(_shown(evidence.folder)),
         semantics=_semantics_of(version) if isinstance(version, str) else None,
         with_picture=True,
         progress=progress,
@@ -75,11 +98,15 @@ def write_report(evidence: Evidence, report: Report) -> list[Path]:
         OSError: there is no room for them.
     """
     text = io.StringIO()
-    draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True))
+    draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True), is_whole=True)
     files = [evidence.folder / REPORT, evidence.folder / PAGE]
     write_whole(files[0], text.getvalue().encode(errors="replace"))
     write_whole(files[1], draw_page(report).encode(errors="replace"))
     return files
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _semantics_of(version: str) -> str | None:

@@ -20,7 +20,7 @@ from ullage.report.report import Curve, Picture, Report, Section
 def draw_page(report: Report) -> str:
     """Return the report as HTML."""
     own = files(__package__)
-    first, rest = _in_order(report.sections)
+    first, rest = _in_order((*report.sections, *report.details))
     return (
         _environment()
         .get_template("page.html.j2")

@@ -1,0 +1,56 @@
+"""Which run of several is explained, and where it is said how to name another."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ullage._errors import UsageError
+from ullage.recording.facts import Facts
+from ullage.recording.live import LiveWriter
+from ullage.supervision.verdict import find_run
+
+
+def _run(folder: Path, *, changed: float) -> Path:
+    folder.mkdir(parents=True)
+    writer = LiveWriter(folder / "process-1.live")
+    writer.tell(Facts(pid=1, command=("train.py",), host="here", started=0.0, told=0.0).to_json())
+    os.utime(folder, (changed, changed))
+    return folder
+
+
+def test_of_several_runs_the_newest_is_explained(tmp_path: Path) -> None:
+    """By when something was last added to it; folders without a run do not count."""
+    runs = tmp_path / "ullage-runs"
+    _run(runs / "z-old", changed=1000)
+    newest = _run(runs / "a-new", changed=2000)
+    (runs / "empty").mkdir()
+    found, count = find_run(runs)
+    assert (found.folder, count) == (newest, 2)
+    assert find_run(newest)[1] == 0
+
+
+def test_it_says_which_one_and_how_to_name_another(tmp_path: Path) -> None:
+    """One line on standard error; standard output is the report's alone."""
+    for name, changed in (("first", 1000.0), ("second", 2000.0)):
+        _run(tmp_path / "ullage-runs" / name, changed=changed)
+    ended = subprocess.run(
+        [sys.executable, "-m", "ullage", "explain", "ullage-runs", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == (
+        "ullage: the newest of 2 runs in ullage-runs is second; for another: ullage explain ullage-runs/NAME\n"
+    )
+    assert ended.stdout.startswith("{")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(UsageError, match=f"{tmp_path} has neither"):
+        find_run(tmp_path)
