@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -468,6 +469,34 @@ def test_secrets_of_a_command_are_not_written_down() -> None:
     assert without_secrets(words) == (
         *("train.py", "--hf-token", "***", "--api_key=***", "--tokens", "512", "s3://***@host/x", "--tokenizer", "t"),
     )
+
+
+@inside
+def _a_leak(folder: str, steps: int) -> None:
+    import torch
+
+    from ullage.recording.plan import HistoryMode
+
+    read, reads = torch._C._cuda_memoryStats, []
+    torch._C._cuda_memoryStats = lambda device: reads.append(device) or read(device)
+    recorder = _recorder(folder, history=HistoryMode.NEVER)
+    weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.zeros_like(weight)
+    kept = []
+    began = time.monotonic()
+    for step in range(steps):
+        if step == steps // 2:
+            assert len(reads) <= step + 2 * (time.monotonic() - began) + 2
+        kept.append(torch.empty(MIB, device="cuda", dtype=torch.uint8))
+        optimizer.step()
+    assert [found.bytes_per_step for found in recorder._monitor.findings if found.is_leak] == [MIB]
+    recorder.end()
+
+
+def test_one_reading_of_a_step_serves_both_samples_and_leaks(tmp_path: Path) -> None:
+    """And in the second between steps it is read once more or twice."""
+    _a_leak(folder=str(tmp_path), steps=120)
 
 
 @inside

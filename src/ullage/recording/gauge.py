@@ -11,7 +11,7 @@ from ullage.driver import DriverSilentError, asked
 from ullage.recording.facts import Card, Peak
 from ullage.recording.line import Top, top_of_history
 from ullage.recording.live import Sample
-from ullage.recording.peak import PeakMeter
+from ullage.recording.peak import PeakMeter, Stats
 
 _NOTABLE: Final = 1.01
 """A peak that is so much higher than the last one whose line is known has its line sought as well."""
@@ -30,6 +30,9 @@ class Gauge:
         self._meter = PeakMeter()
         self._outside: dict[int, int] = {}
         """What of each card was used beside what this process had reserved, when the driver was last asked."""
+        self._limits: dict[int, int] = {}
+        """Of each card, when the driver was last asked: scripts set it once, and to look takes a tenth of a sample."""
+        self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
         self._sought_bytes: dict[int, int] = {}
         self._times_sought = 0
@@ -49,7 +52,7 @@ class Gauge:
         self.share, self.allocations = 0.0, 0
         for card in cards():
             device = card.index
-            stats = self._meter.measure(device)
+            stats = self._latest[device] = self._meter.measure(device)
             reserved, allocated = stats["reserved_bytes"]["all"], stats["allocated_bytes"]["all"]
             if not reserved["peak"]:
                 continue
@@ -58,7 +61,7 @@ class Gauge:
             self._allocations_before[device] = made
             outside = self._outside.get(device)
             used = -1 if outside is None else reserved["current"] + outside
-            self.share = max(self.share, reserved["peak"] / limit_bytes(card), used / card.total_bytes)
+            self.share = max(self.share, reserved["peak"] / self._limit_of(card), used / card.total_bytes)
             peak = self.peaks.get(device)
             if peak is None or allocated["peak"] > peak.bytes:
                 self.peaks[device] = Peak(bytes=allocated["peak"], device=device, step=step if is_end else step + 1)
@@ -74,6 +77,21 @@ class Gauge:
                 retries=stats["num_alloc_retries"],
                 ooms=stats["num_ooms"],
             )
+
+    def latest(self, device: int) -> Stats:
+        """Return the statistics of a device as they were last read, with the highest peak of the run."""
+        stats = self._latest.get(device)
+        if stats is None:
+            stats = self._meter.read(device)
+        elif device in self.peaks:
+            stats["allocated_bytes"]["all"]["peak"] = self.peaks[device].bytes
+        return stats
+
+    def _limit_of(self, card: Card) -> int:
+        limit = self._limits.get(card.index)
+        if limit is None:
+            limit = self._limits[card.index] = limit_bytes(card)
+        return limit
 
     @property
     def seeks(self) -> list[int]:
@@ -103,7 +121,8 @@ class Gauge:
                 self.peaks[device] = Peak(bytes=peak.bytes, device=device, step=peak.step, line=top.line)
 
     def ask_driver(self) -> None:
-        """Ask NVML, which makes no context, how much of the cards all processes use."""
+        """Ask NVML, which makes no context, how much of the cards all processes use; and PyTorch for their limits."""
+        self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
             with asked() as nvml:
                 used = {
@@ -114,7 +133,7 @@ class Gauge:
         except DriverSilentError:
             return
         self._outside = {
-            card.index: max(0, used[card.uuid] - self._meter.reserved_bytes(card.index))
+            card.index: max(0, used[card.uuid] - self._meter.read(card.index)["reserved_bytes"]["all"]["current"])
             for card in cards()
             if card.uuid in used
         }

@@ -54,9 +54,9 @@ class PeakMeter:
             stats[name][pool]["peak"] = max(stats[name][pool]["peak"], peak)
         return stats
 
-    def reserved_bytes(self, device: int) -> int:
-        """Return what is reserved on a device now, and leave its peak alone."""
-        return int(self._read(device)["reserved_bytes"]["all"]["current"])
+    def read(self, device: int) -> Stats:
+        """Return the statistics of a device, and leave its peaks alone."""
+        return self._read(device)
 
     def _reader(self, read: Callable[[int], Stats]) -> Callable[[int], Stats]:
         def read_since_users_reset(device: int, /) -> Stats:

@@ -43,6 +43,7 @@ class Recorder:
         self._gauge = Gauge()
         self._history = MemoryHistory(plan.history, plan.budget_bytes)
         self._monitor = Monitor(log=lambda text: None)
+        self._monitor.read_by(self._gauge.latest)
         self._step_watch = StepWatch(self._on_step)
         self._lock = threading.Lock()
         """Of the gauge and the writer. It is never waited for at the end of a step: one sample less is no harm."""
