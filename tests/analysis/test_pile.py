@@ -200,3 +200,27 @@ def _record_the_last(path: str, entries: int) -> None:
             kept.append(model(torch.randn(8 << 10, 512, device="cuda")))
     except torch.OutOfMemoryError:
         torch.cuda.memory._dump_snapshot(path)
+
+
+def _train_and_keep_outputs_of_growing_length() -> None:
+    import torch
+
+    model, kept = torch.nn.Linear(1024, 1024).cuda(), []
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(200):
+        rows = 16 * 1024 + 1024 * step
+        output = model(torch.randn(rows, 1024, device="cuda"))
+        output.square().mean().backward()
+        kept.append(output.detach()[: rows * 5 // 8].clone())
+        del output
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_where_every_step_keeps_more_a_setting_is_said_to_put_the_end_off(tmp_path: Path) -> None:
+    """Also where memory ran out since it was in pieces: the line to paste, and for how many steps more it is good."""
+    explanation = _explained(_train_and_keep_outputs_of_growing_length, tmp_path)
+    assert explanation.growth is not None
+    assert explanation.cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
+    assert "only puts the end off, by about " in explanation.sentence
+    assert "export PYTORCH_ALLOC_CONF=" in explanation.sentence

@@ -156,11 +156,12 @@ def explain(
                 evidence.get("requested_bytes", 0),
                 evidence.get("room_bytes", 0),
             )
-    kept = growth or pile if cause in (Cause.LEAK, Cause.PILE) else None
+    kept = growth or pile
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, growth or pile, chosen) + cure_of(remedies, evidence, kept),
+        sentence=sentence_of(cause, recording, evidence, growth or pile, chosen)
+        + cure_of(cause, remedies, evidence, growth or pile),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=_holders(recording),

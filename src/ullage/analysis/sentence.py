@@ -88,11 +88,11 @@ def sentence_of(
             return _nothing_failed(recording, evidence)
 
 
-def cure_of(remedies: Sequence[Remedy], evidence: Evidence, growth: Growth | Pile | None = None) -> str:
+def cure_of(cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: Growth | Pile | None) -> str:
     """Return what to do: the line to paste, where a setting is proved to let the request through for good."""
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
-    if growth is not None and "requested_bytes" in evidence:
+    if growth is not None and cause in (Cause.LEAK, Cause.PILE) and "requested_bytes" in evidence:
         return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
     if "requested_bytes" not in evidence:
         return ""
@@ -100,6 +100,11 @@ def cure_of(remedies: Sequence[Remedy], evidence: Evidence, growth: Growth | Pil
         done = next((remedy for remedy in remedies if remedy.proved and remedy.fits), None)
         return f"\nNo setting lets it through; this does: {done.name}." if done is not None else ""
     thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
+    if isinstance(growth, Growth):
+        thin = (
+            f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly of {growth.line}: this "
+            f"only puts the end off, {_by(left, growth)}."
+        )
     return (
         f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
         f"  export PYTORCH_ALLOC_CONF={best.setting}"
@@ -113,10 +118,14 @@ _LET_GO: Final = (
 
 
 def _put_off(setting: Remedy, left_bytes: int, growth: Growth | Pile) -> str:
+    return f" A setting only puts the end off: {setting.setting} {_by(left_bytes, growth)}."
+
+
+def _by(left_bytes: int, growth: Growth | Pile) -> str:
+    """For how much longer there is room, where so much is left."""
     each, what = (growth.round_bytes, "block") if isinstance(growth, Pile) else (growth.bytes_per_step, "step")
     more = left_bytes // max(1, each)
-    by = f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what} more"
-    return f" A setting only puts the end off: {setting.setting} {by}."
+    return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what} more"
 
 
 def _piled_up(pile: Pile, evidence: Evidence) -> str:

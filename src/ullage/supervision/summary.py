@@ -1,12 +1,15 @@
 """What a run tells at its end, in a few lines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median, quantiles
+from typing import Final
 
 from ullage._units import text_of_bytes
 from ullage.monitor.finding import ENOUGH_STEPS
-from ullage.recording.facts import Facts
+from ullage.recording.facts import Arming
 from ullage.recording.folder import Process, RunFolder
 from ullage.recording.headroom import headroom_bytes
+from ullage.recording.live import Sample
 
 
 def summary_of(run: RunFolder) -> list[str]:
@@ -84,7 +87,7 @@ def _lines_of(process: Process, *, is_named: bool) -> Iterator[str]:
         f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} beside live blocks"
     )
     yield from facts.growth or (_no_growth(facts.steps),)
-    yield _cost(facts)
+    yield _cost(process, peak.device)
 
 
 def _no_growth(steps: int) -> str:
@@ -95,13 +98,51 @@ def _no_growth(steps: int) -> str:
     return "nothing grows from step to step"
 
 
-def _cost(facts: Facts) -> str:
-    arming = facts.arming
+def _cost(process: Process, device: int) -> str:
+    arming = process.facts.arming
     if arming is None:
         return "no history was recorded"
     state = f"history is {'on' if arming.is_on else 'off'} ({arming.why})"
-    is_told = arming.is_on and arming.cost is not None and arming.cost >= 1
-    return state + (f"; steps take about {arming.cost:.2f} times as long with it" if is_told else "")
+    # One that is always on has no steps without it to be compared with: the recorder measures it otherwise.
+    ratio = arming.cost if arming.why == _ALWAYS else cost_told(process.live.recent, arming, device)
+    return state + (f"; steps take about {ratio:.2f} times as long with it" if ratio is not None and ratio >= 1 else "")
+
+
+def cost_told(samples: Sequence[Sample], arming: Arming, device: int) -> float | None:
+    """Return how many times as long steps take with history, where that can be told, else None.
+
+    The steps on either side of the latest change are compared. It is told where there are ten on each side, and their
+    medians are further apart than the steps of both sides vary: steps that become longer by themselves vary as much.
+
+    Args:
+        samples: the latest of a process, oldest first.
+        arming: when the change was, and to what.
+        device: whose samples count.
+    """
+    ends: dict[int, float] = {}
+    for sample in samples:
+        if sample.device == device:
+            ends.setdefault(sample.step, sample.time)  # a later one of the same number is within the next step
+    lasted = {step: ends[step] - ends[step - 1] for step in ends if step - 1 in ends}
+    before = [seconds for step, seconds in lasted.items() if step <= arming.since_step][-_MOST_COMPARED:]
+    after = [seconds for step, seconds in lasted.items() if step > arming.since_step][:_MOST_COMPARED]
+    if min(len(before), len(after)) < _LEAST_COMPARED:
+        return None
+    if abs(median(after) - median(before)) <= _spread(before) + _spread(after) or min(before + after) <= 0:
+        return None
+    ratio = median(after) / median(before)
+    return ratio if arming.is_on else 1 / ratio
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    """How far apart steps are, the longest tenth and the shortest left aside."""
+    tenths = quantiles(seconds, n=10, method="inclusive")
+    return tenths[-1] - tenths[0]
+
+
+_ALWAYS: Final = "--history always"
+_LEAST_COMPARED: Final = 10
+_MOST_COMPARED: Final = 20
 
 
 def _times(count: int) -> str:
