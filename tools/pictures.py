@@ -110,9 +110,9 @@ def runs() -> None:
     command = ["ullage", "run", "--gpu", "RTX 2080 Ti", "--folder", "run", "tests/supervision/scripts/pieces.py"]
     lines = shown_by(["bash", "-c", '"$@"', "bash", *command], width=110)
     error = next(n for n, line in enumerate(lines) if "OutOfMemoryError" in line)
-    without = next(n for n, line in enumerate(lines) if "Without these blocks" in line)
+    rest = next(n for n, line in enumerate(lines) if "Who held the " in line)
     end = next(n for n, line in enumerate(lines) if re.search("ullage: .*report.html", line))
-    chosen = [lines[0], *lines[1:3], "  ...", *lines[error:without], "  ...", "", *lines[end:]]
+    chosen = [lines[0], *lines[1:3], "  ...", *lines[error:rest], "  ...", "", *lines[end:]]
     title = "ullage run --gpu 'RTX 2080 Ti' pieces.py"
     text_picture("run", title, Text.from_ansi("\n".join(chosen).rstrip()), width=110)
 
