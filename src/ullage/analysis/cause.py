@@ -19,6 +19,9 @@ _FULL_SHARE: Final = 0.05
 _FULL_BYTES: Final = 512 * MIB
 """With less left than both, if everything were packed without a gap, memory counts as full."""
 
+_MANY_BLOCKS: Final = 100
+"""That steps have kept, after which memory in pieces is what follows from it."""
+
 
 class Cause(StrEnum):
     """Why a request failed: the whole taxonomy."""
@@ -104,6 +107,8 @@ def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None, pi
         return Cause.PENDING_FREES
     if pile is not None:
         return Cause.PILE  # whatever the way in which it ends: room would only put that off
+    if growth and growth.line_blocks >= _MANY_BLOCKS and 2 * growth.line_bytes >= evidence["allocated_bytes"]:
+        return Cause.LEAK  # as of a pile: room would only put the end off
     if usable >= needed and not is_full(evidence["room_bytes"], evidence["left_bytes"]):
         return Cause.PINNED_BY_SPLITS if _most_free_in_one(recording.moment.blocks) >= needed else Cause.FRAGMENTED
     if growth and growth.bytes_per_step * growth.steps * 4 >= evidence["allocated_bytes"]:

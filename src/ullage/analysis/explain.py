@@ -160,8 +160,7 @@ def explain(
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, growth or pile, chosen)
-        + cure_of(cause, remedies, evidence, growth or pile),
+        sentence=sentence_of(cause, recording, evidence, kept, chosen) + cure_of(cause, remedies, evidence, kept),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=_holders(recording),

@@ -22,6 +22,9 @@ class Growth:
     line: str
     line_bytes_per_step: int
     """Of `bytes_per_step` what that line allocated."""
+    line_blocks: int
+    """Of that line that are alive at the moment that matters, also from before the recording where it knows them."""
+    line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
     """Of each step: the operation at which it ends, and the blocks that it made and that stay, of any line."""
 
@@ -55,10 +58,13 @@ def growth_of(recording: Recording) -> Growth | None:
     line_bytes = int(rebuilt.size_of_key[by_line[line]].sum()) // len(more)
     made_in = np.searchsorted(np.array(ends), born[kept])
     kept_by_step = tuple((ends[step], tuple(kept[made_in == step].tolist())) for step in np.unique(made_in).tolist())
+    held = [block.size_bytes for block in recording.held() if block.line == line]
     return Growth(
         bytes_per_step=sum(more) // len(more),
         steps=len(ends),
         line=line,
         line_bytes_per_step=line_bytes,
+        line_blocks=len(held),
+        line_bytes=sum(held),
         kept_by_step=kept_by_step,
     )

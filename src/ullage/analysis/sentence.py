@@ -61,7 +61,11 @@ def sentence_of(
             ran_out = ", until memory ran out" if "requested_bytes" in evidence else ""
             kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
             part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
-            return f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}."
+            alive = (
+                f" Of that line {growth.line_blocks:,} blocks are alive, {text_of_bytes(growth.line_bytes)} of the "
+                f"{size['allocated_bytes']} allocated."
+            )
+            return f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}.{alive}"
         case Cause.PILE:
             assert isinstance(growth, Pile)
             return _piled_up(growth, evidence)
