@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ def run(tmp_path: Path) -> Path:
     writer = LiveWriter(tmp_path / "rank0-1.live")
     card = Card(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=9, limit_bytes=8)
     facts = Facts(
-        pid=os.getpid(), command=(), host="here", started=1.0, told=2.0, rank=0, cards=(card,), step_seconds=0.1,
+        pid=os.getpid(), command=(), host="here", started=time.time(), told=2.0, rank=0, cards=(card,),
+        step_seconds=0.1,
         roles={"parameters": 1}, peaks=(Peak(bytes=9, device=0, step=1),),
     )  # fmt: skip
     writer.tell(facts.to_json())

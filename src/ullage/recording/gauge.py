@@ -82,10 +82,13 @@ class Gauge:
         """Return the statistics of a device as they were last read, with the highest peak of the run."""
         stats = self._latest.get(device)
         if stats is None:
-            stats = self._meter.read(device)
-        elif device in self.peaks:
-            stats["allocated_bytes"]["all"]["peak"] = self.peaks[device].bytes
-        return stats
+            return self._meter.read(device)
+        if device not in self.peaks:
+            return stats
+        # A copy: the meter has not yet taken over what the reading says of its own step.
+        allocated = stats["allocated_bytes"]
+        highest = {**allocated["all"], "peak": self.peaks[device].bytes}
+        return {**stats, "allocated_bytes": {**allocated, "all": highest}}
 
     def _limit_of(self, card: Card) -> int:
         limit = self._limits.get(card.index)

@@ -46,6 +46,7 @@ class MemoryHistory:
         self._near_step = 0
         self._durations: dict[bool, list[float]] = {False: [], True: []}
         self._last = 0.0
+        self._last_step = 0
 
     def install(self) -> None:
         """Begin, right after CUDA was initialised."""
@@ -85,13 +86,14 @@ class MemoryHistory:
         Args:
             step: its number.
             share: of the fullest card, in use.
-            allocations: that the step made.
+            allocations: that were made since the last look.
             grows: whether memory does, from step to step, or seems to.
             seeks: whether the line of a peak is sought.
         """
         now = time.perf_counter()
         seconds, self._last = now - self._last if self._last else 0.0, now
-        self._note(seconds)
+        steps, self._last_step = max(1, step - self._last_step), step
+        self._note(seconds / steps)
         if self._mode is HistoryMode.NEVER or self.is_users:
             return
         if share >= NEAR:

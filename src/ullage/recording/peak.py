@@ -29,6 +29,8 @@ class PeakMeter:
         """By device: the highest since the last reading that the script has reset itself."""
         self._keys: list[tuple[str, str]] = []
         """Every statistic and pool that has a peak."""
+        self._names: list[str] = []
+        """Every statistic that has pools with peaks."""
         self._read: Callable[[int], Stats] = torch._C._cuda_memoryStats
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
@@ -45,14 +47,23 @@ class PeakMeter:
         """Return the statistics of a device, with peaks since the last time, and begin anew."""
         stats = self._read(device)
         self._reset(device)
-        self._keys = self._keys or [key for key, _ in _with_peaks(stats)]
-        peaks = [stats[name][pool]["peak"] for name, pool in self._keys]
+        peaks = self._peaks_in(stats)
         before = self._peaks.get(device)
-        self._peaks[device] = peaks if before is None else list(map(max, before, peaks))
+        if before is None:
+            self._peaks[device] = peaks
+        elif peaks != before:  # in most steps of a training they are the same
+            self._peaks[device] = list(map(max, before, peaks))
         # Only now: what the script has reset is of the step, and not what the script sees any more.
         for (name, pool), peak in zip(self._keys, self._before_reset.pop(device, ()), strict=False):
             stats[name][pool]["peak"] = max(stats[name][pool]["peak"], peak)
         return stats
+
+    def _peaks_in(self, stats: Stats) -> list[int]:
+        """Return the peaks in the order of `_keys`, which is that of PyTorch's answers."""
+        if not self._keys:
+            self._keys = [key for key, _ in _with_peaks(stats)]
+            self._names = list(dict.fromkeys(name for name, _ in self._keys))
+        return [values["peak"] for name in self._names for values in stats[name].values()]
 
     def read(self, device: int) -> Stats:
         """Return the statistics of a device, and leave its peaks alone."""
@@ -71,8 +82,7 @@ class PeakMeter:
     def _resetter(self, reset: Callable[[int], None]) -> Callable[[int], None]:
         def reset_for_user(device: int, /) -> None:
             stats = self._read(device)
-            self._keys = self._keys or [key for key, _ in _with_peaks(stats)]
-            peaks = [stats[name][pool]["peak"] for name, pool in self._keys]
+            peaks = self._peaks_in(stats)
             before = self._before_reset.get(device)
             self._before_reset[device] = peaks if before is None else list(map(max, before, peaks))
             reset(device)

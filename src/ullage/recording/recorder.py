@@ -32,6 +32,8 @@ _TELL_SECONDS: Final = 1.0
 _MOST_EVIDENCE: Final = 3
 """Folders of a process, for the first times that memory runs out; later ones are counted."""
 _ROLES_EVERY: Final = 50
+_STRIDE: Final = 2
+"""At every second step is decided what is recorded, and the monitor reads (`ullage.monitor`)."""
 _MOST_FAILURES: Final = 3
 
 
@@ -79,10 +81,12 @@ class Recorder:
     def _on_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._is_over or self._writer is None:
             return
-        with _Trouble(self, "recording has ended"):
-            self._step += 1
+        self._step += 1
+        try:
             self._sample(is_end=True)
             self._monitor.step()
+            if self._step >= FIRST_STEPS and self._step % _STRIDE:
+                return  # what follows may wait a step, and every line costs a step of ten milliseconds its share
             if self._history.is_ours and self._step >= FIRST_STEPS:
                 self._gauge.seek_lines()
             if self._step % _ROLES_EVERY == 2:  # the first step makes the optimizer's state
@@ -94,6 +98,8 @@ class Recorder:
                 seeks=bool(self._gauge.seeks),
                 grows=self._monitor.suspects or any(found.is_leak for found in self._monitor.findings),
             )
+        except Exception as error:
+            self._give_up("recording has ended", error)
 
     def _on_oom(self, device: int, asked_bytes: int, limit: int, free_bytes: int) -> None:
         if self._is_over:
@@ -151,6 +157,10 @@ class Recorder:
         with suppress(Exception):
             self._monitor.__exit__()
         self._history.remove()
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        report_trouble(what, error)
+        self.end()
 
     # ---- what is written
 
@@ -220,9 +230,10 @@ class _Trouble:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
         if not isinstance(error, Exception):
             return False
-        report_trouble(self._what, error)
         if self._is_end:
-            self._recorder.end()
+            self._recorder._give_up(self._what, error)
+        else:
+            report_trouble(self._what, error)
         return True
 
 
