@@ -19,6 +19,7 @@ from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
 from ullage.fitting.lever import LEVERS
 from ullage.prediction.describe import describe
 from ullage.prediction.prediction import (
+    CudnnUse,
     Growth,
     LineUse,
     Oom,
@@ -77,7 +78,13 @@ FITS = Prediction(
     peak_reserved_bytes=ALLOCATED + 700 * MIB,
     cached_bytes=650 * MIB,
     headroom_bytes=12478054400 - ALLOCATED - 1212 * MIB,
-    workspace_bound_bytes=100 * MIB,
+    cudnn=CudnnUse(
+        problems={"cudnn": 56, "unknown": 4},
+        largest_workspace_bytes=40 * MIB,
+        below_bytes=0,
+        above_bytes=100 * MIB,
+        reasons=["cuDNN has no engine for it; convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"],
+    ),
     interval_bytes=(ALLOCATED + 800 * MIB, ALLOCATED + 1400 * MIB),
     settled=True,
     growth=None,
@@ -103,7 +110,9 @@ FITS = Prediction(
     ],
     oom=None,
     oom_count=0,
-    notes=["cuDNN ran 60 plans; a real card may give them workspaces of up to about 100 MiB"],
+    notes=[
+        "workspaces not asked of cuDNN: cuDNN has no engine for it; convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"
+    ],
     unwritten={},
     compiled_graphs=0,
     eager=None,

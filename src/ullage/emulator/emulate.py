@@ -18,6 +18,7 @@ from ullage._child import FOLDER, reach_children
 from ullage._errors import EmulationError, UsageError
 from ullage._units import text_of_bytes
 from ullage.emulator import library
+from ullage.emulator.cudnn.start import use_planner, wheel_of
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import Gpu, find_gpu
@@ -27,6 +28,7 @@ _MAX_COUNT: Final = 16
 
 # The autograd thread of PyTorch may still ask for the interpreter while it shuts down, which ends the process with
 # "terminate called without an active exception". A real card is slow enough to hide it; ours is not.
+_CUDNN_DECIDES: Final = -1
 _EXIT_PAUSE_SECONDS: Final = 0.05
 
 
@@ -66,7 +68,7 @@ def emulate(
         gpu: a card's name ("RTX 4090") or size ("24GiB"), see `ullage.gpus.find_gpu`.
         total_memory_bytes: the card's memory as the driver reports it; None: the card's own.
         context_bytes: what the CUDA context takes of it; None: from the card's profile.
-        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: 0, see `profile.workspace_bound_bytes`.
+        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, where it is installed.
         count: how many such cards.
 
     Raises:
@@ -124,10 +126,10 @@ def _emulation_of(
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     context = profile_of(card.name).context_bytes if context_bytes is None else context_bytes
     total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
-    workspace = 0 if cudnn_workspace_bytes is None else cudnn_workspace_bytes
+    workspace = _CUDNN_DECIDES if cudnn_workspace_bytes is None else cudnn_workspace_bytes
     if not 1 <= count <= _MAX_COUNT:
         raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
-    if min(total, context, workspace) < 0:
+    if min(total, context, cudnn_workspace_bytes or 0) < 0:
         raise UsageError(f"a size is negative: total {total}, context {context}, cuDNN workspace {workspace} bytes")
     if total <= context:
         raise UsageError(
@@ -172,14 +174,16 @@ def _start(emulation: Emulation) -> None:
             "first `import torch`, or run the script through: ullage predict SCRIPT --gpu NAME"
         )
     torch = find_torch()
+    wheel = wheel_of(torch)
     library.describe_cards(
         emulation.gpu,
         emulation.figures,
         count=emulation.count,
         cuda_number=torch.cuda_number,
-        cudnn=torch.cudnn,
+        cudnn=wheel.version if wheel else torch.cudnn,
     )
     folder = library.load(torch.cuda[0])
+    use_planner(emulation.gpu, emulation.figures, torch, wheel)
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     reach_children(os.environ)

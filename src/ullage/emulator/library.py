@@ -5,9 +5,10 @@ The libraries themselves are in `cuda/`, one C file a library.
 
 import ctypes
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ullage._errors import EmulationError
 
@@ -30,13 +31,80 @@ FIGURES: Final = (
 )
 
 
+class Source(IntEnum):
+    """Where the workspace of a cuDNN plan comes from; the order is that of `enum plan_source` in cuda/card.h."""
+
+    UNKNOWN = 0
+    GIVEN = 1
+    TABLE = 2
+    CUDNN = 3
+
+
+class _PlanFigures(ctypes.Structure):
+    """Field for field `struct plan_figures` of cuda/card.h."""
+
+    _fields_ = (
+        ("runs", ctypes.c_uint64),
+        ("problems", ctypes.c_uint64),
+        ("largest_tensor_bytes", ctypes.c_int64),
+        ("largest_workspace_bytes", ctypes.c_int64),
+        ("most_below_bytes", ctypes.c_int64),
+        ("most_above_bytes", ctypes.c_int64),
+    )
+
+
+class _Plan(ctypes.Structure):
+    """Field for field `struct cudnn_plan` of cuda/card.h."""
+
+    _fields_ = (
+        ("source", ctypes.c_int),
+        ("problem", ctypes.c_uint64),
+        ("tensor_bytes", ctypes.c_int64),
+        ("workspace_bytes", ctypes.c_int64),
+        ("low_bytes", ctypes.c_int64),
+        ("high_bytes", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFigures:
+    """The cuDNN plans that ran whose workspaces come from one source; a problem is a graph with its shapes."""
+
+    runs: int
+    problems: int
+    largest_tensor_bytes: int
+    """Bytes of all tensors of the largest problem."""
+    largest_workspace_bytes: int
+    most_below_bytes: int
+    """The most by which a workspace could be smaller than the one that was taken; 0 where it is known."""
+    most_above_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnPlans:
-    """The cuDNN plans that ran, whose workspaces only a real card knows."""
+    """The cuDNN plans that ran."""
 
-    count: int
-    largest_tensors_bytes: int
-    """Bytes of all tensors of the largest plan."""
+    by_source: dict[str, PlanFigures]
+    """By the name of a `Source`, in small letters; sources without a plan are left out."""
+    reasons: tuple[str, ...]
+    """Why workspaces are not cuDNN's own."""
+
+    @property
+    def count(self) -> int:
+        """How many problems there were."""
+        return sum(figures.problems for figures in self.by_source.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A graph of operations with its shapes that cuDNN ran, by its number."""
+
+    source: str
+    problem: int
+    tensor_bytes: int
+    workspace_bytes: int
+    low_bytes: int
+    high_bytes: int
 
 
 @cache
@@ -49,10 +117,11 @@ def _card() -> ctypes.CDLL:
         )
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.card_describe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
-    for name in ("card_used_bytes", "card_peak_used_bytes", "card_largest_plan_bytes"):
+    for name in ("card_used_bytes", "card_peak_used_bytes"):
         getattr(library, name).restype = ctypes.c_int64
-    for name in ("card_plans", "card_launches"):
-        getattr(library, name).restype = ctypes.c_uint64
+    library.card_launches.restype = ctypes.c_uint64
+    library.card_reason.restype = ctypes.c_char_p
+    library.card_problem.restype = ctypes.c_bool
     library.card_unwritten_name.restype = ctypes.c_char_p
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
@@ -81,10 +150,41 @@ def load(cuda_major: int) -> Path:
     return folder
 
 
+def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
+    """Tell the emulated cuDNN how to start the process that asks the real one; see `ullage.emulator.cudnn`."""
+    library = ctypes.CDLL(str(FOLDER / str(cuda_major) / "libullage_cudnn.so"))
+    library.cudnn_planner_configure.restype = ctypes.c_bool
+    library.cudnn_planner_configure(python.encode(), code.encode(), root.encode(), setup.encode())
+
+
 def cudnn_plans() -> CudnnPlans:
-    """Read how many cuDNN plans ran, and the size of the largest."""
+    """Read which cuDNN plans ran, and how well their workspaces are known."""
     card = _card()
-    return CudnnPlans(count=card.card_plans(), largest_tensors_bytes=card.card_largest_plan_bytes())
+    by_source = {}
+    for source in Source:
+        figures = _PlanFigures()
+        card.card_plan_figures(int(source), ctypes.byref(figures))
+        if figures.problems:
+            by_source[source.name.lower()] = PlanFigures(**_fields(figures))
+    reasons: list[str] = []
+    while reason := card.card_reason(len(reasons)):
+        reasons.append(reason.decode(errors="replace"))
+    return CudnnPlans(by_source=by_source, reasons=tuple(reasons))
+
+
+def cudnn_problems() -> list[Problem]:
+    """Read the problems that cuDNN ran, in the order in which they came first."""
+    card = _card()
+    found: list[Problem] = []
+    plan = _Plan()
+    while card.card_problem(len(found), ctypes.byref(plan)):
+        fields = _fields(plan)
+        found.append(Problem(**{**fields, "source": Source(fields["source"]).name.lower()}))
+    return found
+
+
+def _fields(structure: ctypes.Structure) -> dict[str, Any]:
+    return {name: getattr(structure, name) for name, *_ in structure._fields_}
 
 
 def unwritten_functions() -> dict[str, int]:

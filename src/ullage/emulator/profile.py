@@ -1,18 +1,19 @@
 """What only a real card knows: the size of a CUDA context, and what libraries take beside PyTorch's allocator.
 
 A profile is a TOML file under `profiles/`, measured on a card or assumed; every figure has an interval, and the report
-shows it as its own row. It does not know the workspaces that cuDNN would choose: those have an upper bound made from
-the plans that ran (`workspace_bound_bytes`).
+shows it as its own row. The workspaces of cuDNN are its own answer where it is installed (`ullage.emulator.cudnn`); how
+far those that it did not answer may be off, `workspace_range` says.
 """
 
 import importlib.resources
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from ullage._units import MIB
-from ullage.emulator.library import CudnnPlans
+from ullage.emulator.library import PlanFigures
 
 # An assumption: cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision, and
 # three copies cover what its own plans were seen to add to reserved memory.
@@ -35,9 +36,18 @@ def profile_of(card_name: str) -> Profile:
     return profiles.get(card_name, profiles[""])
 
 
-def workspace_bound_bytes(plans: CudnnPlans) -> int:
-    """Bound what cuDNN's workspaces may add to reserved memory: 0 where no plan ran."""
-    return WORKSPACE_TENSOR_COPIES * plans.largest_tensors_bytes
+def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
+    """Bound, in bytes, what real workspaces may take away from reserved memory, and add to it.
+
+    Workspaces follow one another and are cached, so the largest difference of one counts, not their sum.
+
+    Args:
+        plans: those that ran, by where their workspaces come from (`ullage.emulator.library.CudnnPlans`).
+    """
+    below = max((figures.most_below_bytes for figures in plans.values()), default=0)
+    above = max((figures.most_above_bytes for figures in plans.values()), default=0)
+    unknown = plans["unknown"].largest_tensor_bytes if "unknown" in plans else 0
+    return below, max(above, WORKSPACE_TENSOR_COPIES * unknown)
 
 
 @cache

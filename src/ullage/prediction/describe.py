@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
-from ullage.prediction.prediction import LineUse, Peaks, Prediction, Read, Verdict
+from ullage.prediction.prediction import CudnnUse, LineUse, Peaks, Prediction, Read, Verdict
 from ullage.report.report import (
     Curve,
     Icicle,
@@ -30,6 +30,12 @@ _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
 _PLACE_WIDTH = 34  # characters
+_SOURCES = {
+    "cudnn": "by cuDNN's own plans",
+    "table": "estimated from problems like them",
+    "given": "as given",
+    "unknown": "not known and left out",
+}
 
 
 def describe(prediction: Prediction) -> Report:
@@ -84,7 +90,7 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 
 
 def _card(prediction: Prediction) -> Meter:
-    low_context = prediction.interval_bytes[0] - prediction.peak_reserved_bytes
+    low_context = prediction.interval_bytes[0] - prediction.peak_reserved_bytes + prediction.cudnn.below_bytes
     if prediction.oom is not None and prediction.oom.reserved_bytes:
         title, rest = "The card when memory ran out", "free"
         allocated, reserved, context = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes, low_context
@@ -103,17 +109,26 @@ def _card(prediction: Prediction) -> Meter:
         ),
         Part(label="CUDA context", size_bytes=context, remark=remark),
     ]
-    if prediction.workspace_bound_bytes:
-        bound = text_of_bytes(prediction.workspace_bound_bytes)
-        parts.append(Part(label="cuDNN workspaces", size_bytes=0, remark=f"up to {bound}, known to a real card only"))
+    if prediction.cudnn.problems:
+        parts.append(
+            Part(label="cuDNN workspaces", size_bytes=0, remark=f"within these: {_workspaces_remark(prediction.cudnn)}")
+        )
     return Meter(
         title=title, total_bytes=prediction.total_memory_bytes, total_label="total", parts=tuple(parts), rest_label=rest
     )
 
 
+def _workspaces_remark(cudnn: CudnnUse) -> str:
+    """Say whose answer the workspaces are that lie in allocated and cached, and how far they may be off."""
+    counted = [f"{cudnn.problems[source]} {words}" for source, words in _SOURCES.items() if source in cudnn.problems]
+    off = [f"{text_of_bytes(cudnn.below_bytes)} less"] if cudnn.below_bytes else []
+    off += [f"{text_of_bytes(cudnn.above_bytes)} more"] if cudnn.above_bytes else []
+    return ", ".join(counted) + (f": up to {' or '.join(off)}" if off else ", exact")
+
+
 def _context_remark(prediction: Prediction, low_context: int) -> str:
     """Say where the context's size comes from, and its interval."""
-    high = prediction.interval_bytes[1] - prediction.peak_reserved_bytes - prediction.workspace_bound_bytes
+    high = prediction.interval_bytes[1] - prediction.peak_reserved_bytes - prediction.cudnn.above_bytes
     if low_context == high:
         return prediction.context_source
     return (

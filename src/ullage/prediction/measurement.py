@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,7 @@ def measure(
             len(entries),
         ),
         "timeline": trace.timeline_of(levels, observer.step_ends),
-        "cudnn_plans": plans.count,
-        "cudnn_largest_tensors_bytes": plans.largest_tensors_bytes,
+        "cudnn": asdict(plans),
     }
     ends = observer.step_ends
     result["settled"] = trace.is_settled(result["steps"])

@@ -101,6 +101,24 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnUse:
+    """The graphs (convolutions, attention) that ran in cuDNN, and where their workspaces come from; sizes in bytes.
+
+    `problems` counts them by source: "cudnn", its own answer; "table", measured of graphs like them; "given" by the
+    user; "unknown", taken as nothing.
+    """
+
+    problems: dict[str, int]
+    largest_workspace_bytes: int
+    below_bytes: int
+    """How much less a real card may use than was counted; 0 where all is cuDNN's answer."""
+    above_bytes: int
+    """How much more."""
+    reasons: list[str]
+    """Why workspaces are not cuDNN's own answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """What another run of the script needs."""
 
@@ -140,8 +158,8 @@ class Prediction:
     """Reserved beyond allocated at the moment of the allocated peak."""
     headroom_bytes: int
     """Total - peak reserved - context."""
-    workspace_bound_bytes: int
-    """The most that cuDNN's workspaces may add on a real card; in the interval's high end."""
+    cudnn: CudnnUse
+    """What ran of cuDNN, and how well its workspaces are known; in both ends of the interval."""
     interval_bytes: tuple[int, int]
     """What the driver would say is used at the peak: low, high."""
     settled: bool

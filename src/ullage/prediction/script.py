@@ -9,12 +9,12 @@ from typing import Any, Final
 import ullage._errors
 from ullage._errors import EmulationError, ScriptError, UllageError
 from ullage._units import text_of_bytes
-from ullage.emulator.library import CudnnPlans
-from ullage.emulator.profile import profile_of, workspace_bound_bytes
+from ullage.emulator.library import PlanFigures
+from ullage.emulator.profile import profile_of, workspace_range
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.ownership.role import Role
-from ullage.prediction.prediction import Growth, LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
+from ullage.prediction.prediction import CudnnUse, Growth, LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
 from ullage.prediction.process import Progress, Told, run
 from ullage.prediction.request import Request
 from ullage.tracing.source import is_users
@@ -22,6 +22,7 @@ from ullage.tracing.source import is_users
 __all__ = ["Request", "predict"]
 
 _TAIL_LINES: Final = 15
+_REASONS: Final = 3
 
 
 def predict(
@@ -135,14 +136,12 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
     context = profile.context_bytes if request.context_bytes is None else request.context_bytes
     low_context = profile.context_low_bytes if request.context_bytes is None else context
     high_context = profile.context_high_bytes if request.context_bytes is None else context
-    plans = CudnnPlans(
-        count=result.get("cudnn_plans", 0), largest_tensors_bytes=result.get("cudnn_largest_tensors_bytes", 0)
-    )
-    workspaces = workspace_bound_bytes(plans) if request.cudnn_workspace_bytes is None else 0
+    cudnn = _cudnn(result)
     reserved = result.get("peak_reserved_bytes", 0)
     allocated = result.get("peak_allocated_bytes", 0)
     total = request.total_bytes(gpu)
-    low, high = reserved + low_context, reserved + high_context + workspaces
+    low = reserved + low_context - cudnn.below_bytes
+    high = reserved + high_context + cudnn.above_bytes
     ran_out = outcome["kind"] == "oom"
     steps = [Step(**step) for step in result.get("steps", [])]
     complete = [step for step in steps if step.complete]
@@ -169,7 +168,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         peak_reserved_bytes=reserved,
         cached_bytes=result.get("reserved_at_peak_bytes", 0) - allocated,
         headroom_bytes=total - reserved - context,
-        workspace_bound_bytes=workspaces,
+        cudnn=cudnn,
         interval_bytes=(low, high),
         settled=result.get("settled", False),
         growth=Growth(**result["growth"]) if "growth" in result else None,
@@ -182,7 +181,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         reads=[Read(**read) for read in result["reads"]],
         oom=_oom(outcome, result) if ran_out else None,
         oom_count=result.get("oom_count", 0),
-        notes=_notes(request, torch, result, workspaces),
+        notes=_notes(request, torch, result, cudnn),
         unwritten=result["unwritten"],
         compiled_graphs=result.get("compiled_graphs", 0),
         eager=None,
@@ -195,6 +194,19 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
             "import": round(result["import_seconds"], 3),
             **{f"step_{number + 1}": value for number, value in enumerate(result["step_seconds"])},
         },
+    )
+
+
+def _cudnn(result: dict[str, Any]) -> CudnnUse:
+    told = result.get("cudnn", {"by_source": {}, "reasons": ()})
+    plans = {source: PlanFigures(**figures) for source, figures in told["by_source"].items()}
+    below, above = workspace_range(plans)
+    return CudnnUse(
+        problems={source: figures.problems for source, figures in plans.items()},
+        largest_workspace_bytes=max((figures.largest_workspace_bytes for figures in plans.values()), default=0),
+        below_bytes=below,
+        above_bytes=above,
+        reasons=list(told["reasons"]),
     )
 
 
@@ -258,7 +270,7 @@ def _oom(outcome: dict[str, Any], result: dict[str, Any]) -> Oom:
     )
 
 
-def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], workspaces: int) -> list[str]:
+def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], cudnn: CudnnUse) -> list[str]:
     notes = list(result["notes"])
     deciding = sorted({read["op"] for read in result["reads"] if read["decides_shape"]})
     if deciding:
@@ -266,8 +278,9 @@ def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], workspac
             f"shapes depend on values that an emulated card does not have ({', '.join(deciding)}): they read as empty "
             "or zero, so memory is understated after them"
         )
-    if workspaces:
-        notes.append(f"cuDNN ran {result['cudnn_plans']} plans; which workspaces it gives them, only a real card knows")
+    notes += [f"workspaces not asked of cuDNN: {reason}" for reason in cudnn.reasons[:_REASONS]]
+    if len(cudnn.reasons) > _REASONS:
+        notes.append(f"and {len(cudnn.reasons) - _REASONS} more such graphs (all with --json)")
     if result["unwritten"]:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result["unwritten"])))
     if request.world_size:

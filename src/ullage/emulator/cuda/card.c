@@ -139,18 +139,3 @@ const char *card_unwritten_name(int index, uint64_t *calls) {
   *calls = unwritten[index].calls;
   return unwritten[index].name;
 }
-
-/* ---- cuDNN plans */
-
-static atomic_int_least64_t largest_plan;
-static atomic_uint_least64_t plans;
-
-void card_note_plan(int64_t tensor_bytes) {
-  atomic_fetch_add(&plans, 1);
-  int64_t seen = atomic_load(&largest_plan);
-  while (tensor_bytes > seen && !atomic_compare_exchange_weak(&largest_plan, &seen, tensor_bytes)) {
-  }
-}
-
-int64_t card_largest_plan_bytes(void) { return atomic_load(&largest_plan); }
-uint64_t card_plans(void) { return atomic_load(&plans); }

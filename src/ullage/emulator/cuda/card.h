@@ -107,9 +107,29 @@ ULLAGE_API int card_unwritten(const char *library, const char *function, int sta
 ULLAGE_API int card_unwritten_count(void);
 ULLAGE_API const char *card_unwritten_name(int index, uint64_t *calls);
 
-/* A convolution or attention plan that cuDNN would have been free to give a workspace: largest, and how many. */
-ULLAGE_API void card_note_plan(int64_t tensor_bytes);
-ULLAGE_API int64_t card_largest_plan_bytes(void);
-ULLAGE_API uint64_t card_plans(void);
+/* ---- plans.c: what cuDNN ran, problem by problem. A problem is a graph of operations with its shapes. */
+enum plan_source {
+  PLAN_UNKNOWN, /* nobody can say its workspace */
+  PLAN_GIVEN,   /* the user has */
+  PLAN_TABLE,   /* measured of problems like it */
+  PLAN_CUDNN,   /* cuDNN's own answer */
+  PLAN_SOURCES
+};
+struct cudnn_plan {
+  int source;
+  uint64_t problem;
+  int64_t tensor_bytes, workspace, low, high; /* of the whole graph; what it runs with, and what it could have been */
+};
+/* In the order of `CudnnPlans` in ullage/emulator/library.py; of all problems whose last plan is of one source. */
+struct plan_figures {
+  uint64_t runs, problems;
+  int64_t largest_tensor_bytes, largest_workspace, most_below, most_above; /* how far below and above it could have been */
+};
+ULLAGE_API void card_note_plan(const struct cudnn_plan *plan);
+ULLAGE_API void card_plan_figures(int source, struct plan_figures *out);
+ULLAGE_API void card_note_reason(const char *text); /* why a workspace is not cuDNN's own; each text once */
+ULLAGE_API const char *card_reason(int index);      /* NULL: no more */
+/* The problems in the order they came first, for comparing with cuDNN; false: no more. */
+ULLAGE_API bool card_problem(int index, struct cudnn_plan *out);
 
 #endif

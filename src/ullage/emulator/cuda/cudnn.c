@@ -26,9 +26,9 @@ int64_t cudnn_tensor_bytes(const struct cudnn_tensor *tensor) {
   return (count * cudnn_bits_of(tensor->type) + 7) / 8;
 }
 
-size_t cudnn_workspace_bytes(void) {
+int64_t cudnn_given_workspace_bytes(void) {
   const struct card *card = card_get(card_current());
-  return card ? (size_t)card->figure[CARD_CUDNN_WORKSPACE_BYTES] : 0;
+  return card ? card->figure[CARD_CUDNN_WORKSPACE_BYTES] : 0;
 }
 
 void cudnn_report_workspace(const void *address, size_t size) {
@@ -137,7 +137,7 @@ LAUNCHES(cudnnPoolingForward)
 LAUNCHES(cudnnSpatialTfGridGeneratorForward) LAUNCHES(cudnnSpatialTfGridGeneratorBackward)
 LAUNCHES(cudnnSpatialTfSamplerForward) LAUNCHES(cudnnSpatialTfSamplerBackward)
 
-/* ---- convolutions (cuDNN 7's interface; PyTorch uses it where TORCH_CUDNN_V8_API_DISABLED is set, and to quantize) */
+/* ---- convolutions (cuDNN 7's interface, which asks with a handle and so cannot be asked of a described card; PyTorch uses it where TORCH_CUDNN_V8_API_DISABLED is set, and to quantize) */
 
 struct algorithm {
   int algorithm, status;
@@ -147,18 +147,25 @@ struct algorithm {
 };
 _Static_assert(sizeof(struct algorithm) == 48, "cudnnConvolution*AlgoPerf_t");
 
+static size_t workspace_bytes(void) {
+  int64_t given = cudnn_given_workspace_bytes();
+  return given > 0 ? (size_t)given : 0;
+}
+
 static int one_algorithm(int wanted, int *found, struct algorithm *out) {
   enum { COMMONEST = 1, DETERMINISTIC = 1 }; /* an algorithm that forward and both backward directions have */
   if (wanted < 1) return CUDNN_BAD_PARAM;
   *found = 1;
-  *out = (struct algorithm){.algorithm = COMMONEST, .workspace = cudnn_workspace_bytes(), .determinism = DETERMINISTIC};
+  *out = (struct algorithm){.algorithm = COMMONEST, .workspace = workspace_bytes(), .determinism = DETERMINISTIC};
   return CUDNN_SUCCESS;
 }
 
 static int convolve(const struct cudnn_tensor *x, const struct cudnn_tensor *y, const struct cudnn_tensor *z,
                     const void *workspace, size_t size) {
   cudnn_report_workspace(workspace, size);
-  card_note_plan(cudnn_tensor_bytes(x) + cudnn_tensor_bytes(y) + cudnn_tensor_bytes(z));
+  int64_t bytes = cudnn_tensor_bytes(x) + cudnn_tensor_bytes(y) + cudnn_tensor_bytes(z), given = (int64_t)workspace_bytes();
+  int source = cudnn_given_workspace_bytes() < 0 ? PLAN_UNKNOWN : PLAN_GIVEN;
+  card_note_plan(&(struct cudnn_plan){source, (uint64_t)bytes, bytes, given, given, given}); /* by their bytes: one problem or two */
   card_launch(NULL);
   return CUDNN_SUCCESS;
 }
@@ -177,7 +184,7 @@ static int convolve(const struct cudnn_tensor *x, const struct cudnn_tensor *y, 
   }                                                                                                                        \
   ULLAGE_API int cudnnGetConvolution##Name##WorkspaceSize(void *handle, const void *x, const void *y, const void *convolution, \
                                                           const void *z, int algorithm, size_t *size) {                    \
-    *size = cudnn_workspace_bytes();                                                                                       \
+    *size = workspace_bytes();                                                                                       \
     return CUDNN_SUCCESS;                                                                                                  \
   }                                                                                                                        \
   ULLAGE_API int cudnnConvolution##Name(void *handle, const void *alpha, const struct cudnn_tensor *x, const void *x_data, \

@@ -1,168 +1,16 @@
 /* libcudnn's backend interface: descriptors with typed attributes, from which cuDNN's front end (compiled into torch)
- * builds convolutions and attention. Every graph is accepted and has exactly one engine, without knobs; what a card
- * would reject, or how it would rank engines, is not known. A plan's workspace is the card's setting, and the
- * bytes of its graph's tensors are noted when it runs, so that the report can bound the workspace that is unknown. */
-#include "cudnn.h"
-
+ * builds convolutions and attention. Which engines a graph has, their order and their workspaces are cuDNN's own answer
+ * (cudnn_planner.c). Where it cannot be asked, a graph is accepted with one engine, without knobs, whose workspace is
+ * nothing, and the bytes of its tensors are noted, so that the report can bound what is unknown. */
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* cudnnDataType_t, cudnnBackendNumericalNote_t, cudnnBackendDescriptorType_t, cudnnBackendAttributeType_t and
- * cudnnBackendAttributeName_t, as far as they matter. */
-enum { DATA_INT8 = 3, NOTE_TENSOR_CORE = 0 };
-enum { ENGINE = 2, ENGINE_CONFIG = 3, ENGINE_HEURISTICS = 4, EXECUTION_PLAN = 5, TENSOR = 17 };
-enum {
-  TYPE_HANDLE = 0,
-  TYPE_BOOLEAN = 2,
-  TYPE_INT64 = 3,
-  TYPE_DOUBLE = 5,
-  TYPE_POINTER = 6,
-  TYPE_DESCRIPTOR = 15,
-  TYPE_INT32 = 23,
-  TYPE_CHAR = 24,
-  TYPE_FRACTION = 26,
-};
-enum {
-  HEURISTICS_GRAPH = 201,
-  HEURISTICS_RESULTS = 202,
-  CONFIG_ENGINE = 300,
-  CONFIG_INTERMEDIATE_INFO = 301,
-  CONFIG_KNOB_CHOICES = 302,
-  CONFIG_WORKSPACE_SIZE = 303,
-  CONFIG_SHARED_MEMORY = 304,
-  PLAN_CONFIG = 401,
-  PLAN_WORKSPACE_SIZE = 402,
-  PLAN_COMPUTED_INTERMEDIATES = 403,
-  PLAN_RUN_ONLY_INTERMEDIATES = 404,
-  PLAN_JSON = 405,
-  GRAPH_OPERATIONS = 801,
-  GRAPH_ENGINE_COUNT = 802,
-  GRAPH_SAME_TOPOLOGY = 804,
-  TENSOR_TYPE = 901,
-  TENSOR_DIMENSIONS = 902,
-  TENSOR_ID = 906,
-  TENSOR_IS_VIRTUAL = 907,
-  TENSOR_IS_BY_VALUE = 908,
-  PACK_WORKSPACE = 1003,
-  ENGINE_GRAPH = 1300,
-  ENGINE_INDEX = 1301,
-  ENGINE_KNOBS = 1302,
-  ENGINE_NUMERICAL_NOTES = 1303,
-  ENGINE_LAYOUTS = 1304,
-  ENGINE_BEHAVIOR_NOTES = 1305,
-  CACHE_HAS_KERNEL = 2401,
-  CACHE_JSON = 2402,
-  DEVICE_JSON = 2702,
-};
+#include "cudnn_planner.h"
 
-/* ---- the store. A descriptor that is an attribute of another lives as long as the other: PyTorch destroys a graph
- * once it has a plan of it. */
-
-struct attribute {
-  int name, type;
-  int64_t count;
-  void *values;
-};
-struct descriptor {
-  int kind;
-  atomic_int holders;
-  int count, capacity;
-  struct attribute *attributes;
-  int64_t tensor_bytes; /* of a finalized plan */
-};
-
-static size_t size_of(int type) {
-  switch (type) {
-    case TYPE_HANDLE: case TYPE_INT64: case TYPE_DOUBLE: case TYPE_POINTER: case TYPE_DESCRIPTOR: return 8;
-    case TYPE_BOOLEAN: case TYPE_CHAR: return 1;
-    case TYPE_FRACTION: return 16;
-    default: return 4; /* int32, float, and the enumerations */
-  }
-}
-
-static struct descriptor *new_descriptor(int kind) {
-  struct descriptor *descriptor = calloc(1, sizeof *descriptor);
-  if (!descriptor) return NULL;
-  descriptor->kind = kind;
-  atomic_init(&descriptor->holders, 1);
-  return descriptor;
-}
-
-static void clear(struct attribute *attribute);
-
-static void let_go(struct descriptor *descriptor) {
-  if (!descriptor || atomic_fetch_sub(&descriptor->holders, 1) != 1) return;
-  for (int i = 0; i < descriptor->count; i++) clear(&descriptor->attributes[i]);
-  free(descriptor->attributes);
-  free(descriptor);
-}
-
-static void clear(struct attribute *attribute) {
-  struct descriptor **children = attribute->values;
-  if (attribute->type == TYPE_DESCRIPTOR)
-    for (int64_t i = 0; i < attribute->count; i++) let_go(children[i]);
-  free(attribute->values);
-}
-
-static struct attribute *find(const struct descriptor *descriptor, int name) {
-  for (int i = 0; descriptor && i < descriptor->count; i++)
-    if (descriptor->attributes[i].name == name) return &descriptor->attributes[i];
-  return NULL;
-}
-
-static int store(struct descriptor *descriptor, int name, int type, int64_t count, const void *values) {
-  size_t bytes = (size_t)count * size_of(type);
-  void *copy = bytes ? malloc(bytes) : NULL;
-  if (bytes && !copy) return CUDNN_ALLOC_FAILED;
-  if (bytes) memcpy(copy, values, bytes);
-
-  struct attribute *attribute = find(descriptor, name);
-  if (!attribute && descriptor->count == descriptor->capacity) {
-    int wanted = descriptor->capacity ? 2 * descriptor->capacity : 8;
-    struct attribute *grown = realloc(descriptor->attributes, (size_t)wanted * sizeof *grown);
-    if (!grown) {
-      free(copy);
-      return CUDNN_ALLOC_FAILED;
-    }
-    descriptor->attributes = grown;
-    descriptor->capacity = wanted;
-  }
-  if (type == TYPE_DESCRIPTOR)
-    for (int64_t i = 0; i < count; i++)
-      if (((struct descriptor **)copy)[i]) atomic_fetch_add(&((struct descriptor **)copy)[i]->holders, 1);
-  if (attribute) clear(attribute);
-  else attribute = &descriptor->attributes[descriptor->count++];
-  *attribute = (struct attribute){name, type, count, copy};
-  return CUDNN_SUCCESS;
-}
-
-/* Every attribute of the one becomes one of the other: how cuDNN hands out a descriptor. */
-static int copy_attributes(struct descriptor *to, const struct descriptor *from) {
-  int status = to && from ? CUDNN_SUCCESS : CUDNN_NULL_POINTER;
-  for (int i = 0; status == CUDNN_SUCCESS && i < from->count; i++) {
-    const struct attribute *attribute = &from->attributes[i];
-    status = store(to, attribute->name, attribute->type, attribute->count, attribute->values);
-  }
-  if (status == CUDNN_SUCCESS) to->tensor_bytes = from->tensor_bytes;
-  return status;
-}
-
-static struct descriptor *child(const struct descriptor *descriptor, int name) {
-  const struct attribute *attribute = find(descriptor, name);
-  return attribute && attribute->type == TYPE_DESCRIPTOR && attribute->count ? *(struct descriptor **)attribute->values : NULL;
-}
-static int64_t number(const struct descriptor *descriptor, int name, int64_t otherwise) {
-  const struct attribute *attribute = find(descriptor, name);
-  if (!attribute || attribute->count == 0) return otherwise;
-  switch (size_of(attribute->type)) {
-    case 1: return *(const uint8_t *)attribute->values;
-    case 4: return *(const int32_t *)attribute->values;
-    default: return *(const int64_t *)attribute->values;
-  }
-}
+enum { DATA_INT8 = 3, NOTE_TENSOR_CORE = 0 }; /* cudnnDataType_t, cudnnBackendNumericalNote_t */
+enum { NO_ENGINE = -1 };                      /* the index of the one engine of a graph of which nothing is known */
 
 /* ---- the tensors of a graph, each once. Those that exist only inside a kernel, or are a number, take no memory. */
 
@@ -174,15 +22,15 @@ struct tally {
 };
 
 static void count_tensor(struct tally *tally, const struct descriptor *tensor) {
-  const struct attribute *dimensions = find(tensor, TENSOR_DIMENSIONS);
+  const struct attribute *dimensions = find_attribute(tensor, TENSOR_DIMENSIONS);
   if (!dimensions || dimensions->type != TYPE_INT64) return;
-  if (number(tensor, TENSOR_IS_VIRTUAL, 0) || number(tensor, TENSOR_IS_BY_VALUE, 0)) return;
-  int64_t id = number(tensor, TENSOR_ID, 0), count = 1;
+  if (number_of(tensor, TENSOR_IS_VIRTUAL, 0) || number_of(tensor, TENSOR_IS_BY_VALUE, 0)) return;
+  int64_t id = number_of(tensor, TENSOR_ID, 0), count = 1;
   for (int i = 0; i < tally->count; i++)
     if (tally->ids[i] == id) return;
   if (tally->count < MAX_TENSORS) tally->ids[tally->count++] = id;
   for (int64_t i = 0; i < dimensions->count; i++) count *= ((const int64_t *)dimensions->values)[i];
-  int type = (int)number(tensor, TENSOR_TYPE, 0);
+  int type = (int)number_of(tensor, TENSOR_TYPE, 0);
   tally->bytes += (count * cudnn_bits_of(type) + 7) / 8;
   tally->has_int8 |= type == DATA_INT8;
 }
@@ -199,41 +47,165 @@ static void count_operation(struct tally *tally, const struct descriptor *operat
 
 static struct tally tally_of(const struct descriptor *graph) {
   struct tally tally = {0};
-  const struct attribute *operations = find(graph, GRAPH_OPERATIONS);
+  const struct attribute *operations = find_attribute(graph, GRAPH_OPERATIONS);
   for (int64_t i = 0; operations && operations->type == TYPE_DESCRIPTOR && i < operations->count; i++)
     count_operation(&tally, ((struct descriptor **)operations->values)[i]);
   return tally;
 }
 
-/* ---- plans. Written down as text, a plan is the one number that matters here. */
+/* The first line of an answer is why there is none. */
+static void note_line(const char *answer) {
+  char text[400];
+  snprintf(text, sizeof text, "%.*s", (int)strcspn(answer, "\n"), answer);
+  const char *reason = strchr(text, ' ');
+  card_note_reason(reason ? reason + 1 : text);
+}
 
-static const char PLAN_TEXT[] = "{\"ullage\": {\"tensor_bytes\": %" PRId64 "}}";
+/* ---- plans. Written down as text, a plan is the numbers that matter here. */
+
+static const char PLAN_WRITTEN[] = "{\"ullage\": [%d, %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]}";
+static const char PLAN_READ[] = "{\"ullage\": [%d, %" SCNd64 ", %" SCNd64 ", %" SCNd64 ", %" SCNd64 ", %" SCNd64;
+
+/* What was answered of a plan: "workspace SIZE LOW HIGH SOURCE", "refused STATUS REASON" or "unknown REASON". */
+static int take_answer(const char *answer, struct cudnn_plan *plan) {
+  int status = CUDNN_SUCCESS;
+  char source[16] = "";
+  if (!answer) return CUDNN_SUCCESS;
+  if (sscanf(answer, "workspace %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s", &plan->workspace, &plan->low, &plan->high, source) == 4)
+    plan->source = strcmp(source, "cudnn") == 0 ? PLAN_CUDNN : PLAN_TABLE;
+  else if (sscanf(answer, "refused %d", &status) != 1 || status == CUDNN_SUCCESS)
+    note_line(answer);
+  return status;
+}
+
+static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
+  const struct descriptor *engine = child_of(config, CONFIG_ENGINE), *graph = child_of(engine, ENGINE_GRAPH);
+  int64_t given = cudnn_given_workspace_bytes();
+  *plan = (struct cudnn_plan){.source = PLAN_UNKNOWN, .problem = planner_hash(graph), .tensor_bytes = tally_of(graph).bytes};
+  if (given >= 0) {
+    *plan = (struct cudnn_plan){PLAN_GIVEN, plan->problem, plan->tensor_bytes, given, given, given};
+    return CUDNN_SUCCESS;
+  }
+  if (number_of(engine, ENGINE_INDEX, NO_ENGINE) == NO_ENGINE && !config->question) return CUDNN_SUCCESS;
+  char wanted[32];
+  snprintf(wanted, sizeof wanted, "plan %d", config->rank);
+  char *answer = config->question ? planner_ask(wanted, config->question) : planner_ask("config", config);
+  int status = take_answer(answer, plan);
+  free(answer);
+  return status;
+}
 
 static int finalize_plan(struct descriptor *plan) {
-  int64_t workspace = (int64_t)cudnn_workspace_bytes();
-  struct descriptor *config = child(plan, PLAN_CONFIG);
-  const struct attribute *json = find(plan, PLAN_JSON);
+  const struct descriptor *config = child_of(plan, PLAN_CONFIG);
+  const struct attribute *json = find_attribute(plan, PLAN_JSON);
+  struct cudnn_plan *found = &plan->plan;
   if (config) {
-    plan->tensor_bytes = tally_of(child(child(config, CONFIG_ENGINE), ENGINE_GRAPH)).bytes;
+    int status = plan_of(config, found);
+    if (status != CUDNN_SUCCESS) return status;
   } else if (json) {
-    char text[80] = "";
+    char text[160] = "";
     memcpy(text, json->values, json->count < (int64_t)sizeof text ? (size_t)json->count : sizeof text - 1);
-    if (sscanf(text, "{\"ullage\": {\"tensor_bytes\": %" SCNd64, &plan->tensor_bytes) != 1) return CUDNN_BAD_PARAM;
+    if (sscanf(text, PLAN_READ, &found->source, (int64_t *)&found->problem, &found->tensor_bytes, &found->workspace, &found->low,
+               &found->high) != 6)
+      return CUDNN_BAD_PARAM;
   } else {
     return CUDNN_BAD_PARAM;
   }
-  return store(plan, PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &workspace);
+  return store_attribute(plan, PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &found->workspace);
 }
 
-/* The one engine that the heuristics know, made into the caller's engine configuration. */
-static int answer_heuristics(const struct descriptor *heuristics, struct descriptor *config) {
-  struct descriptor *engine = new_descriptor(ENGINE), *graph = child(heuristics, HEURISTICS_GRAPH);
-  int64_t index = 0;
+/* ---- engines */
+
+/* An engine of the graph, made into the caller's engine configuration. */
+static int answer_engine(const struct descriptor *heuristics, int64_t index, struct descriptor *config, struct descriptor **made) {
+  struct descriptor *engine = new_descriptor(ENGINE), *graph = child_of(heuristics, HEURISTICS_GRAPH);
   int status = engine && config ? CUDNN_SUCCESS : CUDNN_ALLOC_FAILED;
-  if (status == CUDNN_SUCCESS) status = store(engine, ENGINE_GRAPH, TYPE_DESCRIPTOR, 1, &graph);
-  if (status == CUDNN_SUCCESS) status = store(engine, ENGINE_INDEX, TYPE_INT64, 1, &index);
-  if (status == CUDNN_SUCCESS) status = store(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
+  if (status == CUDNN_SUCCESS) status = store_attribute(engine, ENGINE_GRAPH, TYPE_DESCRIPTOR, 1, &graph);
+  if (status == CUDNN_SUCCESS) status = store_attribute(engine, ENGINE_INDEX, TYPE_INT64, 1, &index);
+  *made = engine;
+  return status;
+}
+
+enum { MOST_VALUES = 64 };
+/* Numbers with commas, up to another character. */
+static const char *read_numbers(const char *at, int32_t *values, int64_t *count) {
+  for (*count = 0; *at && *at != ';' && *at != '\n' && *count < MOST_VALUES;) {
+    char *end;
+    values[(*count)++] = (int32_t)strtol(at, &end, 10);
+    at = end + (*end == ',');
+    if (end == at) break;
+  }
+  return at + (*at == ';');
+}
+
+static int store_knobs(struct descriptor *config, const char *at) {
+  struct descriptor *knobs[MOST_VALUES];
+  int64_t count = 0;
+  int status = CUDNN_SUCCESS;
+  while (*at && *at != '\n' && count < MOST_VALUES && status == CUDNN_SUCCESS) {
+    char *end;
+    int32_t type = (int32_t)strtol(at, &end, 10);
+    if (*end != '=') break;
+    int64_t value = strtoll(end + 1, &end, 10);
+    struct descriptor *knob = knobs[count] = new_descriptor(KNOB_CHOICE);
+    if (!knob) break;
+    count++;
+    status = store_attribute(knob, KNOB_CHOICE_TYPE, TYPE_KNOB, 1, &type);
+    if (status == CUDNN_SUCCESS) status = store_attribute(knob, KNOB_CHOICE_VALUE, TYPE_INT64, 1, &value);
+    at = end + (*end == ',');
+  }
+  if (status == CUDNN_SUCCESS) status = store_attribute(config, CONFIG_KNOB_CHOICES, TYPE_DESCRIPTOR, count, knobs);
+  for (int64_t i = 0; i < count; i++) let_go(knobs[i]);
+  return status;
+}
+
+/* One line "INDEX;NOTES;BEHAVIOURS;KNOBS" of an answer. */
+static int answer_ranked(struct descriptor *heuristics, const char *text, int rank, struct descriptor *config) {
+  int32_t numbers[MOST_VALUES];
+  int64_t count;
+  struct descriptor *engine = NULL;
+  int status = answer_engine(heuristics, strtoll(text, NULL, 10), config, &engine);
+  const char *at = strchr(text, ';');
+  if (status == CUDNN_SUCCESS && at) {
+    at = read_numbers(at + 1, numbers, &count);
+    status = store_attribute(engine, ENGINE_NUMERICAL_NOTES, TYPE_NUMERICAL_NOTE, count, numbers);
+    at = read_numbers(at, numbers, &count);
+    if (status == CUDNN_SUCCESS) status = store_attribute(engine, ENGINE_BEHAVIOR_NOTES, TYPE_BEHAVIOUR_NOTE, count, numbers);
+    if (status == CUDNN_SUCCESS) status = store_knobs(config, at);
+  }
+  if (status == CUDNN_SUCCESS) status = store_attribute(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
+  if (status == CUDNN_SUCCESS) status = store_question(config, heuristics, rank);
   let_go(engine);
+  return status;
+}
+
+static int answer_unknown(const struct descriptor *heuristics, struct descriptor *config) {
+  struct descriptor *engine = NULL;
+  int status = answer_engine(heuristics, NO_ENGINE, config, &engine);
+  if (status == CUDNN_SUCCESS) status = store_attribute(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
+  let_go(engine);
+  return status;
+}
+
+/* The engines of a graph, best first, made into the caller's engine configurations. */
+static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_t *count, struct descriptor **configs) {
+  int64_t ranked = 0;
+  if (!heuristics->answer && cudnn_given_workspace_bytes() < 0) heuristics->answer = planner_ask("heuristics", heuristics);
+  const char *answer = heuristics->answer; /* torch asks twice: how many, and which */
+  if (answer && sscanf(answer, "engines %" SCNd64, &ranked) != 1) note_line(answer);
+  int status = CUDNN_SUCCESS;
+  if (ranked <= 0) {
+    if (count) *count = 1;
+    if (room > 0 && configs) status = answer_unknown(heuristics, configs[0]);
+  } else {
+    if (count) *count = ranked;
+    const char *at = answer;
+    for (int rank = 0; rank < ranked && rank < room && configs && status == CUDNN_SUCCESS; rank++) {
+      at = strchr(at, '\n');
+      if (!at || !*++at) break;
+      status = answer_ranked(heuristics, at, rank, configs[rank]);
+    }
+  }
   return status;
 }
 
@@ -251,7 +223,7 @@ ACCEPTS(cudnnBackendInitialize)
 
 ULLAGE_API int cudnnBackendSetAttribute(struct descriptor *descriptor, int name, int type, int64_t count, const void *values) {
   if (!descriptor || count < 0 || (count && !values)) return CUDNN_NULL_POINTER;
-  return store(descriptor, name, type, count, values);
+  return store_attribute(descriptor, name, type, count, values);
 }
 
 ULLAGE_API int cudnnBackendFinalize(struct descriptor *descriptor) {
@@ -275,14 +247,20 @@ static int answer_text(const char *text, int64_t room, int64_t *count, char *out
   return CUDNN_SUCCESS;
 }
 
+static int answer_workspace(const struct descriptor *config, int type, int64_t room, int64_t *count, void *out) {
+  struct cudnn_plan plan;
+  int status = plan_of(config, &plan);
+  return status == CUDNN_SUCCESS ? answer_number(plan.workspace, type, room, count, out) : status;
+}
+
 /* What nobody has set. */
-static int derive(const struct descriptor *descriptor, int name, int type, int64_t room, int64_t *count, void *out) {
-  char text[80];
+static int derive(struct descriptor *descriptor, int name, int type, int64_t room, int64_t *count, void *out) {
+  char text[160];
+  const struct cudnn_plan *plan = &descriptor->plan;
   switch (name) {
     case HEURISTICS_RESULTS:
-      if (count) *count = 1;
-      return room > 0 && out ? answer_heuristics(descriptor, *(struct descriptor **)out) : CUDNN_SUCCESS;
-    case CONFIG_WORKSPACE_SIZE: return answer_number((int64_t)cudnn_workspace_bytes(), type, room, count, out);
+      return answer_heuristics(descriptor, room, count, out);
+    case CONFIG_WORKSPACE_SIZE: return answer_workspace(descriptor, type, room, count, out);
     case GRAPH_ENGINE_COUNT: return answer_number(1, type, room, count, out);
     case CONFIG_SHARED_MEMORY: case GRAPH_SAME_TOPOLOGY: case CACHE_HAS_KERNEL: return answer_number(0, type, room, count, out);
     case CONFIG_INTERMEDIATE_INFO: case CONFIG_KNOB_CHOICES: case PLAN_COMPUTED_INTERMEDIATES: case PLAN_RUN_ONLY_INTERMEDIATES:
@@ -290,11 +268,11 @@ static int derive(const struct descriptor *descriptor, int name, int type, int64
       if (count) *count = 0;
       return CUDNN_SUCCESS;
     case ENGINE_NUMERICAL_NOTES: /* PyTorch's quantized convolution takes an engine only if it uses tensor cores */
-      if (tally_of(child(descriptor, ENGINE_GRAPH)).has_int8) return answer_number(NOTE_TENSOR_CORE, type, room, count, out);
+      if (tally_of(child_of(descriptor, ENGINE_GRAPH)).has_int8) return answer_number(NOTE_TENSOR_CORE, type, room, count, out);
       if (count) *count = 0;
       return CUDNN_SUCCESS;
     case PLAN_JSON:
-      snprintf(text, sizeof text, PLAN_TEXT, descriptor->tensor_bytes);
+      snprintf(text, sizeof text, PLAN_WRITTEN, plan->source, (int64_t)plan->problem, plan->tensor_bytes, plan->workspace, plan->low, plan->high);
       return answer_text(text, room, count, out);
     case CACHE_JSON: case DEVICE_JSON: return answer_text("{}", room, count, out);
     default:
@@ -303,9 +281,9 @@ static int derive(const struct descriptor *descriptor, int name, int type, int64
   }
 }
 
-ULLAGE_API int cudnnBackendGetAttribute(const struct descriptor *descriptor, int name, int type, int64_t room, int64_t *count, void *out) {
+ULLAGE_API int cudnnBackendGetAttribute(struct descriptor *descriptor, int name, int type, int64_t room, int64_t *count, void *out) {
   if (!descriptor) return CUDNN_NULL_POINTER;
-  const struct attribute *attribute = find(descriptor, name);
+  const struct attribute *attribute = find_attribute(descriptor, name);
   if (!attribute) return derive(descriptor, name, type, room, count, out);
   if (size_of(attribute->type) != size_of(type)) return CUDNN_BAD_TYPE;
   if (count) *count = attribute->count;
@@ -325,8 +303,8 @@ ULLAGE_API int cudnnBackendExecute(void *handle, const struct descriptor *plan, 
   (void)handle;
   if (!plan || !pack) return CUDNN_NULL_POINTER;
   if (plan->kind != EXECUTION_PLAN) return CUDNN_BAD_PARAM;
-  card_note_plan(plan->tensor_bytes);
-  cudnn_report_workspace((const void *)number(pack, PACK_WORKSPACE, 0), (size_t)number(plan, PLAN_WORKSPACE_SIZE, 0));
+  card_note_plan(&plan->plan);
+  cudnn_report_workspace((const void *)number_of(pack, PACK_WORKSPACE, 0), (size_t)number_of(plan, PLAN_WORKSPACE_SIZE, 0));
   card_launch(NULL);
   return CUDNN_SUCCESS;
 }

@@ -1,0 +1,204 @@
+"""The process that plans: it answers the emulated cuDNN of one process over a socket, and ends with it.
+
+Started by `../cuda/cudnn_planner.c` with the figures of `Setup` as JSON. A request and a reply are a length (four bytes,
+little endian) and a text. A request's first line is what is wanted, the rest a question as in `tree`:
+
+    heuristics      -> engines, then a line for each: index;notes;behaviours;knob=value,...
+    plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, of that engine of the same question
+    config          -> the same, of an engine configuration that the caller has put together
+
+and in place of each `refused STATUS REASON`, where cuDNN says that an engine cannot run it, or `unknown REASON`, where nothing
+can be said. Reasons end with what was asked for, in words.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import struct
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ullage.emulator.cudnn.cache import Cache
+from ullage.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
+from ullage.emulator.cudnn.tree import TreeError, describe, parse
+
+_LOOK_SECONDS: Final = 1.0
+_LARGEST: Final = 8 << 20
+_KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
+_SOURCE: Final = "cudnn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a planner is started with."""
+
+    library: str
+    """The path of libcudnn.so.9; empty: there is none that can plan."""
+    why_not: str
+    """Why there is none."""
+    version: int
+    before: tuple[str, ...]
+    """Libraries that the real one looks for by name, loaded before it."""
+    symbols: tuple[str, ...]
+    """The same, where it looks for their functions in the whole process."""
+    without_compiler: str
+    """What is said where cuDNN has no engine and its compiler is missing; empty: it is there."""
+    device_json: str
+    cache: str
+    """The folder of answers; empty: none."""
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, text: str) -> "Setup":
+        """Read it from a text."""
+        data = json.loads(text)
+        return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
+
+
+class Planner:
+    """Answers questions; the library is loaded at the first that is not answered on disk."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Load nothing yet."""
+        self._setup = setup
+        self._cache = (
+            Cache(Path(setup.cache), version=setup.version, device_json=setup.device_json) if setup.cache else None
+        )
+        self._cudnn: Cudnn | None = None
+        self._broken = setup.why_not
+        self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
+
+    def answer(self, request: str) -> str:
+        """Answer a request; never raises."""
+        if (kept := self._cache.get(request) if self._cache else None) is not None:
+            return kept
+        wanted, _, question = request.partition("\n")
+        try:
+            answer = self._answer(wanted.split(), question)
+        except CudnnError as error:
+            answer = f"refused {error.status} {error}; {_words(question)}\n"
+        except (TreeError, OSError, IndexError, ValueError) as error:
+            return f"unknown {' '.join(str(error).split())}; {_words(question)}\n"
+        if self._cache and not answer.startswith("unknown"):
+            self._cache.put(request, answer)
+        return answer
+
+    def _answer(self, wanted: list[str], question: str) -> str:
+        cudnn = self._library()
+        if cudnn is None:
+            return f"unknown {self._broken}; {_words(question)}\n"
+        match wanted:
+            case ["heuristics"]:
+                found = cudnn.candidates(parse(question))
+                if not found:
+                    raise ValueError(self._setup.without_compiler or "cuDNN has no engine for it")
+                self._keep(question, [config for _, config in found])
+                lines = [
+                    ";".join(
+                        [
+                            str(engine.index),
+                            ",".join(map(str, engine.notes)),
+                            ",".join(map(str, engine.behaviours)),
+                            ",".join(f"{kind}={value}" for kind, value in engine.knobs),
+                        ]
+                    )
+                    for engine, _ in found
+                ]
+                return "\n".join([f"engines {len(lines)}", *lines]) + "\n"
+            case ["plan", number]:
+                if question not in self._asked:
+                    self._keep(question, [config for _, config in cudnn.candidates(parse(question))])
+                size = cudnn.workspace_bytes(self._asked[question][int(number)])
+            case ["config"]:
+                size = cudnn.workspace_bytes(cudnn.config(parse(question)))
+            case _:
+                raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
+        return f"workspace {size} {size} {size} {_SOURCE}\n"
+
+    def _library(self) -> Cudnn | None:
+        if self._cudnn is None and not self._broken:
+            try:
+                for path in self._setup.symbols:
+                    ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+                for path in self._setup.before:
+                    ctypes.CDLL(path)
+                self._cudnn = Cudnn(Path(self._setup.library), self._setup.device_json)
+            except (OSError, CudnnError, AttributeError) as error:
+                self._broken = f"cuDNN cannot be asked: {' '.join(str(error).split())}"
+        return self._cudnn
+
+    def _keep(self, question: str, configs: list[Descriptor]) -> None:
+        self._asked[question] = configs
+        while len(self._asked) > _KEPT_QUESTIONS:
+            self._asked.popitem(last=False)
+
+
+def _words(question: str) -> str:
+    try:
+        return describe(parse(question))
+    except (TreeError, IndexError):
+        return "a graph that cannot be read"
+
+
+def serve(planner: Planner, line: socket.socket, client: int) -> None:
+    """Answer until the other side is gone.
+
+    Args:
+        planner: answers.
+        line: requests come, replies go.
+        client: the process that asks. Its forks hold the other end too, so that its closing alone does not tell.
+    """
+    while True:
+        while not select.select([line], [], [], _LOOK_SECONDS)[0]:
+            try:
+                os.kill(client, 0)
+            except ProcessLookupError:
+                return
+        request = _read(line)
+        if request is None:
+            return
+        reply = planner.answer(request).encode(errors="replace")
+        line.sendall(struct.pack("<I", len(reply)) + reply)
+
+
+def _read(line: socket.socket) -> str | None:
+    head = _exactly(line, 4)
+    if head is None:
+        return None
+    (size,) = struct.unpack("<I", head)
+    body = _exactly(line, size) if size <= _LARGEST else None
+    return None if body is None else body.decode(errors="replace")
+
+
+def _exactly(line: socket.socket, size: int) -> bytes | None:
+    read = bytearray()
+    while len(read) < size:
+        more = line.recv(size - len(read))
+        if not more:
+            return None
+        read += more
+    return bytes(read)
+
+
+def main(setup_json: str, client: int) -> None:
+    """Be the planner of a process, over the socket in the place of standard input."""
+    if os.fork():
+        os._exit(0)  # so that the client does not find a child that it has not started
+    os.setsid()  # Ctrl-C is not for us: we end when our client does
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    with suppress(OSError):
+        os.chdir("/")
+    with socket.socket(fileno=os.dup(0)) as line, suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        serve(Planner(Setup.of_json(setup_json)), line, client)
+    os._exit(0)

@@ -1,0 +1,64 @@
+"""Where NVIDIA's own libraries are, if they are installed beside torch; found without loading them."""
+
+import re
+import site
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_HEADER: Final = "include/cudnn_version.h"
+_LIBRARY: Final = "lib/libcudnn.so.9"
+_NUMBERS: Final = ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudnnWheel:
+    """An installed nvidia-cudnn-cu12 or nvidia-cudnn-cu13."""
+
+    library: Path
+    version: int
+    """As `cudnnGetVersion` says it: 91900 for 9.19.0."""
+
+    @property
+    def text(self) -> str:
+        """The version as people write it: 9.19.0."""
+        return f"{self.version // 10000}.{self.version // 100 % 100}.{self.version % 100}"
+
+
+def find_cudnn(beside: Path) -> CudnnWheel | None:
+    """Find the cuDNN that torch would load.
+
+    Args:
+        beside: torch's folder; wheels lie next to it, or in another folder of packages.
+    """
+    for folder in dict.fromkeys([beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())]):
+        library = folder / "nvidia" / "cudnn" / _LIBRARY
+        if library.is_file():
+            version = _version_of(folder / "nvidia" / "cudnn" / _HEADER)
+            return CudnnWheel(library=library, version=version) if version else None
+    return None
+
+
+def find_compiler(cudnn: CudnnWheel) -> tuple[Path, ...]:
+    """Find the builtins of the NVRTC that cuDNN would load; empty where there is none.
+
+    NVRTC itself is found by cuDNN, its builtins only where they are loaded already.
+    """
+    packages = cudnn.library.parents[2]
+    for folder in (packages / "cu13" / "lib", packages / "cuda_nvrtc" / "lib"):
+        if any(folder.glob("libnvrtc.so.*")):
+            return tuple(sorted(folder.glob("libnvrtc-builtins.so.*")))[:1]
+    return ()
+
+
+def _version_of(header: Path) -> int | None:
+    try:
+        text = header.read_text(errors="replace")
+    except OSError:
+        return None
+    found = [re.search(rf"^#define\s+{name}\s+(\d+)", text, re.MULTILINE) for name in _NUMBERS]
+    if not all(found):
+        return None
+    major, minor, patch = (int(match[1]) for match in found if match)
+    return major * 10000 + minor * 100 + patch
