@@ -142,21 +142,25 @@ def _emulation_of(
         total_memory_bytes=total,
         context_bytes=context,
         cudnn_workspace_bytes=workspace,
-        figures={
-            "total_memory_bytes": total,
-            "context_bytes": context,
-            "cudnn_workspace_bytes": workspace,
-            "cc_major": card.compute_capability[0],
-            "cc_minor": card.compute_capability[1],
-            "sm_count": card.sm_count,
-            "l2_cache_bytes": card.l2_cache_bytes,
-            "shared_memory_per_block_optin_bytes": card.shared_memory_per_block_optin_bytes,
-            "shared_memory_per_sm_bytes": card.shared_memory_per_sm_bytes,
-            "max_threads_per_sm": card.max_threads_per_sm,
-            "regs_per_sm": card.regs_per_sm,
-            "max_blocks_per_sm": _blocks_per_sm(card),
-        },
+        figures=figures_of(card)
+        | {"total_memory_bytes": total, "context_bytes": context, "cudnn_workspace_bytes": workspace},
     )
+
+
+def figures_of(card: Gpu) -> dict[str, int]:
+    """Return a card's `ullage.emulator.library.FIGURES`, without what is chosen anew for every emulation."""
+    return {
+        "total_memory_bytes": card.total_memory_bytes,
+        "cc_major": card.compute_capability[0],
+        "cc_minor": card.compute_capability[1],
+        "sm_count": card.sm_count,
+        "l2_cache_bytes": card.l2_cache_bytes,
+        "shared_memory_per_block_optin_bytes": card.shared_memory_per_block_optin_bytes,
+        "shared_memory_per_sm_bytes": card.shared_memory_per_sm_bytes,
+        "max_threads_per_sm": card.max_threads_per_sm,
+        "regs_per_sm": card.regs_per_sm,
+        "max_blocks_per_sm": _blocks_per_sm(card),
+    }
 
 
 def _start(emulation: Emulation) -> None:

@@ -1,11 +1,15 @@
 """Where NVIDIA's own libraries are, if they are installed beside torch; found without loading them."""
 
+import os
 import re
 import site
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+VARIABLE: Final = "ULLAGE_CUDNN"
+"""The environment variable that names a folder of packages with cuDNN, where it is not beside torch."""
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"
@@ -32,7 +36,8 @@ def find_cudnn(beside: Path) -> CudnnWheel | None:
     Args:
         beside: torch's folder; wheels lie next to it, or in another folder of packages.
     """
-    for folder in dict.fromkeys([beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())]):
+    given = [Path(named)] if (named := os.environ.get(VARIABLE)) else []
+    for folder in dict.fromkeys([*given, beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())]):
         library = folder / "nvidia" / "cudnn" / _LIBRARY
         if library.is_file():
             version = _version_of(folder / "nvidia" / "cudnn" / _HEADER)
