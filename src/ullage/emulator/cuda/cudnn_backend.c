@@ -10,7 +10,8 @@
 #include "cudnn_planner.h"
 
 enum { DATA_INT8 = 3, NOTE_TENSOR_CORE = 0 }; /* cudnnDataType_t, cudnnBackendNumericalNote_t */
-enum { NO_ENGINE = -1 };                      /* the index of the one engine of a graph of which nothing is known */
+enum { NO_ENGINE = -1 }; /* the index of an engine that is not cuDNN's: of a graph of which it knows none */
+enum { HEURISTICS_MODE = 200, MODE_FALLBACK = 2 };
 
 /* ---- the tensors of a graph, each once. Those that exist only inside a kernel, or are a number, take no memory. */
 
@@ -66,6 +67,8 @@ static void note_line(const char *answer) {
 static const char PLAN_WRITTEN[] = "{\"ullage\": [%d, %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]}";
 static const char PLAN_READ[] = "{\"ullage\": [%d, %" SCNd64 ", %" SCNd64 ", %" SCNd64 ", %" SCNd64 ", %" SCNd64;
 
+static _Thread_local char refusal[400]; /* cuDNN's latest, in case nothing else is left */
+
 /* What was answered of a plan: "workspace SIZE LOW HIGH SOURCE", "refused STATUS REASON" or "unknown REASON". */
 static int take_answer(const char *answer, struct cudnn_plan *plan) {
   int status = CUDNN_SUCCESS;
@@ -75,7 +78,24 @@ static int take_answer(const char *answer, struct cudnn_plan *plan) {
     plan->source = strcmp(source, "cudnn") == 0 ? PLAN_CUDNN : PLAN_TABLE;
   else if (sscanf(answer, "refused %d", &status) != 1 || status == CUDNN_SUCCESS)
     note_line(answer);
+  else
+    snprintf(refusal, sizeof refusal, "refused by cuDNN: %.*s", (int)strcspn(answer + 8, "\n"), answer + 8);
   return status;
+}
+
+/* The graphs that have had a plan of cuDNN's; one that is overwritten only costs a needless estimate. */
+enum { PLANNED = 8192 };
+static _Atomic uint64_t planned[PLANNED];
+
+/* An estimate, where cuDNN cannot be asked or refuses every engine. */
+static int estimate(const struct descriptor *config, struct cudnn_plan *plan) {
+  if (planned[plan->problem % PLANNED] == plan->problem) return CUDNN_NOT_SUPPORTED; /* it has had one of cuDNN's */
+  char *answer = config->question ? planner_ask("estimate", config->question) : NULL;
+  if (answer && strncmp(answer, "workspace ", 10) == 0) take_answer(answer, plan);
+  free(answer);
+  if (refusal[0]) card_note_reason(refusal); /* a real card raises an error then */
+  refusal[0] = 0;
+  return CUDNN_SUCCESS;
 }
 
 static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
@@ -86,11 +106,12 @@ static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
     *plan = (struct cudnn_plan){PLAN_GIVEN, plan->problem, plan->tensor_bytes, given, given, given};
     return CUDNN_SUCCESS;
   }
-  if (number_of(engine, ENGINE_INDEX, NO_ENGINE) == NO_ENGINE && !config->question) return CUDNN_SUCCESS;
+  if (number_of(engine, ENGINE_INDEX, NO_ENGINE) == NO_ENGINE) return estimate(config, plan);
   char wanted[32];
   snprintf(wanted, sizeof wanted, "plan %d", config->rank);
   char *answer = config->question ? planner_ask(wanted, config->question) : planner_ask("config", config);
-  int status = take_answer(answer, plan);
+  int status = answer ? take_answer(answer, plan) : estimate(config, plan);
+  if (status == CUDNN_SUCCESS) planned[plan->problem % PLANNED] = plan->problem, refusal[0] = 0;
   free(answer);
   return status;
 }
@@ -179,10 +200,11 @@ static int answer_ranked(struct descriptor *heuristics, const char *text, int ra
   return status;
 }
 
-static int answer_unknown(const struct descriptor *heuristics, struct descriptor *config) {
+static int answer_unknown(struct descriptor *heuristics, struct descriptor *config) {
   struct descriptor *engine = NULL;
   int status = answer_engine(heuristics, NO_ENGINE, config, &engine);
   if (status == CUDNN_SUCCESS) status = store_attribute(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
+  if (status == CUDNN_SUCCESS) status = store_question(config, heuristics, 0);
   let_go(engine);
   return status;
 }
@@ -194,18 +216,18 @@ static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_
   const char *answer = heuristics->answer; /* torch asks twice: how many, and which */
   if (answer && sscanf(answer, "engines %" SCNd64, &ranked) != 1) note_line(answer);
   int status = CUDNN_SUCCESS;
-  if (ranked <= 0) {
-    if (count) *count = 1;
-    if (room > 0 && configs) status = answer_unknown(heuristics, configs[0]);
-  } else {
-    if (count) *count = ranked;
-    const char *at = answer;
-    for (int rank = 0; rank < ranked && rank < room && configs && status == CUDNN_SUCCESS; rank++) {
-      at = strchr(at, '\n');
-      if (!at || !*++at) break;
-      status = answer_ranked(heuristics, at, rank, configs[rank]);
-    }
+  /* The last resort, where every engine refuses: PyTorch asks the fallback heuristics only then, and for benchmarks. */
+  bool is_last = ranked <= 0 || number_of(heuristics, HEURISTICS_MODE, 0) == MODE_FALLBACK;
+  if (ranked < 0) ranked = 0;
+  if (count) *count = ranked + is_last;
+  const char *at = answer;
+  int rank = 0;
+  for (; rank < ranked && rank < room && configs && status == CUDNN_SUCCESS; rank++) {
+    at = strchr(at, '\n');
+    if (!at || !*++at) break;
+    status = answer_ranked(heuristics, at, rank, configs[rank]);
   }
+  if (is_last && rank == ranked && rank < room && configs && status == CUDNN_SUCCESS) status = answer_unknown(heuristics, configs[rank]);
   return status;
 }
 

@@ -24,9 +24,9 @@ def default_folder() -> Path:
 class Cache:
     """The answers for one cuDNN and one card."""
 
-    def __init__(self, root: Path, *, version: int, device_json: str) -> None:
+    def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
         """Use a folder; it is made when there is something to keep."""
-        self._folder = root / f"{_FORM}-{version}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
+        self._folder = root / f"{_FORM}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
     def get(self, question: str) -> str | None:

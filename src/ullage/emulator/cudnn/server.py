@@ -1,14 +1,15 @@
 """The process that plans: it answers the emulated cuDNN of one process over a socket, and ends with it.
 
-Started by `../cuda/cudnn_planner.c` with the figures of `Setup` as JSON. A request and a reply are a length (four bytes,
-little endian) and a text. A request's first line is what is wanted, the rest a question as in `tree`:
+Started by `../cuda/cudnn_planner.c` with the figures of `Setup` as JSON. A request and a reply are a length (four
+bytes, little endian) and a text. A request's first line is what is wanted, the rest a question as in `tree`:
 
     heuristics      -> engines, then a line for each: index;notes;behaviours;knob=value,...
     plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, of that engine of the same question
     config          -> the same, of an engine configuration that the caller has put together
+    estimate        -> the same, of what was measured of graphs like it, for where cuDNN cannot be asked
 
-and in place of each `refused STATUS REASON`, where cuDNN says that an engine cannot run it, or `unknown REASON`, where nothing
-can be said. Reasons end with what was asked for, in words.
+and in place of each `refused STATUS REASON`, where cuDNN says that an engine cannot run it, or `unknown REASON`, where
+nothing can be said. Reasons end with what was asked for, in words.
 """
 
 import ctypes
@@ -26,6 +27,7 @@ from typing import Final
 
 from ullage.emulator.cudnn.cache import Cache
 from ullage.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
+from ullage.emulator.cudnn.table import estimate
 from ullage.emulator.cudnn.tree import TreeError, describe, parse
 
 _LOOK_SECONDS: Final = 1.0
@@ -49,9 +51,16 @@ class Setup:
     """The same, where it looks for their functions in the whole process."""
     without_compiler: str
     """What is said where cuDNN has no engine and its compiler is missing; empty: it is there."""
+    capability: int
+    """86 for compute capability 8.6."""
     device_json: str
     cache: str
     """The folder of answers; empty: none."""
+
+    @property
+    def tag(self) -> str:
+        """What answers depend on beside the card: cuDNN's version, and whether it can compile."""
+        return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -70,9 +79,8 @@ class Planner:
     def __init__(self, setup: Setup) -> None:
         """Load nothing yet."""
         self._setup = setup
-        self._cache = (
-            Cache(Path(setup.cache), version=setup.version, device_json=setup.device_json) if setup.cache else None
-        )
+        keeps = bool(setup.cache and setup.library)
+        self._cache = Cache(Path(setup.cache), tag=setup.tag, device_json=setup.device_json) if keeps else None
         self._cudnn: Cudnn | None = None
         self._broken = setup.why_not
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
@@ -88,11 +96,13 @@ class Planner:
             answer = f"refused {error.status} {error}; {_words(question)}\n"
         except (TreeError, OSError, IndexError, ValueError) as error:
             return f"unknown {' '.join(str(error).split())}; {_words(question)}\n"
-        if self._cache and not answer.startswith("unknown"):
+        if self._cache and not answer.startswith("unknown") and not answer.endswith(" table\n"):
             self._cache.put(request, answer)
         return answer
 
     def _answer(self, wanted: list[str], question: str) -> str:
+        if wanted == ["estimate"]:
+            return self._estimate(question)
         cudnn = self._library()
         if cudnn is None:
             return f"unknown {self._broken}; {_words(question)}\n"
@@ -123,6 +133,13 @@ class Planner:
             case _:
                 raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
         return f"workspace {size} {size} {size} {_SOURCE}\n"
+
+    def _estimate(self, question: str) -> str:
+        """Say what graphs like it have taken; not kept on disk, where it would outlive the table."""
+        found = estimate(parse(question), version=self._setup.version, capability=self._setup.capability)
+        if found is None:
+            return f"unknown nothing like it was measured; {_words(question)}\n"
+        return f"workspace {found.expected_bytes} {found.low_bytes} {found.high_bytes} table\n"
 
     def _library(self) -> Cudnn | None:
         if self._cudnn is None and not self._broken:

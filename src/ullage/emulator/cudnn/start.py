@@ -34,6 +34,7 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild, wheel: Cud
         without_compiler=""
         if builtins
         else "cuDNN would compile its kernels for it, and NVRTC is not installed beside torch",
+        capability=figures["cc_major"] * 10 + figures["cc_minor"],
         device_json=json_of(gpu, figures, cuda_number=torch.cuda_number),
         cache=str(default_folder()),
     )
