@@ -111,7 +111,10 @@ static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
   snprintf(wanted, sizeof wanted, "plan %d", config->rank);
   char *answer = config->question ? planner_ask(wanted, config->question) : planner_ask("config", config);
   int status = answer ? take_answer(answer, plan) : estimate(config, plan);
-  if (status == CUDNN_SUCCESS) planned[plan->problem % PLANNED] = plan->problem, refusal[0] = 0;
+  if (status == CUDNN_SUCCESS) {
+    planned[plan->problem % PLANNED] = plan->problem;
+    refusal[0] = 0;
+  }
   free(answer);
   return status;
 }
