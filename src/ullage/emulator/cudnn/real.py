@@ -85,6 +85,9 @@ class Cudnn:
         self._device = Descriptor(self, _DEVICE)
         self._set(self._device, _DEVICE_JSON, _TYPE_CHAR, list(device_json.encode()))
         self._finalize(self._device)
+        # Read into again and again: a graph may have forty engines, and each room for every kind of knob.
+        self._an_engine = Descriptor(self, _ENGINE)
+        self._some_knobs = [Descriptor(self, _KNOB) for _ in range(_MOST_KNOBS)]
 
     def check(self, status: int) -> None:
         """Raise what a status says."""
@@ -103,8 +106,7 @@ class Cudnn:
             CudnnError: it has none, or refuses the graph.
         """
         heuristics = self._build(question)
-        found = self._children(heuristics, _HEURISTICS_RESULTS, _CONFIG)
-        return [(self._engine(config), config) for config in found]
+        return [(self._engine(config), config) for config in self._configs(heuristics)]
 
     def config(self, tree: Sequence[Node]) -> Descriptor:
         """Make the engine configuration that a caller has put together itself."""
@@ -138,8 +140,8 @@ class Cudnn:
         return made[-1]
 
     def _engine(self, config: Descriptor) -> Engine:
-        engine = self._children(config, _CONFIG_ENGINE, _ENGINE)[0]
-        knobs = self._children(config, _CONFIG_KNOBS, _KNOB, room=_MOST_KNOBS)
+        (engine,) = self._read_into([self._an_engine], config, _CONFIG_ENGINE)
+        knobs = self._read_into(self._some_knobs, config, _CONFIG_KNOBS)
         return Engine(
             index=self._numbers(engine, _ENGINE_INDEX, TYPE_INT64, 1)[0],
             notes=self._numbers(engine, _ENGINE_NOTES, _TYPE_NOTE, _MOST_NOTES),
@@ -177,21 +179,27 @@ class Cudnn:
         )
         return tuple(int(value) for value in array[: min(count.value, room)])
 
-    def _children(self, descriptor: Descriptor, name: int, kind: int, room: int | None = None) -> list[Descriptor]:
-        """Read descriptors; `room` for those whose number cuDNN tells only afterwards."""
+    def _configs(self, heuristics: Descriptor) -> list[Descriptor]:
         count = ctypes.c_int64()
         get = self.library.cudnnBackendGetAttribute
-        if room is None:
-            self.check(get(descriptor.pointer, name, TYPE_DESCRIPTOR, ctypes.c_int64(0), ctypes.byref(count), None))
-            room = count.value
-        made = [Descriptor(self, kind) for _ in range(room)]
-        if not made:
+        none = ctypes.c_int64(0)
+        self.check(get(heuristics.pointer, _HEURISTICS_RESULTS, TYPE_DESCRIPTOR, none, ctypes.byref(count), None))
+        configs = self._read_into(
+            [Descriptor(self, _CONFIG) for _ in range(count.value)], heuristics, _HEURISTICS_RESULTS
+        )
+        for config in configs:
+            config.kept.append(heuristics)
+        return configs
+
+    def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
+        """Have descriptors take over those that an attribute has; returns as many as there are."""
+        if not descriptors:
             return []
-        array = (ctypes.c_void_p * room)(*(child.pointer.value for child in made))
-        self.check(get(descriptor.pointer, name, TYPE_DESCRIPTOR, ctypes.c_int64(room), ctypes.byref(count), array))
-        for child in made:
-            child.kept.append(descriptor)
-        return made[: count.value]
+        array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))
+        count, room = ctypes.c_int64(), ctypes.c_int64(len(descriptors))
+        get = self.library.cudnnBackendGetAttribute
+        self.check(get(owner.pointer, name, TYPE_DESCRIPTOR, room, ctypes.byref(count), array))
+        return descriptors[: count.value]
 
 
 def _array(

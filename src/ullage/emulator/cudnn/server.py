@@ -105,7 +105,7 @@ class Planner:
             return self._estimate(question)
         cudnn = self._library()
         if cudnn is None:
-            return f"unknown {self._broken}; {_words(question)}\n"
+            return f"unknown {self._broken}\n"  # of every graph: said once
         match wanted:
             case ["heuristics"]:
                 found = cudnn.candidates(parse(question))
