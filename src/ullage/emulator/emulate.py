@@ -40,7 +40,8 @@ class Emulation:
     count: int
     total_memory_bytes: int
     context_bytes: int
-    cudnn_workspace_bytes: int
+    cudnn_workspace_bytes: int | None
+    """Of every cuDNN plan, as it was given; None: cuDNN's own answers."""
     figures: dict[str, int]
 
     def __repr__(self) -> str:
@@ -126,22 +127,22 @@ def _emulation_of(
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     context = profile_of(card.name).context_bytes if context_bytes is None else context_bytes
     total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
-    workspace = _CUDNN_DECIDES if cudnn_workspace_bytes is None else cudnn_workspace_bytes
     if not 1 <= count <= _MAX_COUNT:
         raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
     if min(total, context, cudnn_workspace_bytes or 0) < 0:
-        raise UsageError(f"a size is negative: total {total}, context {context}, cuDNN workspace {workspace} bytes")
+        raise UsageError(f"a size is negative: total {total}, context {context}, cuDNN workspace {cudnn_workspace_bytes} bytes")
     if total <= context:
         raise UsageError(
             f"a card of {text_of_bytes(total)} has no room beside a CUDA context of {text_of_bytes(context)}; "
             "give a larger total or a smaller context"
         )
+    workspace = _CUDNN_DECIDES if cudnn_workspace_bytes is None else cudnn_workspace_bytes
     return Emulation(
         gpu=card.driver_name,
         count=count,
         total_memory_bytes=total,
         context_bytes=context,
-        cudnn_workspace_bytes=workspace,
+        cudnn_workspace_bytes=cudnn_workspace_bytes,
         figures=figures_of(card)
         | {"total_memory_bytes": total, "context_bytes": context, "cudnn_workspace_bytes": workspace},
     )

@@ -75,7 +75,10 @@ static int take_answer(const char *answer, struct cudnn_plan *plan) {
   char source[16] = "";
   if (!answer) return CUDNN_SUCCESS;
   if (sscanf(answer, "workspace %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s", &plan->workspace, &plan->low, &plan->high, source) == 4)
-    plan->source = strcmp(source, "cudnn") == 0 ? PLAN_CUDNN : PLAN_TABLE;
+    *plan = plan->workspace >= 0 && plan->low >= 0 && plan->high >= plan->low /* from a file, which may be damaged */
+                ? (struct cudnn_plan){strcmp(source, "cudnn") == 0 ? PLAN_CUDNN : PLAN_TABLE, plan->problem, plan->tensor_bytes,
+                                      plan->workspace, plan->low, plan->high}
+                : (struct cudnn_plan){PLAN_UNKNOWN, plan->problem, plan->tensor_bytes, 0, 0, 0};
   else if (sscanf(answer, "refused %d", &status) != 1 || status == CUDNN_SUCCESS)
     note_line(answer);
   else
