@@ -25,10 +25,10 @@ from ullage.gpus import Gpu, find_gpu
 
 CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
 _MAX_COUNT: Final = 16
+_CUDNN_DECIDES: Final = -1  # the figure of a card whose workspaces nobody has given
 
 # The autograd thread of PyTorch may still ask for the interpreter while it shuts down, which ends the process with
 # "terminate called without an active exception". A real card is slow enough to hide it; ours is not.
-_CUDNN_DECIDES: Final = -1
 _EXIT_PAUSE_SECONDS: Final = 0.05
 
 
