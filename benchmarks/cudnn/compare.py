@@ -1,16 +1,18 @@
-"""Nets on emulated cards: their workspaces against an independent script's, and their peaks with and without cuDNN's plans.
+"""Nets on emulated cards: workspaces against an independent script's; peaks with and without cuDNN's plans.
 
-    python benchmarks/cudnn/compare.py [--only resnet50 unet] [--gpus A100 T4] [--write docs/cudnn_plans.md]
+    python benchmarks/cudnn/compare.py [--quick] [--only resnet50 unet] [--gpus A100 T4] [--write docs/cudnn_plans.md]
 
 Exit code 1: a workspace differs from what cuDNN answers to `independent.py`, which knows only the layers' shapes.
+cuDNN has to be installed beside torch, or in the folder of packages that ULLAGE_CUDNN names.
 """
 
 import argparse
+import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +21,7 @@ from ullage._units import MIB
 from ullage.emulator import library
 from ullage.emulator.cudnn.card import json_of
 from ullage.emulator.cudnn.start import wheel_of
-from ullage.emulator.cudnn.wheel import find_compiler
+from ullage.emulator.cudnn.wheel import CudnnWheel, find_compiler
 from ullage.emulator.emulate import figures_of
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
@@ -29,7 +31,14 @@ NAMES: Final = (
     "resnet18", "resnet50", "vgg16", "mobilenet_v2", "convnext_tiny", "densenet121", "unet", "unet_3d",
     "diffusion_block", "vit_b_16", "speech_stem",
 )  # fmt: skip
-FORMS: Final = (("fp32", "channels_first"), ("bf16", "channels_last"), ("fp16", "channels_first"))
+QUICK: Final = ("resnet18", "speech_stem")
+# No bf16: PyTorch has no convolution of cuDNN's do it on a T4.
+FORMS: Final = ("fp32:channels_first", "fp16:channels_last", "fp16:channels_first")
+HEAD: Final = (
+    "net", "card", "form", "workspaces equal", "allocated, workspaces of 0", "with plans", "reserved, workspaces of 0",
+    "with plans", "largest workspace",
+)  # fmt: skip
+BEGIN, END = "<!-- plans -->\n", "<!-- end of plans -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +53,37 @@ class Row:
     equal: int
     differing: list[str]
 
+    @property
+    def line(self) -> str:
+        """The row in the table; sizes in MiB."""
+        cells = [self.net, self.gpu, self.form, f"{self.equal} of {self.equal + len(self.differing)}"]
+        for name in ("allocated_bytes", "reserved_bytes"):
+            cells += [f"{run[name] / MIB:,.0f}" for run in (self.nothing, self.plans)]
+        cells.append(f"{self.plans['largest_workspace_bytes'] / MIB:,.1f}")
+        return f"| {' | '.join(cells)} |"
 
-def python(*arguments: str, given: str = "", cache: str = "") -> str:
-    """Run one of the scripts beside this one."""
-    environment = os.environ | ({"ULLAGE_CUDNN_CACHE": cache} if cache else {})
+
+def answers(script: str, *arguments: str) -> Iterator[Any]:
+    """Start a script beside this one, and yield what each of its lines says."""
+    # What it says of errors goes to a file: a pipe that nobody reads would stop it.
+    with tempfile.TemporaryFile("w+") as errors:
+        command = [sys.executable, str(HERE / script), *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            assert process.stdout is not None
+            for text in process.stdout:
+                yield json.loads(text)
+        if process.returncode:
+            errors.seek(0)
+            raise SystemExit(f"{script} {' '.join(arguments[:2])} failed:\n{errors.read()[-2000:]}")
+
+
+def independent(gpu: str, type_name: str, layers: Any, wheel: CudnnWheel) -> list[list[Any]]:
+    """Ask cuDNN about the layers of a net, in a process that knows nothing of the emulator's questions."""
+    torch, card, folder = find_torch(), find_gpu(gpu), library.FOLDER
     done = subprocess.run(
-        [sys.executable, str(HERE / arguments[0]), *arguments[1:]],
-        input=given, capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(arguments[:4])} failed:\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def compare(net: str, gpu: str, type_name: str, layout: str) -> Row:
-    """Run a net three ways."""
-    torch = find_torch()
-    wheel = wheel_of(torch)
-    if wheel is None:
-        raise SystemExit("cuDNN is not installed beside torch; name a folder that has it: ULLAGE_CUDNN=FOLDER")
-    card = find_gpu(gpu)
-    folder = library.FOLDER
-    with tempfile.TemporaryDirectory() as cache:
-        plans = json.loads(python("emulated.py", net, type_name, layout, gpu, "plans", cache=cache))
-    nothing = json.loads(python("emulated.py", net, type_name, layout, gpu, "nothing"))
-    independent = json.loads(
-        python(
-            "independent.py",
+        [
+            sys.executable,
+            str(HERE / "independent.py"),
             str(wheel.library),
             json_of(card.driver_name, figures_of(card), cuda_number=torch.cuda_number),
             type_name,
@@ -79,74 +92,92 @@ def compare(net: str, gpu: str, type_name: str, layout: str) -> Row:
             "apart",
             str(folder / str(torch.cuda[0]) / "libcuda.so.1"),
             *map(str, find_compiler(wheel)),
-            given=python("layers.py", net, type_name, layout),
-        )
+        ],
+        input=json.dumps(layers),
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    ours, theirs = _by_problem(plans["answered"]), _by_problem(independent)
-    # PyTorch has kernels of its own for some depthwise convolutions (aten/src/ATen/native/Convolution.cpp).
-    elsewhere = _by_problem([answer for answer in independent if answer[-1]]).keys() - ours.keys()
-    differing = [
-        f"{problem}: {ours.get(problem)} by the emulator, {theirs.get(problem)} by cuDNN"
-        for problem in sorted((ours.keys() | theirs.keys()) - elsewhere)
-        if ours.get(problem) != theirs.get(problem)
-    ]
-    equal = len((ours.keys() | theirs.keys()) - elsewhere) - len(differing)
-    form = f"{type_name}, {layout.replace('_', ' ')}"
-    return Row(net, gpu, form, plans, nothing, equal, differing)
-
-
-def _by_problem(answers: list[list[Any]]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for direction, x, w, y, last, size, *_ in answers:
-        shapes = " ".join("x".join(map(str, shape)) for shape in (x, w, y))
-        found.setdefault(f"{direction} {shapes}{' channels last' if last else ''}", set()).add(size)
+    if done.returncode:
+        raise SystemExit(f"independent.py failed on {gpu}:\n{done.stderr[-2000:]}")
+    found: list[list[Any]] = json.loads(done.stdout)
     return found
 
 
-def line(row: Row) -> str:
-    """Write a row of the table."""
-    cells = [row.net, row.gpu, row.form, f"{row.equal} of {row.equal + len(row.differing)}"]
-    for name in ("allocated_bytes", "reserved_bytes"):
-        cells += [f"{run[name] / MIB:,.0f}" for run in (row.nothing, row.plans)]
-    cells.append(f"{row.plans['largest_workspace_bytes'] / MIB:,.1f}")
-    return f"| {' | '.join(cells)} |"
+def compare(answered: list[list[Any]], expected: list[list[Any]]) -> tuple[int, list[str]]:
+    """Return how many problems have the same workspaces on both sides, and say what differs."""
+    ours, theirs = _by_problem(answered), _by_problem(expected)
+    # PyTorch has kernels of its own for some depthwise convolutions (aten/src/ATen/native/Convolution.cpp).
+    elsewhere = _by_problem([answer for answer in expected if answer[-1]]).keys() - ours.keys()
+    problems = sorted((ours.keys() | theirs.keys()) - elsewhere)
+    differing = [
+        f"{problem}: {ours.get(problem)} by the emulator, {theirs.get(problem)} by cuDNN"
+        for problem in problems
+        if ours.get(problem) != theirs.get(problem)
+    ]
+    return len(problems) - len(differing), differing
+
+
+def _by_problem(found: list[list[Any]]) -> dict[str, set[int]]:
+    problems: dict[str, set[int]] = {}
+    for direction, x, w, y, last, size, *_ in found:
+        shapes = " ".join("x".join(map(str, shape)) for shape in (x, w, y))
+        problems.setdefault(f"{direction} {shapes}{' channels last' if last else ''}", set()).add(size)
+    return problems
+
+
+def rows(gpus: list[str], words: list[str], wheel: CudnnWheel) -> Iterator[Row]:
+    """Run every net three ways on every card."""
+    layers = dict(zip(words, answers("layers.py", *words), strict=True))
+    for gpu in gpus:
+        runs = zip(
+            answers("emulated.py", gpu, "plans", *words), answers("emulated.py", gpu, "nothing", *words), strict=True
+        )
+        for word, (plans, nothing) in zip(words, runs, strict=True):
+            net, type_name, layout = word.split(":")
+            equal, differing = compare(plans["answered"], independent(gpu, type_name, layers[word], wheel))
+            yield Row(net, gpu, f"{type_name}, {layout.replace('_', ' ')}", plans, nothing, equal, differing)
+
+
+def write(page: Path, found: list[Row], wheel: CudnnWheel) -> None:
+    """Write the table between its marks."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page} has no place for the table; expected {BEGIN.strip()} and {END}, each in a line")
+    made = f"Made with torch {importlib.metadata.version('torch')} and cuDNN {wheel.text}; sizes in MiB."
+    head = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
+    table = "\n".join([made, "", *head, *(row.line for row in sorted(found, key=lambda row: NAMES.index(row.net)))])
+    page.write_text(f"{before}{begin}{table}\n{end}{after}")
 
 
 def main() -> None:
     """Compare, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=NAMES, metavar="NET")
-    parser.add_argument("--gpus", nargs="+", default=["T4", "A100", "RTX 4090", "H100"])
-    parser.add_argument("--forms", type=int, default=len(FORMS), help="how many of dtype and layout")
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NET")
+    parser.add_argument("--gpus", nargs="+", metavar="GPU", help="A100 and T4")
+    parser.add_argument("--forms", type=int, default=2, help=f"how many of {', '.join(FORMS)}")
+    parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)}, on one card, in one form")
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="put the table into a page; not where something differs"
+    )
     options = parser.parse_args()
-    head = [
-        "net",
-        "card",
-        "form",
-        "workspaces equal",
-        "allocated: 0",
-        "with plans",
-        "reserved: 0",
-        "with plans",
-        "largest workspace",
-    ]
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    print("\n".join(lines), flush=True)
-    bad = []
-    for net in options.only:
-        for gpu in options.gpus:
-            for type_name, layout in FORMS[: options.forms]:
-                row = compare(net, gpu, type_name, layout)
-                lines.append(line(row))
-                print(lines[-1], flush=True)
-                bad += [f"{net}, {gpu}, {row.form}: {text}" for text in row.differing]
-    print("\n".join(bad))
+    wheel = wheel_of(find_torch())
+    if wheel is None:
+        raise SystemExit(
+            "cuDNN is not installed beside torch; name a folder of packages that has it: ULLAGE_CUDNN=FOLDER"
+        )
+    forms = FORMS[: 1 if options.quick else options.forms]
+    words = [f"{net}:{form}" for net in options.only or (QUICK if options.quick else NAMES) for form in forms]
+    gpus = options.gpus or (["A100"] if options.quick else ["A100", "T4"])
+    found = []
+    for row in rows(gpus, words, wheel):
+        print(row.line, flush=True)
+        found.append(row)
+    bad = [f"{row.net}, {row.gpu}, {row.form}: {text}" for row in found for text in row.differing]
+    print("\n".join(bad) or "every workspace is equal")
     if options.write and not bad:
-        text = options.write.read_text()
-        before, _, rest = text.partition("<!-- plans -->\n")
-        _, _, after = rest.partition("<!-- end of plans -->")
-        options.write.write_text(f"{before}<!-- plans -->\n" + "\n".join(lines) + f"\n<!-- end of plans -->{after}")
+        write(options.write, found, wheel)
     raise SystemExit(1 if bad else 0)
 
 

@@ -1,18 +1,22 @@
-"""Train a net for two steps on an emulated card; print its peaks and what the emulated cuDNN was answered.
+"""Train nets for two steps on an emulated card; print their peaks and what the emulated cuDNN was answered.
 
-    python benchmarks/cudnn/emulated.py resnet50 fp32 channels_first A100 plans     (or: nothing, for workspaces of 0)
+    python benchmarks/cudnn/emulated.py A100 plans resnet50:fp32:channels_first unet:fp16:channels_last
 
-The answers are read from the folder `ULLAGE_CUDNN_CACHE`, which should be empty before.
+prints a line of JSON for each. `nothing` in the place of `plans` is for workspaces of 0. Each net has a process of its
+own, forked when torch is imported, before it uses the card. What was answered is read from cuDNN's cache, which is a
+new folder here, emptied before each net.
 """
 
 import json
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import ullage
 from ullage.emulator import library
-from ullage.emulator.cudnn.cache import default_folder
 from ullage.emulator.cudnn.tree import convolution_of, parse
 
 DIRECTIONS = {
@@ -38,19 +42,13 @@ def answered(folder: Path) -> list[list[Any]]:
     return found
 
 
-def main(name: str, type_name: str, format_name: str, gpu: str, mode: str) -> None:
-    """Run and print."""
-    ullage.emulate(gpu, cudnn_workspace_bytes=None if mode == "plans" else 0)
+def train(name: str, type_name: str, layout: str) -> dict[str, Any]:
+    """Train a net; return its peaks in bytes, and where its workspaces come from."""
     import torch
-    from nets import NETS
+    from nets import TYPES, prepare
 
-    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[type_name]
-    layout = {"channels_first": torch.contiguous_format, "channels_last": torch.channels_last}[format_name]
-    net = NETS[name]
-    model = net.make().cuda()
-    x = torch.randn(net.shape, device="cuda")
-    if x.dim() == 4:
-        model, x = model.to(memory_format=layout), x.to(memory_format=layout)
+    dtype = TYPES[type_name]
+    model, x = prepare(name, layout)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for _ in range(2):
         with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
@@ -59,17 +57,32 @@ def main(name: str, type_name: str, format_name: str, gpu: str, mode: str) -> No
         optimizer.step()
         optimizer.zero_grad()
     plans = library.cudnn_plans()
-    json.dump(
-        {
-            "allocated_bytes": torch.cuda.max_memory_allocated(),
-            "reserved_bytes": torch.cuda.max_memory_reserved(),
-            "sources": {source: figures.problems for source, figures in plans.by_source.items()},
-            "largest_workspace_bytes": max((f.largest_workspace_bytes for f in plans.by_source.values()), default=0),
-            "reasons": plans.reasons,
-            "answered": answered(default_folder()) if mode == "plans" else [],
-        },
-        sys.stdout,
-    )
+    return {
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "sources": {source: figures.problems for source, figures in plans.by_source.items()},
+        "largest_workspace_bytes": max((f.largest_workspace_bytes for f in plans.by_source.values()), default=0),
+        "reasons": plans.reasons,
+    }
+
+
+def main(gpu: str, mode: str, *words: str) -> None:
+    """Run the nets one after the other, and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder, "cudnn")
+        os.environ["ULLAGE_CUDNN_CACHE"] = str(cache)
+        ullage.emulate(gpu, cudnn_workspace_bytes=None if mode == "plans" else 0)
+        import nets  # noqa: F401  # with torch, once for all forks
+
+        for word in words:
+            shutil.rmtree(cache, ignore_errors=True)
+            child = os.fork()
+            if not child:
+                result = train(*word.split(":"))
+                print(json.dumps(result | {"answered": answered(cache)}), flush=True)
+                os._exit(0)
+            if os.waitpid(child, 0)[1]:
+                raise SystemExit(f"{word} failed on {gpu}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Ask cuDNN's deviceless interface for the workspaces of a net's convolutions, from the shapes of its layers alone.
 
-    python layers.py resnet50 fp32 channels_first | python independent.py LIBCUDNN CARD_JSON fp32 CUBLASLT apart LIBCUDA NVRTC
+    python layers.py resnet50:fp32:channels_first \\
+        | python independent.py LIBCUDNN CARD_JSON fp32 CUBLASLT apart LIBCUDA NVRTC_BUILTINS
 
-prints a JSON list of [direction, x, w, y, channels last, workspace, depthwise]. It shares no code with the emulator: graphs are built here, from
-the shapes, and the rule is PyTorch's (aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.11): the first engine configuration
-of the instant heuristics whose plan can be built. cuDNN looks for cuBLAS in
-the whole process, and for a driver and NVRTC's builtins by name, to compile kernels that then never run.
+prints a JSON list of [direction, x, w, y, channels last, workspace, depthwise]. It shares no code with the emulator:
+graphs are built here, from the shapes, and the rule is PyTorch's (aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.11): the
+first engine configuration of the instant heuristics whose plan can be built, and else of the fallback's. cuDNN looks
+for cuBLAS in the whole process, and for a driver and NVRTC's builtins by name, to compile kernels that then never run.
 """
 
 import ctypes
@@ -50,7 +51,7 @@ def integers(name: int, values: list[int]) -> tuple[int, int, list[Any], Any]:
     return name, 3, values, ctypes.c_int64
 
 
-def strides_of(sizes: list[int], channels_last: bool) -> list[int]:
+def strides_of(sizes: list[int], *, channels_last: bool) -> list[int]:
     order = [*range(len(sizes) - 1, -1, -1)]
     if channels_last:
         order = [1, *range(len(sizes) - 1, 1, -1), 0]
@@ -61,12 +62,12 @@ def strides_of(sizes: list[int], channels_last: bool) -> list[int]:
     return strides
 
 
-def tensor(number: int, sizes: list[int], dtype: int, channels_last: bool) -> ctypes.c_void_p:
+def tensor(number: int, sizes: list[int], dtype: int, *, channels_last: bool) -> ctypes.c_void_p:
     return make(
         17,
         (901, 1, [dtype], ctypes.c_int32),
         integers(902, sizes),
-        integers(903, strides_of(sizes, channels_last)),
+        integers(903, strides_of(sizes, channels_last=channels_last)),
         integers(906, [number]),
         integers(900, [32]),
     )
@@ -87,9 +88,9 @@ def workspace(direction: str, layer: dict[str, Any], dtype: int, device: ctypes.
     )
     operation = make(
         kind,
-        pointer(x, tensor(ord("x"), layer["x"], dtype, last)),
-        pointer(w, tensor(ord("w"), layer["w"], dtype, last)),
-        pointer(y, tensor(ord("y"), layer["y"], dtype, last)),
+        pointer(x, tensor(ord("x"), layer["x"], dtype, channels_last=last)),
+        pointer(w, tensor(ord("w"), layer["w"], dtype, channels_last=last)),
+        pointer(y, tensor(ord("y"), layer["y"], dtype, channels_last=last)),
         pointer(how, convolution),
         (alpha, 4, [1.0], ctypes.c_float),
         (beta, 4, [0.0], ctypes.c_float),

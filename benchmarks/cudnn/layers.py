@@ -1,9 +1,9 @@
 """The convolutions of a net as its layers state them: shapes, strides, paddings, layouts; seen by hooks on the modules.
 
-    python benchmarks/cudnn/layers.py resnet50 fp32 channels_last
+    python benchmarks/cudnn/layers.py resnet50:fp32:channels_last unet:fp16:channels_first
 
-prints one JSON list. This is the one side of a comparison: nothing here looks at what the emulated cuDNN is asked, and
-the card that torch runs on asks nothing of the real one.
+prints a JSON list for each, in a line. This is the one side of a comparison: nothing here looks at what the emulated
+cuDNN is asked, and the card that torch runs on asks nothing of the real one.
 """
 
 import json
@@ -15,17 +15,13 @@ import ullage
 ullage.emulate("80GiB", cudnn_workspace_bytes=0)
 
 import torch  # noqa: E402  # a card has to be there first
-from nets import NETS  # noqa: E402  # imports torch
+from nets import TYPES, prepare  # noqa: E402  # imports torch
 from torch import Tensor, nn  # noqa: E402  # a card has to be there first
 
 
-def convolutions_of(name: str, dtype: torch.dtype, memory_format: torch.memory_format) -> list[dict[str, Any]]:
+def convolutions_of(name: str, dtype: torch.dtype, layout: str) -> list[dict[str, Any]]:
     """List what every convolution of a net takes and gives, in the order of their calls."""
-    net = NETS[name]
-    model = net.make().cuda()
-    x = torch.randn(net.shape, device="cuda")
-    if x.dim() == 4:
-        model, x = model.to(memory_format=memory_format), x.to(memory_format=memory_format)
+    model, x = prepare(name, layout)
     found: list[dict[str, Any]] = []
 
     def see(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -60,6 +56,6 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 if __name__ == "__main__":
-    types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    formats = {"channels_first": torch.contiguous_format, "channels_last": torch.channels_last}
-    json.dump(convolutions_of(sys.argv[1], types[sys.argv[2]], formats[sys.argv[3]]), sys.stdout)
+    for word in sys.argv[1:]:
+        name, type_name, layout = word.split(":")
+        print(json.dumps(convolutions_of(name, TYPES[type_name], layout)), flush=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -27,7 +28,7 @@ class UNet(nn.Module):
         up = nn.ConvTranspose2d if kind == 2 else nn.ConvTranspose3d
         self.down = nn.ModuleList(_stage(kind, a, b) for a, b in zip([inputs, *widths], widths, strict=False))
         self.pool = nn.MaxPool2d(2) if kind == 2 else nn.MaxPool3d(2)
-        self.up = nn.ModuleList(up(b, a, 2, stride=2) for a, b in zip(widths, widths[1:], strict=False))
+        self.up = nn.ModuleList(up(b, a, 2, stride=2) for a, b in pairwise(widths))
         self.join = nn.ModuleList(_stage(kind, 2 * a, a) for a in widths[:-1])
         self.head = (nn.Conv2d if kind == 2 else nn.Conv3d)(width, 2, 1)
 
@@ -96,6 +97,8 @@ class Net:
     shape: tuple[int, ...]
 
 
+TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+LAYOUTS: Final = {"channels_first": torch.contiguous_format, "channels_last": torch.channels_last}
 _PICTURES: Final = (3, 224, 224)
 NETS: Final = {
     "resnet18": Net(torchvision.models.resnet18, (32, *_PICTURES)),
@@ -110,3 +113,12 @@ NETS: Final = {
     "diffusion_block": Net(DiffusionBlock, (4, 4, 64, 64)),
     "speech_stem": Net(SpeechStem, (16, 80, 3000)),
 }
+
+
+def prepare(name: str, layout: str) -> tuple[nn.Module, Tensor]:
+    """Make a net and its input on the card; only pictures have another layout than channels first."""
+    net = NETS[name]
+    model, x = net.make().cuda(), torch.randn(net.shape, device="cuda")
+    if x.dim() == 4:
+        return model.to(memory_format=LAYOUTS[layout]), x.to(memory_format=LAYOUTS[layout])
+    return model, x
