@@ -25,9 +25,11 @@ help:  ## Show this help.
 
 setup:  ## Make the test environment (the oldest tested torch) and install the project into it.
 	tools/environment.sh $(OLDEST) $(OLDEST_ENV)
+	tools/cudnn.sh $(OLDEST_ENV) $(OLDEST_ENV)-cudnn
 
 setup-newest:
 	tools/environment.sh $(NEWEST) $(NEWEST_ENV)
+	tools/cudnn.sh $(NEWEST_ENV) $(NEWEST_ENV)-cudnn
 
 test:  ## Lint, then run the whole suite, and the emulated card on the newest torch (what continuous integration runs).
 	$(MAKE) -j 2 setup setup-newest

@@ -1,6 +1,7 @@
-"""Options of the whole suite, and the signals that its processes are born with."""
+"""Options of the whole suite, and the signals and folders that its processes are born with."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,3 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="compare every recorded workload of the installed torch, not only the default cards (tests/truth)",
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cudnn_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what cuDNN answers in a folder of the session's, away from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ULLAGE_CUDNN_CACHE", str(tmp_path_factory.mktemp("cudnn")))
+        yield

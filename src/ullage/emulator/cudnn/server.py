@@ -32,6 +32,7 @@ from ullage.emulator.cudnn.tree import TreeError, describe, parse
 
 _LOOK_SECONDS: Final = 1.0
 _LARGEST: Final = 8 << 20
+_MOST_FILES: Final = 1 << 16
 _KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
 _SOURCE: Final = "cudnn"
 
@@ -176,15 +177,21 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
     """
     while True:
         while not select.select([line], [], [], _LOOK_SECONDS)[0]:
-            try:
-                os.kill(client, 0)
-            except ProcessLookupError:
+            if _has_ended(client):
                 return
         request = _read(line)
         if request is None:
             return
         reply = planner.answer(request).encode(errors="replace")
         line.sendall(struct.pack("<I", len(reply)) + reply)
+
+
+def _has_ended(client: int) -> bool:
+    """Tell whether a process runs no more; one that nobody has reaped does not."""
+    try:
+        return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def _read(line: socket.socket) -> str | None:
@@ -215,6 +222,7 @@ def main(setup_json: str, client: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     with suppress(OSError):
         os.chdir("/")
+    os.closerange(3, _MOST_FILES)  # whatever the user has open for children: who reads to its end would wait for us
     with socket.socket(fileno=os.dup(0)) as line, suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         serve(Planner(Setup.of_json(setup_json)), line, client)
