@@ -40,6 +40,10 @@ class Source(IntEnum):
     CUDNN = 3
 
 
+# The order of `enum guess_kind` in cuda/card.h.
+GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
+
+
 class _PlanFigures(ctypes.Structure):
     """Field for field `struct plan_figures` of cuda/card.h."""
 
@@ -64,6 +68,29 @@ class _Plan(ctypes.Structure):
         ("low_bytes", ctypes.c_int64),
         ("high_bytes", ctypes.c_int64),
     )
+
+
+class _GuessFigures(ctypes.Structure):
+    """Field for field `struct guess_figures` of cuda/card.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_uint64),
+        ("guessed_bytes", ctypes.c_int64),
+        ("below_bytes", ctypes.c_int64),
+        ("above_bytes", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuessFigures:
+    """The guesses of one kind: sizes that a library tells only to a real card's handle."""
+
+    count: int
+    guessed_bytes: int
+    """The most that was taken at once."""
+    below_bytes: int
+    """By how much a real card may take less."""
+    above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +208,23 @@ def cudnn_problems() -> list[Problem]:
         fields = _fields(plan)
         found.append(Problem(**{**fields, "source": Source(fields["source"]).name.lower()}))
     return found
+
+
+def guesses() -> dict[str, GuessFigures]:
+    """Read what was guessed, by the names in `GUESSES`; kinds without a guess are left out."""
+    card = _card()
+    found = {}
+    for number, kind in enumerate(GUESSES):
+        figures = _GuessFigures()
+        card.card_guess_figures(number, ctypes.byref(figures))
+        if figures.count:
+            found[kind] = GuessFigures(**_fields(figures))
+    return found
+
+
+def cudnn_version() -> int:
+    """Return the number of the cuDNN that is emulated: 91900 for 9.19.0."""
+    return int(_card().card_cudnn_version())
 
 
 def _fields(structure: ctypes.Structure) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
-from ullage.prediction.prediction import CudnnUse, LineUse, Peaks, Prediction, Read, Verdict
+from ullage.prediction.prediction import LineUse, Peaks, Prediction, Read, Verdict
+from ullage.prediction.workspace import doubt_of, rows_of
 from ullage.report.report import (
     Curve,
     Icicle,
@@ -30,12 +31,6 @@ _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
 _PLACE_WIDTH = 34  # characters
-_SOURCES = {
-    "cudnn": "by cuDNN's own plans",
-    "table": "estimated from problems like them",
-    "given": "as given",
-    "unknown": "not known and left out",
-}
 
 
 def describe(prediction: Prediction) -> Report:
@@ -90,7 +85,10 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 
 
 def _card(prediction: Prediction) -> Meter:
-    low_context = prediction.interval_bytes[0] - prediction.peak_reserved_bytes + prediction.cudnn.below_bytes
+    below, above = doubt_of(prediction.cudnn, prediction.guesses)
+    low_context = prediction.interval_bytes[0] - prediction.peak_reserved_bytes + below
+    high_context = prediction.interval_bytes[1] - prediction.peak_reserved_bytes - above
+    exact = "exact but for workspaces" if below or above else "exact"
     if prediction.oom is not None and prediction.oom.reserved_bytes:
         title, rest = "The card when memory ran out", "free"
         allocated, reserved, context = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes, low_context
@@ -99,41 +97,31 @@ def _card(prediction: Prediction) -> Meter:
         title = "The card at its fullest"
         rest = f"headroom (at least {text_of_bytes(prediction.total_memory_bytes - prediction.interval_bytes[1])})"
         allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
-        context, remark = prediction.context_bytes, _context_remark(prediction, low_context)
+        context, remark = prediction.context_bytes, _context_remark(prediction, low_context, high_context)
     parts = [
-        Part(label="allocated", size_bytes=allocated, remark="by tensors, exact"),
+        Part(label="allocated", size_bytes=allocated, remark=f"by tensors, {exact}"),
         Part(
             label="cached beside it",
             size_bytes=reserved - allocated,
-            remark=f"reserved {text_of_bytes(reserved)}, exact",
+            remark=f"reserved {text_of_bytes(reserved)}, {exact}",
         ),
         Part(label="CUDA context", size_bytes=context, remark=remark),
     ]
-    if prediction.cudnn.problems:
-        parts.append(
-            Part(label="cuDNN workspaces", size_bytes=0, remark=f"within these: {_workspaces_remark(prediction.cudnn)}")
-        )
     return Meter(
-        title=title, total_bytes=prediction.total_memory_bytes, total_label="total", parts=tuple(parts), rest_label=rest
+        title=title,
+        total_bytes=prediction.total_memory_bytes,
+        total_label="total",
+        parts=tuple(parts),
+        within=rows_of(prediction.cudnn, prediction.guesses),
+        rest_label=rest,
     )
 
 
-def _workspaces_remark(cudnn: CudnnUse) -> str:
-    """Say whose answer the workspaces are that lie in allocated and cached, and how far they may be off."""
-    counted = [f"{cudnn.problems[source]} {words}" for source, words in _SOURCES.items() if source in cudnn.problems]
-    off = [f"{text_of_bytes(cudnn.below_bytes)} less"] if cudnn.below_bytes else []
-    off += [f"{text_of_bytes(cudnn.above_bytes)} more"] if cudnn.above_bytes else []
-    return ", ".join(counted) + (f": up to {' or '.join(off)}" if off else ", exact")
-
-
-def _context_remark(prediction: Prediction, low_context: int) -> str:
+def _context_remark(prediction: Prediction, low: int, high: int) -> str:
     """Say where the context's size comes from, and its interval."""
-    high = prediction.interval_bytes[1] - prediction.peak_reserved_bytes - prediction.cudnn.above_bytes
-    if low_context == high:
+    if low == high:
         return prediction.context_source
-    return (
-        f"{text_of_bytes(low_context)} to {text_of_bytes(high)}: {prediction.context_source.removeprefix('assumed: ')}"
-    )
+    return f"{text_of_bytes(low)} to {text_of_bytes(high)}: {prediction.context_source.removeprefix('assumed: ')}"
 
 
 def _roles(moment: str, roles: dict[str, int]) -> Shares:

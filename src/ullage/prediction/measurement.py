@@ -75,7 +75,8 @@ def measure(
             len(entries),
         ),
         "timeline": trace.timeline_of(levels, observer.step_ends),
-        "cudnn": asdict(plans),
+        "cudnn": {"version": library.cudnn_version(), **asdict(plans)},
+        "guesses": {kind: asdict(figures) for kind, figures in library.guesses().items()},
     }
     ends = observer.step_ends
     result["settled"] = trace.is_settled(result["steps"])

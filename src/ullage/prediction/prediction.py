@@ -108,6 +108,8 @@ class CudnnUse:
     user; "unknown", taken as nothing.
     """
 
+    version: int
+    """91900 for cuDNN 9.19.0; 0: nothing ran on a card."""
     problems: dict[str, int]
     largest_workspace_bytes: int
     below_bytes: int
@@ -116,6 +118,18 @@ class CudnnUse:
     """How much more."""
     reasons: list[str]
     """Why workspaces are not cuDNN's own answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """Sizes that a library tells only to a real card, so that they are guessed; in bytes, the most at once."""
+
+    kind: str
+    """`rnn`, `batch_norm`, `dropout`, `ctc` or `fft`."""
+    count: int
+    guessed_bytes: int
+    low_bytes: int
+    high_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +174,8 @@ class Prediction:
     """Total - peak reserved - context."""
     cudnn: CudnnUse
     """What ran of cuDNN, and how well its workspaces are known; in both ends of the interval."""
+    guesses: list[Guess]
+    """Counted as guessed in the peaks; their own ends are in both ends of the interval."""
     interval_bytes: tuple[int, int]
     """What the driver would say is used at the peak: low, high."""
     settled: bool

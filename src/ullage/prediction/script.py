@@ -9,20 +9,19 @@ from typing import Any, Final
 import ullage._errors
 from ullage._errors import EmulationError, ScriptError, UllageError
 from ullage._units import text_of_bytes
-from ullage.emulator.library import PlanFigures
-from ullage.emulator.profile import profile_of, workspace_range
+from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.ownership.role import Role
 from ullage.prediction.prediction import CudnnUse, Growth, LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
 from ullage.prediction.process import Progress, Told, run
 from ullage.prediction.request import Request
+from ullage.prediction.workspace import cudnn_of, doubt_of, guesses_of, notes_of
 from ullage.tracing.source import is_users
 
 __all__ = ["Request", "predict"]
 
 _TAIL_LINES: Final = 15
-_REASONS: Final = 3
 
 
 def predict(
@@ -136,12 +135,13 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
     context = profile.context_bytes if request.context_bytes is None else request.context_bytes
     low_context = profile.context_low_bytes if request.context_bytes is None else context
     high_context = profile.context_high_bytes if request.context_bytes is None else context
-    cudnn = _cudnn(result)
+    cudnn, guesses = cudnn_of(result), guesses_of(result)
+    below, above = doubt_of(cudnn, guesses)
     reserved = result.get("peak_reserved_bytes", 0)
     allocated = result.get("peak_allocated_bytes", 0)
     total = request.total_bytes(gpu)
-    low = reserved + low_context - cudnn.below_bytes
-    high = reserved + high_context + cudnn.above_bytes
+    low = reserved + low_context - below
+    high = reserved + high_context + above
     ran_out = outcome["kind"] == "oom"
     steps = [Step(**step) for step in result.get("steps", [])]
     complete = [step for step in steps if step.complete]
@@ -169,6 +169,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
         cached_bytes=result.get("reserved_at_peak_bytes", 0) - allocated,
         headroom_bytes=total - reserved - context,
         cudnn=cudnn,
+        guesses=guesses,
         interval_bytes=(low, high),
         settled=result.get("settled", False),
         growth=Growth(**result["growth"]) if "growth" in result else None,
@@ -194,19 +195,6 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
             "import": round(result["import_seconds"], 3),
             **{f"step_{number + 1}": value for number, value in enumerate(result["step_seconds"])},
         },
-    )
-
-
-def _cudnn(result: dict[str, Any]) -> CudnnUse:
-    told = result.get("cudnn", {"by_source": {}, "reasons": ()})
-    plans = {source: PlanFigures(**figures) for source, figures in told["by_source"].items()}
-    below, above = workspace_range(plans)
-    return CudnnUse(
-        problems={source: figures.problems for source, figures in plans.items()},
-        largest_workspace_bytes=max((figures.largest_workspace_bytes for figures in plans.values()), default=0),
-        below_bytes=below,
-        above_bytes=above,
-        reasons=list(told["reasons"]),
     )
 
 
@@ -253,7 +241,7 @@ def _reason_of_size(verdict: Verdict, low: int, high: int, total: int) -> str:
         case Verdict.UNKNOWN:
             return (
                 f"between {text_of_bytes(low)} and {text_of_bytes(high)} would be used of {text_of_bytes(total)}: "
-                "the CUDA context and the workspaces of cuDNN decide"
+                "the CUDA context and workspaces that only a real card knows decide"
             )
 
 
@@ -278,9 +266,7 @@ def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], cudnn: C
             f"shapes depend on values that an emulated card does not have ({', '.join(deciding)}): they read as empty "
             "or zero, so memory is understated after them"
         )
-    notes += [f"workspaces not asked of cuDNN: {reason}" for reason in cudnn.reasons[:_REASONS]]
-    if len(cudnn.reasons) > _REASONS:
-        notes.append(f"and {len(cudnn.reasons) - _REASONS} more such graphs (all with --json)")
+    notes += notes_of(cudnn)
     if result["unwritten"]:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result["unwritten"])))
     if request.world_size:

@@ -28,6 +28,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """What lies within the parts of a meter, and so has no place of its own in its bar."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
     """A whole and its parts, drawn as one bar; what the parts leave is free."""
 
@@ -35,6 +43,7 @@ class Meter:
     total_bytes: int
     total_label: str
     parts: tuple[Part, ...]
+    within: tuple[Within, ...] = ()
     rest_label: str = ""
 
 

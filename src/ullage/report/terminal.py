@@ -202,6 +202,8 @@ def _meter(meter: Meter, width: int) -> RenderableType:
             text_of_bytes(part.size_bytes),
             Text(part.remark, style="dim"),
         )
+    for within in meter.within:
+        table.add_row("", Text(within.label), "", Text(within.text, style="dim"))
     rest = meter.total_bytes - sum(part.size_bytes for part in meter.parts)
     if meter.rest_label:
         table.add_row(

@@ -132,4 +132,20 @@ ULLAGE_API const char *card_reason(int index);      /* NULL: no more */
 /* The problems in the order they came first, for comparing with cuDNN; false: no more. */
 ULLAGE_API bool card_problem(int index, struct cudnn_plan *out);
 
+/* ---- guesses.c: sizes that only a real card's handle knows. Bytes: what was taken, and what it could have been. */
+enum guess_kind { GUESS_RNN, GUESS_BATCH_NORM, GUESS_DROPOUT, GUESS_CTC, GUESS_FFT, GUESS_KINDS };
+struct guess {
+  int64_t bytes, low, high;
+};
+/* In the order of `_GuessFigures` in ullage/emulator/library.py. */
+struct guess_figures {
+  uint64_t count;
+  int64_t bytes, below, above; /* the most at once, and how far below and above it could have been */
+};
+ULLAGE_API void card_note_guess(int kind, const struct guess *guess); /* scratch memory */
+/* What a forward keeps until its backward; the owner is an address of memory that lives as long. */
+ULLAGE_API void card_keep_guess(int kind, const void *owner, const struct guess *guess);
+ULLAGE_API void card_let_guess_go(int kind, const void *owner);
+ULLAGE_API void card_guess_figures(int kind, struct guess_figures *out);
+
 #endif

@@ -203,17 +203,34 @@ ULLAGE_API int cudnnConvolutionBiasActivationForward(void *handle, const void *a
   return convolve(x, w, y, workspace, size);
 }
 
-/* ---- batch normalisation: no workspace and no reserve space is asked for. Real sizes are known only to a card; the
- * reserve space holds the activation's sign bits, and PyTorch fuses no activation. */
+/* ---- batch normalisation: no workspace and no reserve space is asked for. cuDNN's documents name both for one case
+ * only, half precision in channels last with the persistent mode; elsewhere the newer functions do what the older ones
+ * did, which took neither. In that case the most is assumed to be a bit for each element from forward to backward, the
+ * sign that a fused activation needs (PyTorch fuses none), and of workspace two sums in fp32 for each channel and
+ * multiprocessor. */
 
-ULLAGE_API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle, int mode, int operations, const void *x, const void *z,
-                                                                        const void *y, const void *scale, const void *activation, size_t *size) {
+static bool is_persistent(int mode, const struct cudnn_tensor *x) {
+  enum { SPATIAL_PERSISTENT = 2 };
+  return mode == SPATIAL_PERSISTENT && x && x->dims >= 4 && x->stride[1] == 1 && cudnn_bits_of(x->type) == 16;
+}
+static void note_sums(int mode, const struct cudnn_tensor *x) {
+  const struct card *card = card_get(card_current());
+  if (!card || !is_persistent(mode, x)) return;
+  int64_t most = 2 * (int64_t)sizeof(float) * x->size[1] * card->figure[CARD_SM_COUNT];
+  card_note_guess(GUESS_BATCH_NORM, &(struct guess){0, 0, most});
+}
+
+ULLAGE_API int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle, int mode, int operations, const struct cudnn_tensor *x,
+                                                                        const void *z, const void *y, const void *scale,
+                                                                        const void *activation, size_t *size) {
+  note_sums(mode, x);
   *size = 0;
   return CUDNN_SUCCESS;
 }
-ULLAGE_API int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int operations, const void *x, const void *y,
-                                                                 const void *dy, const void *dz, const void *dx, const void *scale,
-                                                                 const void *activation, size_t *size) {
+ULLAGE_API int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int operations, const struct cudnn_tensor *x,
+                                                                 const void *y, const void *dy, const void *dz, const void *dx,
+                                                                 const void *scale, const void *activation, size_t *size) {
+  note_sums(mode, x);
   *size = 0;
   return CUDNN_SUCCESS;
 }
@@ -223,18 +240,34 @@ ULLAGE_API int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle
   return CUDNN_SUCCESS;
 }
 LAUNCHES(cudnnBatchNormalizationForwardInference)
-LAUNCHES(cudnnBatchNormalizationForwardTrainingEx)
-LAUNCHES(cudnnBatchNormalizationBackwardEx)
+
+/* The input lives until the backward, as a reserve space would. */
+ULLAGE_API int cudnnBatchNormalizationForwardTrainingEx(void *handle, int mode, int operations, const void *alpha, const void *beta,
+                                                        const struct cudnn_tensor *x, const void *x_data) {
+  if (is_persistent(mode, x)) card_keep_guess(GUESS_BATCH_NORM, x_data, &(struct guess){0, 0, cudnn_tensor_bytes(x) / 16});
+  card_launch(NULL);
+  return CUDNN_SUCCESS;
+}
+ULLAGE_API int cudnnBatchNormalizationBackwardEx(void *handle, int mode, int operations, const void *alpha_data, const void *beta_data,
+                                                 const void *alpha_parameter, const void *beta_parameter, const void *x,
+                                                 const void *x_data) {
+  card_let_guess_go(GUESS_BATCH_NORM, x_data);
+  card_launch(NULL);
+  return CUDNN_SUCCESS;
+}
 
 /* ---- dropout */
 
 DESCRIPTOR(Dropout, struct empty)
 
 /* A guess: the six words of an XORWOW generator for every thread that the card can hold at once. All that was found
- * published is "a few MB" (awslabs/raf, pull request 39). */
+ * published is "a few MB" (awslabs/raf, pull request 39). The least is nothing (a generator that counts has no state), the
+ * most 48 bytes for each thread, which is what cuRAND's own XORWOW state takes. */
 ULLAGE_API int cudnnDropoutGetStatesSize(void *handle, size_t *size) {
   const struct card *card = card_get(card_current());
-  *size = card ? (size_t)(24 * card->figure[CARD_SM_COUNT] * card->figure[CARD_THREADS_PER_SM]) : 0;
+  int64_t threads = card ? card->figure[CARD_SM_COUNT] * card->figure[CARD_THREADS_PER_SM] : 0;
+  card_note_guess(GUESS_DROPOUT, &(struct guess){24 * threads, 0, 48 * threads});
+  *size = (size_t)(24 * threads);
   return CUDNN_SUCCESS;
 }
 ULLAGE_API int cudnnSetDropoutDescriptor(void *descriptor, void *handle, float probability, void *states, size_t size, unsigned long long seed) {
@@ -244,7 +277,9 @@ ULLAGE_API int cudnnSetDropoutDescriptor(void *descriptor, void *handle, float p
 ACCEPTS(cudnnRestoreDropoutDescriptor)
 
 /* ---- CTC loss. Its workspace is a guess: the forward and the backward table of the recursion, one float for each
- * step, sequence and state (2 * labels + 1). Without labels on the host, the longest allowed. */
+ * step, sequence and state (2 * labels + 1). Without labels on the host, the longest allowed. The least is nothing (one row of
+ * each table fits into shared memory), the most three tables, the probabilities of each state beside them, in double
+ * precision: both are assumptions. */
 
 struct ctc {
   int longest_label;
@@ -261,8 +296,11 @@ ULLAGE_API int cudnnSetCTCLossDescriptor_v8(struct ctc *ctc, int type, int norma
 }
 
 static size_t ctc_bytes(const struct cudnn_tensor *probabilities, int longest_label) {
-  size_t steps = (size_t)probabilities->size[0], sequences = (size_t)probabilities->size[1];
-  return 2 * steps * sequences * (2 * (size_t)longest_label + 1) * sizeof(float);
+  int64_t steps = probabilities->size[0], sequences = probabilities->size[1];
+  int64_t table = steps * sequences * (2 * (int64_t)longest_label + 1);
+  struct guess guess = {2 * table * (int64_t)sizeof(float), 0, 3 * table * (int64_t)sizeof(double)};
+  card_note_guess(GUESS_CTC, &guess);
+  return (size_t)guess.bytes;
 }
 ULLAGE_API int cudnnGetCTCLossWorkspaceSize(void *handle, const struct cudnn_tensor *probabilities, const void *gradients, const int *labels,
                                             const int *label_lengths, const int *input_lengths, int algorithm, struct ctc *ctc, size_t *size) {

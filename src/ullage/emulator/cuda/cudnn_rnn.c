@@ -118,16 +118,40 @@ ULLAGE_API int cudnnGetRNNWeightParams(void *handle, const struct rnn *rnn, int3
  * GRU, 4 layers). All are of 2017, fp32, the standard algorithm.
  * workspace: a copy of the matrices, both directions' outputs of one layer if there are two, and 11 hidden vectors for
  * each gate, sequence, layer and direction. Within 2 % of the same three, if issue 2895 had a batch of 25.
- * Without training there is no reserve space, so the workspace also holds what one layer would have reserved. */
-ULLAGE_API int cudnnGetRNNTempSpaceSizes(void *handle, const struct rnn *rnn, int training, const struct rnn_data *data, size_t *workspace, size_t *reserve) {
-  int64_t kept = rnn->cell == CELL_LSTM ? 5 : rnn->cell == CELL_GRU ? 6 : 1;
+ * Without training there is no reserve space, so the workspace also holds what one layer would have reserved.
+ *
+ * How far that may be off is an assumption, for want of records of real cards. The least: the outputs of the layers
+ * between are kept, for a backward cannot make them anew without running all steps again, and nothing else is. The
+ * most: hidden vectors kept before and after their gates' functions, in fp32 whatever the type, and a byte of dropout
+ * mask for each output between; of workspace three times the guess, in fp32 (the matrices transposed, and their
+ * gradients). */
+static int64_t widened(const struct rnn *rnn) { /* bytes of an element, where sums are made in fp32 */
+  return element_bytes(rnn) < 4 ? 4 : element_bytes(rnn);
+}
+static int64_t kept_vectors(const struct rnn *rnn) { return rnn->cell == CELL_LSTM ? 5 : rnn->cell == CELL_GRU ? 6 : 1; }
+
+static struct guess reserve_of(const struct rnn *rnn, const struct rnn_data *data) {
+  int64_t elements = data->steps * rnn->hidden * rnn->directions, kept = kept_vectors(rnn) * rnn->layers, between = rnn->layers - 1;
+  return (struct guess){
+      .bytes = elements * (kept + between) * element_bytes(rnn),
+      .low = elements * between * element_bytes(rnn),
+      .high = elements * (2 * kept * widened(rnn) + between * (element_bytes(rnn) + 1)),
+  };
+}
+static struct guess workspace_of(const struct rnn *rnn, int training, const struct rnn_data *data) {
   int64_t step = rnn->hidden * rnn->directions;
-  int64_t work = all_matrices(rnn) + 11 * gates(rnn) * data->batch * step * rnn->layers;
-  if (rnn->directions == 2) work += 2 * data->steps * step;
-  if (!training) work += data->steps * step * kept;
-  int64_t reserved = training ? data->steps * step * (rnn->layers * kept + rnn->layers - 1) : 0;
-  if (workspace) *workspace = (size_t)(work * element_bytes(rnn));
-  if (reserve) *reserve = (size_t)(reserved * element_bytes(rnn));
+  int64_t elements = all_matrices(rnn) + 11 * gates(rnn) * data->batch * step * rnn->layers;
+  if (rnn->directions == 2) elements += 2 * data->steps * step;
+  if (!training) elements += data->steps * step * kept_vectors(rnn);
+  return (struct guess){.bytes = elements * element_bytes(rnn), .low = 0, .high = 3 * elements * widened(rnn)};
+}
+ULLAGE_API int cudnnGetRNNTempSpaceSizes(void *handle, const struct rnn *rnn, int training, const struct rnn_data *data, size_t *workspace, size_t *reserve) {
+  struct guess work = workspace_of(rnn, training, data);
+  if (workspace) {
+    *workspace = (size_t)work.bytes;
+    card_note_guess(GUESS_RNN, &work);
+  }
+  if (reserve) *reserve = training ? (size_t)reserve_of(rnn, data).bytes : 0;
   return CUDNN_SUCCESS;
 }
 
@@ -138,15 +162,18 @@ static int run(const void *workspace, size_t size) {
   card_launch(NULL);
   return CUDNN_SUCCESS;
 }
-ULLAGE_API int cudnnRNNForward(void *handle, const struct rnn *rnn, int training, const int32_t *lengths, const void *x, const void *x_data,
+ULLAGE_API int cudnnRNNForward(void *handle, const struct rnn *rnn, int training, const int32_t *lengths, const struct rnn_data *x, const void *x_data,
                                const void *y, void *y_data, const void *h, const void *hx, void *hy, const void *c, const void *cx, void *cy,
                                size_t weight_size, const void *weights, size_t size, void *workspace, size_t reserve_size, void *reserve) {
+  struct guess kept = reserve_of(rnn, x);
+  if (training) card_keep_guess(GUESS_RNN, reserve, &kept);
   return run(workspace, size);
 }
 ULLAGE_API int cudnnRNNBackwardData_v8(void *handle, const struct rnn *rnn, const int32_t *lengths, const void *y, const void *y_data,
                                        const void *dy, const void *x, void *dx, const void *h, const void *hx, const void *dhy, void *dhx,
                                        const void *c, const void *cx, const void *dcy, void *dcx, size_t weight_size, const void *weights,
                                        size_t size, void *workspace, size_t reserve_size, void *reserve) {
+  card_let_guess_go(GUESS_RNN, reserve);
   return run(workspace, size);
 }
 ULLAGE_API int cudnnRNNBackwardWeights_v8(void *handle, const struct rnn *rnn, int add, const int32_t *lengths, const void *x, const void *x_data,

@@ -1,8 +1,10 @@
 /* libcufft: plans keep the size of their work area, every transform is a launch.
  *
  * The work area is a guess: one copy of the transform in complex numbers (half of it for real transforms). It is
- * what was published for two-dimensional transforms (arrayfire issue 1443), and the least that cuFFT documents; large
- * prime factors need up to 8 times as much, and only a real card knows. */
+ * what was published for two-dimensional transforms (arrayfire issue 1443), and the least that cuFFT's documents name
+ * for plans that need one. How far it may be off: the least is nothing, for a transform that one kernel does; the most
+ * is 8 copies, the worst case of those documents, where a length has another prime factor than 2, 3, 5 and 7, for
+ * which cuFFT has kernels; where it has not, 2 copies are assumed, what a pass reads and what it writes. */
 #include "card.h"
 
 #include <pthread.h>
@@ -70,17 +72,28 @@ ULLAGE_API int cufftSetAutoAllocation(int number, int allocates) {
 }
 ACCEPTS(cufftSetStream)
 
+/* Whether cuFFT has kernels for the length. */
+static bool is_smooth(long long length) {
+  for (int factor = 2; factor <= 7; factor++)
+    while (length > 1 && length % factor == 0) length /= factor;
+  return length <= 1;
+}
+
 ULLAGE_API int cufftXtMakePlanMany(int number, int rank, const long long *sizes, const long long *in_embed, long long in_stride, long long in_step,
                                    int in_type, const long long *out_embed, long long out_stride, long long out_step, int out_type,
                                    long long batch, size_t *bytes, int type) {
   enum { COMPLEX_SINGLE = 4, COMPLEX_DOUBLE = 5 }; /* the third is half, of 4 bytes */
   (void)in_embed, (void)in_stride, (void)in_step, (void)out_embed, (void)out_stride, (void)out_step;
-  int64_t count = batch;
-  for (int i = 0; i < rank; i++) count *= i == rank - 1 && in_type != out_type ? sizes[i] / 2 + 1 : sizes[i];
+  int64_t count = batch, most_copies = 2;
+  for (int i = 0; i < rank; i++) {
+    if (!is_smooth(sizes[i])) most_copies = 8;
+    count *= i == rank - 1 && in_type != out_type ? sizes[i] / 2 + 1 : sizes[i];
+  }
   struct plan *plan = take(number);
   if (!plan) return INVALID_PLAN;
   plan->bytes = (size_t)(count * (type == COMPLEX_DOUBLE ? 16 : type == COMPLEX_SINGLE ? 8 : 4));
   *bytes = plan->bytes;
+  card_note_guess(GUESS_FFT, &(struct guess){(int64_t)plan->bytes, 0, most_copies * (int64_t)plan->bytes});
   if (plan->own_area) card_free(plan->own_area);
   plan->own_area = plan->allocates ? card_allocate(card_current(), plan->bytes) : 0;
   return give_back(plan->allocates && !plan->own_area ? ALLOC_FAILED : SUCCESS);

@@ -1,0 +1,102 @@
+/* Sizes that a library tells only to a real card's handle. Nobody here can ask, so each is guessed, and what is noted
+ * beside it is how far the guess may be off. Scratch memory follows one another in the allocator's cache: the largest
+ * counts. What a forward keeps for its backward adds up: the most that was kept at once counts. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "card.h"
+
+struct kept {
+  const void *owner; /* NULL: free */
+  struct guess guess;
+};
+struct book {
+  uint64_t count;
+  struct guess_figures scratch, kept, most_kept;
+  struct kept *owners;
+  int owner_count;
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct book books[GUESS_KINDS];
+
+static void take_larger(int64_t *seen, int64_t value) {
+  if (value > *seen) *seen = value;
+}
+static void take_largest(struct guess_figures *seen, const struct guess_figures *value) {
+  take_larger(&seen->bytes, value->bytes);
+  take_larger(&seen->below, value->below);
+  take_larger(&seen->above, value->above);
+}
+static struct guess_figures figures_of(const struct guess *guess) {
+  return (struct guess_figures){0, guess->bytes, guess->bytes - guess->low, guess->high - guess->bytes};
+}
+static void add(struct guess_figures *sum, const struct guess *guess, int times) {
+  struct guess_figures one = figures_of(guess);
+  sum->bytes += times * one.bytes;
+  sum->below += times * one.below;
+  sum->above += times * one.above;
+}
+
+void card_note_guess(int kind, const struct guess *guess) {
+  struct guess_figures one = figures_of(guess);
+  pthread_mutex_lock(&lock);
+  books[kind].count++;
+  take_largest(&books[kind].scratch, &one);
+  pthread_mutex_unlock(&lock);
+}
+
+/* The owner's place, else a free one; NULL: no room. */
+static struct kept *place_of(struct book *book, const void *owner) {
+  struct kept *unused = NULL;
+  for (int i = 0; i < book->owner_count; i++) {
+    if (book->owners[i].owner == owner) return &book->owners[i];
+    if (!book->owners[i].owner && !unused) unused = &book->owners[i];
+  }
+  if (unused) return unused;
+  int wanted = book->owner_count ? 2 * book->owner_count : 64;
+  struct kept *more = realloc(book->owners, (size_t)wanted * sizeof *more);
+  if (!more) return NULL;
+  for (int i = book->owner_count; i < wanted; i++) more[i] = (struct kept){0};
+  unused = &more[book->owner_count];
+  book->owners = more;
+  book->owner_count = wanted;
+  return unused;
+}
+
+void card_keep_guess(int kind, const void *owner, const struct guess *guess) {
+  if (!owner) return;
+  pthread_mutex_lock(&lock);
+  struct book *book = &books[kind];
+  struct kept *place = place_of(book, owner);
+  if (place) {
+    if (place->owner) add(&book->kept, &place->guess, -1); /* its memory was given anew: no backward came */
+    *place = (struct kept){owner, *guess};
+    add(&book->kept, guess, 1);
+    take_largest(&book->most_kept, &book->kept);
+    book->count++;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void card_let_guess_go(int kind, const void *owner) {
+  pthread_mutex_lock(&lock);
+  struct book *book = &books[kind];
+  for (int i = 0; owner && i < book->owner_count; i++) {
+    if (book->owners[i].owner != owner) continue;
+    add(&book->kept, &book->owners[i].guess, -1);
+    book->owners[i] = (struct kept){0};
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void card_guess_figures(int kind, struct guess_figures *out) {
+  pthread_mutex_lock(&lock);
+  const struct book *book = &books[kind];
+  *out = book->scratch;
+  out->count = book->count;
+  out->bytes += book->most_kept.bytes;
+  out->below += book->most_kept.below;
+  out->above += book->most_kept.above;
+  pthread_mutex_unlock(&lock);
+}

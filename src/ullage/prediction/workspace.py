@@ -1,0 +1,104 @@
+"""What libraries took as workspaces in a run: cuDNN's plans and whose answer they are, and the sizes that are guesses.
+
+A convolution's workspace is cuDNN's own answer where cuDNN is installed. What a library tells only to a card's handle
+(recurrent networks, a batch norm's reserve, dropout's states, CTC, FFT) is a guess with an interval, which the C files
+of `ullage.emulator` state.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ullage._units import text_of_bytes
+from ullage.emulator.library import PlanFigures
+from ullage.emulator.profile import workspace_range
+from ullage.prediction.prediction import CudnnUse, Guess
+from ullage.report.report import Within
+
+_REASONS: Final = 3
+_LABELS: Final = {
+    "rnn": "RNN workspaces",
+    "batch_norm": "batch norm workspaces",
+    "dropout": "RNN dropout state",
+    "ctc": "CTC loss workspaces",
+    "fft": "FFT work areas",
+}
+
+
+def cudnn_of(result: dict[str, Any]) -> CudnnUse:
+    """Read what ran in cuDNN from a run's result."""
+    told = result.get("cudnn", {"version": 0, "by_source": {}, "reasons": ()})
+    plans = {source: PlanFigures(**figures) for source, figures in told["by_source"].items()}
+    below, above = workspace_range(plans)
+    return CudnnUse(
+        version=told["version"],
+        problems={source: figures.problems for source, figures in plans.items()},
+        largest_workspace_bytes=max((figures.largest_workspace_bytes for figures in plans.values()), default=0),
+        below_bytes=below,
+        above_bytes=above,
+        reasons=list(told["reasons"]),
+    )
+
+
+def guesses_of(result: dict[str, Any]) -> list[Guess]:
+    """Read what was guessed from a run's result."""
+    return [
+        Guess(
+            kind=kind,
+            count=figures["count"],
+            guessed_bytes=figures["guessed_bytes"],
+            low_bytes=figures["guessed_bytes"] - figures["below_bytes"],
+            high_bytes=figures["guessed_bytes"] + figures["above_bytes"],
+        )
+        for kind, figures in result.get("guesses", {}).items()
+    ]
+
+
+def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
+    """Bound, in bytes, how much less and how much more than was counted a real card may use for all of it.
+
+    A sum: the kinds may have their extremes at once.
+    """
+    below = sum(guess.guessed_bytes - guess.low_bytes for guess in guesses)
+    above = sum(guess.high_bytes - guess.guessed_bytes for guess in guesses)
+    return cudnn.below_bytes + below, cudnn.above_bytes + above
+
+
+def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
+    """Say of each kind how much it took, who says so, and what a real card may take."""
+    rows = [Within(label="cuDNN workspaces", text=_plans_text(cudnn))] if cudnn.problems else []
+    for guess in guesses:
+        ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real card"
+        taken = f"{text_of_bytes(guess.guessed_bytes)} in the above" if guess.guessed_bytes else "none"
+        rows.append(Within(label=_LABELS[guess.kind], text=f"guessed: {taken}, {ends}"))
+    return tuple(rows)
+
+
+def notes_of(cudnn: CudnnUse) -> list[str]:
+    """Say why workspaces are not cuDNN's own, of the first few."""
+    notes = [f"workspaces not asked of cuDNN: {reason}" for reason in cudnn.reasons[:_REASONS]]
+    if len(cudnn.reasons) > _REASONS:
+        notes.append(f"and {len(cudnn.reasons) - _REASONS} more reasons of this kind (all with --json)")
+    return notes
+
+
+def _plans_text(cudnn: CudnnUse) -> str:
+    largest = cudnn.largest_workspace_bytes
+    taken = f"up to {text_of_bytes(largest)} at once, in the above" if largest else "none in the above"
+    off = [f"{text_of_bytes(cudnn.below_bytes)} less"] if cudnn.below_bytes else []
+    off += [f"{text_of_bytes(cudnn.above_bytes)} more"] if cudnn.above_bytes else []
+    doubt = f"; a real card may use up to {' or '.join(off)}" if off else ""
+    return f"{taken}; {_sources_text(cudnn)}{doubt}"
+
+
+def _sources_text(cudnn: CudnnUse) -> str:
+    words = {
+        "cudnn": f"by cuDNN {cudnn.version // 10000}.{cudnn.version // 100 % 100}'s own plans",
+        "table": "estimated from graphs like them",
+        "given": "as given",
+        "unknown": "not known and left out",
+    }
+    counted = [(cudnn.problems[source], text) for source, text in words.items() if source in cudnn.problems]
+    if len(counted) > 1:
+        return ", ".join(f"{count} {text}" for count, text in counted)
+    count, text = counted[0]
+    return f"all {count} {text}" if count > 1 else f"the only one {text}"
