@@ -18,7 +18,7 @@ PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice gpu docs pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice cudnn gpu docs pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 
 advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
+
+cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
+	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
 	$(PYTHON) benchmarks/real_card.py measure
