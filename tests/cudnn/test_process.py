@@ -108,7 +108,7 @@ def test_every_process_has_a_planner_of_its_own() -> None:
 
 @inside
 def test_a_planner_that_dies_over_a_question_is_told_and_replaced() -> None:
-    """The convolution runs as if nothing were known of it, the reason is told, and the next question finds a new process."""
+    """The convolution runs all the same, the reason is told, and the next question finds a new process."""
     from ullage.emulator import library
 
     convolve()
@@ -158,7 +158,7 @@ def test_no_file_is_handed_on() -> None:
     """The socket reaches no process that the user starts, and no file of the user's reaches the planner."""
     ends = os.pipe()
     for end in ends:
-        os.set_inheritable(end, True)
+        os.set_inheritable(end, True)  # noqa: FBT003
     list_files = "import os; print(sorted(int(name) for name in os.listdir('/proc/self/fd')))"
     listed = [
         subprocess.run([sys.executable, "-c", list_files], close_fds=False, capture_output=True, text=True).stdout

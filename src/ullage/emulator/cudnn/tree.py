@@ -32,6 +32,7 @@ _GRAPH: Final = 15
 _TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 4: "int32", 9: "bf16", 12: "fp8", 13: "fp8"}
 _LARGEST: Final = 4 << 20  # characters
 _MOST_NODES: Final = 4096
+_FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one of space
 
 
 class TreeError(ValueError):
@@ -128,7 +129,7 @@ class Convolution:
 
 
 def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
-    """Return the graph's convolution; None where it has none."""
+    """Return the graph's convolution; None where it has none, or one whose tensors do not go together."""
     for operation in nodes:
         if operation.kind in _DIRECTIONS:
             name, places = _DIRECTIONS[operation.kind]
@@ -137,13 +138,15 @@ def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
                 return None
             x, w, y, how = (found[place][0] for place in ("x", "w", "y", "how"))
             strides = x.values(TENSOR_STRIDES)
+            if not len(strides) == len(x.values(TENSOR_SIZE)) == len(w.values(TENSOR_SIZE)) >= _FEWEST_DIMENSIONS:
+                return None
             return Convolution(
                 operation=name,
                 type=_TYPES.get((x.values(TENSOR_TYPE) or (-1,))[0], "?"),
                 x=x.values(TENSOR_SIZE),
                 w=w.values(TENSOR_SIZE),
                 y=y.values(TENSOR_SIZE),
-                is_channels_last=len(strides) > 1 and strides[1] == 1 and x.values(TENSOR_SIZE)[1] > 1,
+                is_channels_last=strides[1] == 1 and x.values(TENSOR_SIZE)[1] > 1,
                 strides=how.values(CONVOLUTION_STRIDES),
                 paddings=how.values(CONVOLUTION_PADDINGS),
                 dilations=how.values(CONVOLUTION_DILATIONS),
