@@ -1,12 +1,12 @@
 """Nets with many kinds of convolutions: torchvision's, and small ones of our own where it has none."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 
@@ -97,17 +97,22 @@ class Net:
     shape: tuple[int, ...]
 
 
+def _torchvisions(name: str) -> Callable[[], nn.Module]:
+    """Import torchvision only for a net of its own: it is not on every machine with a card."""
+    return lambda: getattr(importlib.import_module("torchvision.models"), name)()
+
+
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 LAYOUTS: Final = {"channels_first": torch.contiguous_format, "channels_last": torch.channels_last}
 _PICTURES: Final = (3, 224, 224)
 NETS: Final = {
-    "resnet18": Net(torchvision.models.resnet18, (32, *_PICTURES)),
-    "resnet50": Net(torchvision.models.resnet50, (32, *_PICTURES)),
-    "vgg16": Net(torchvision.models.vgg16, (32, *_PICTURES)),
-    "mobilenet_v2": Net(torchvision.models.mobilenet_v2, (64, *_PICTURES)),
-    "convnext_tiny": Net(torchvision.models.convnext_tiny, (32, *_PICTURES)),
-    "densenet121": Net(torchvision.models.densenet121, (32, *_PICTURES)),
-    "vit_b_16": Net(torchvision.models.vit_b_16, (16, *_PICTURES)),
+    "resnet18": Net(_torchvisions("resnet18"), (32, *_PICTURES)),
+    "resnet50": Net(_torchvisions("resnet50"), (32, *_PICTURES)),
+    "vgg16": Net(_torchvisions("vgg16"), (32, *_PICTURES)),
+    "mobilenet_v2": Net(_torchvisions("mobilenet_v2"), (64, *_PICTURES)),
+    "convnext_tiny": Net(_torchvisions("convnext_tiny"), (32, *_PICTURES)),
+    "densenet121": Net(_torchvisions("densenet121"), (32, *_PICTURES)),
+    "vit_b_16": Net(_torchvisions("vit_b_16"), (16, *_PICTURES)),
     "unet": Net(lambda: UNet(2, 3, 64), (4, 3, 256, 256)),
     "unet_3d": Net(lambda: UNet(3, 1, 32), (2, 1, 64, 64, 64)),
     "diffusion_block": Net(DiffusionBlock, (4, 4, 64, 64)),
