@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,8 @@ from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
 
 HERE: Final = Path(__file__).parent
+PAGE: Final = HERE.parents[1] / "docs" / "cudnn_plans.md"
+CARDS: Final = ("A100", "T4")
 NAMES: Final = (
     "resnet18", "resnet50", "vgg16", "mobilenet_v2", "convnext_tiny", "densenet121", "unet", "unet_3d",
     "diffusion_block", "vit_b_16", "speech_stem",
@@ -34,6 +36,7 @@ NAMES: Final = (
 QUICK: Final = ("resnet18", "speech_stem")
 # No bf16: PyTorch has no convolution of cuDNN's do it on a T4.
 FORMS: Final = ("fp32:channels_first", "fp16:channels_last", "fp16:channels_first")
+USUAL: Final = 1  # of these; half precision has engines that cuDNN compiles while it plans, which takes minutes
 HEAD: Final = (
     "net", "card", "form", "workspaces equal", "allocated, workspaces of 0", "with plans", "reserved, workspaces of 0",
     "with plans", "largest workspace",
@@ -126,7 +129,7 @@ def _by_problem(found: list[list[Any]]) -> dict[str, set[int]]:
     return problems
 
 
-def rows(gpus: list[str], words: list[str], wheel: CudnnWheel) -> Iterator[Row]:
+def rows(gpus: Sequence[str], words: list[str], wheel: CudnnWheel) -> Iterator[Row]:
     """Run every net three ways on every card."""
     layers = dict(zip(words, answers("layers.py", *words), strict=True))
     for gpu in gpus:
@@ -136,7 +139,12 @@ def rows(gpus: list[str], words: list[str], wheel: CudnnWheel) -> Iterator[Row]:
         for word, (plans, nothing) in zip(words, runs, strict=True):
             net, type_name, layout = word.split(":")
             equal, differing = compare(plans["answered"], independent(gpu, type_name, layers[word], wheel))
-            yield Row(net, gpu, f"{type_name}, {layout.replace('_', ' ')}", plans, nothing, equal, differing)
+            yield Row(net, gpu, text_of(f"{type_name}:{layout}"), plans, nothing, equal, differing)
+
+
+def text_of(form: str) -> str:
+    """Write a form as the table has it."""
+    return form.replace(":", ", ").replace("_", " ")
 
 
 def write(page: Path, found: list[Row], wheel: CudnnWheel) -> None:
@@ -155,8 +163,8 @@ def main() -> None:
     """Compare, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NET")
-    parser.add_argument("--gpus", nargs="+", metavar="GPU", help="A100 and T4")
-    parser.add_argument("--forms", type=int, default=2, help=f"how many of {', '.join(FORMS)}")
+    parser.add_argument("--gpus", nargs="+", metavar="GPU", help=" and ".join(CARDS))
+    parser.add_argument("--forms", type=int, default=USUAL, help=f"how many of {', '.join(FORMS)}")
     parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)}, on one card, in one form")
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="put the table into a page; not where something differs"
@@ -169,7 +177,7 @@ def main() -> None:
         )
     forms = FORMS[: 1 if options.quick else options.forms]
     words = [f"{net}:{form}" for net in options.only or (QUICK if options.quick else NAMES) for form in forms]
-    gpus = options.gpus or (["A100"] if options.quick else ["A100", "T4"])
+    gpus = options.gpus or CARDS[: 1 if options.quick else None]
     found = []
     for row in rows(gpus, words, wheel):
         print(row.line, flush=True)

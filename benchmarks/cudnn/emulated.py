@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,9 @@ def main(gpu: str, mode: str, *words: str) -> None:
         os.environ["ULLAGE_CUDNN_CACHE"] = str(cache)
         ullage.emulate(gpu, cudnn_workspace_bytes=None if mode == "plans" else 0)
         import nets  # noqa: F401  # with torch, once for all forks
+
+        with suppress(ImportError):
+            import torchvision  # noqa: F401  # likewise; not every net needs it
 
         for word in words:
             shutil.rmtree(cache, ignore_errors=True)
