@@ -1,12 +1,50 @@
 """Workspaces where cuDNN cannot be asked: what its plans were for problems like it, measured once.
 
-`tables/VERSION.csv` is written by `benchmarks/cudnn/measure.py`. A row is a class of problems; its figures are shares of
-the bytes of input, weights and output. Nothing here is exact: an expected value, and the range of what was measured.
+`tables/VERSION.csv` is written by `benchmarks/cudnn/measure.py`. A row is a class of convolutions; its figures are
+shares of the bytes of input, weights and output. Nothing here is exact: an expected value, which is the median, and the
+range of what was measured, without its upper twentieth: a few engines take a hundred times their tensors. Attention and
+other graphs were not measured.
 """
 
+import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from math import ceil, floor
+from pathlib import Path
+from typing import Final, TypeAlias
 
-from ullage.emulator.cudnn.tree import Node
+from ullage.emulator.cudnn.tree import Convolution, Node, convolution_of
+
+FOLDER: Final = Path(__file__).parent / "tables"
+COLUMNS: Final = (
+    "capability",
+    "direction",
+    "dimensions",
+    "groups",
+    "type",
+    "layout",
+    "kernel",
+    "stride",
+    "expected",
+    "low",
+    "high",
+    "problems",
+)
+ANY: Final = "any"
+OPERATIONS: Final = {
+    "convolution": "forward",
+    "convolution, gradient of weights": "weights",
+    "convolution, gradient of input": "input",
+}
+_FIGURES: Final = 4  # columns of them, at the end
+_ROUND: Final = 1e-9  # bytes that floating point may be off
+
+Key: TypeAlias = tuple[str, ...]
+
+
+class TableError(ValueError):
+    """A table of an installation is damaged or missing; its own text says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +56,15 @@ class Estimate:
     high_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Workspaces of a class, each divided by the bytes of its problem's tensors."""
+
+    expected: float
+    low: float
+    high: float
+
+
 def estimate(nodes: tuple[Node, ...], *, version: int, capability: int) -> Estimate | None:
     """Estimate the workspace of a graph; None where nothing like it was measured.
 
@@ -25,5 +72,85 @@ def estimate(nodes: tuple[Node, ...], *, version: int, capability: int) -> Estim
         nodes: the graph, as in `tree`.
         version: of the cuDNN that torch would load, 91900 for 9.19.0; the nearest that was measured counts.
         capability: 86 for compute capability 8.6; of those measured, the highest that is not above it.
+
+    Raises:
+        TableError: the table of this installation is damaged or missing.
     """
+    convolution = convolution_of(nodes)
+    if convolution is None:
+        return None
+    table = _load(_nearest(version))
+    measured = sorted({int(key[0]) for key in table})
+    card = max((one for one in measured if one <= capability), default=measured[0])
+    for key in classes_of(convolution, capability=card):
+        if share := table.get(key):
+            return _scale(share, convolution.tensor_bytes)
     return None
+
+
+def classes_of(convolution: Convolution, *, capability: int) -> Iterator[Key]:
+    """Yield the classes that a convolution is in, the narrowest first.
+
+    First the stride is left out, then the kernel, then type and layout; direction, dimensions and the kind of groups
+    never are. A class of too few problems is not in the table, so the next wider one is taken.
+    """
+    heights = convolution.x[2:], convolution.w[2:]
+    over_time = len(heights[0]) <= 1 or (len(heights[0]) == 2 and heights[0][0] == heights[1][0] == 1 < heights[0][1])
+    kernel = max(heights[1], default=1)
+    wide = (
+        str(capability),
+        OPERATIONS[convolution.operation],
+        "1" if over_time else str(len(heights[0])),
+        "none" if convolution.groups == 1 else "depthwise" if convolution.w[1] == 1 else "grouped",
+    )
+    kind = (
+        "half" if convolution.type in ("fp16", "bf16") else convolution.type,
+        "last" if convolution.is_channels_last else "first",
+    )
+    window = "1" if kernel == 1 else "3" if kernel <= 3 else "5"
+    yield (*wide, *kind, window, "1" if max(convolution.strides, default=1) == 1 else "2")
+    yield (*wide, *kind, window, ANY)
+    yield (*wide, *kind, ANY, ANY)
+    yield (*wide, ANY, ANY, ANY, ANY)
+
+
+def _scale(share: Share, tensor_bytes: int) -> Estimate:
+    low, high = floor(share.low * tensor_bytes + _ROUND), ceil(share.high * tensor_bytes - _ROUND)
+    return Estimate(
+        expected_bytes=min(max(round(share.expected * tensor_bytes), low), high), low_bytes=low, high_bytes=high
+    )
+
+
+def _nearest(version: int) -> Path:
+    """Find the table of the nearest version; of two that are as near, the newer."""
+    found = {}
+    for path in FOLDER.glob("*.csv"):
+        major, _, minor = path.stem.partition(".")
+        if major.isdigit() and minor.isdigit():
+            found[int(major) * 100 + int(minor)] = path
+    if not found:
+        raise TableError(f"{FOLDER} holds no table; expected 9.19.csv or the like: install ullage again")
+    return found[min(found, key=lambda one: (abs(one - version // 100), -one))]
+
+
+@cache
+def _load(path: Path) -> dict[Key, Share]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{path} cannot be read ({error}); install ullage again") from None
+    if not lines or tuple(lines[0]) != COLUMNS or len(lines) == 1:
+        raise TableError(f"{path} does not begin with the columns of a table, or has no rows; install ullage again")
+    return dict(_row(path, number, line) for number, line in enumerate(lines[1:], 2))
+
+
+def _row(path: Path, number: int, line: list[str]) -> tuple[Key, Share]:
+    try:
+        expected, low, high, problems = map(float, line[-_FIGURES:])
+        good = len(line) == len(COLUMNS) and line[0].isdigit() and 0 <= low <= expected <= high < 1e6 and problems >= 1
+    except ValueError:
+        good = False
+    if not good:
+        raise TableError(f"line {number} of {path} is no row of a table: {','.join(line)[:80]!r}; install ullage again")
+    return tuple(line[:-_FIGURES]), Share(expected=expected, low=low, high=high)
