@@ -233,7 +233,9 @@ static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_
     if (!at || !*++at) break;
     status = answer_ranked(heuristics, at, rank, configs[rank]);
   }
-  if (is_last && rank == ranked && rank < room && configs && status == CUDNN_SUCCESS) status = answer_unknown(heuristics, configs[rank]);
+  if (is_last && rank == ranked && rank < room && configs && status == CUDNN_SUCCESS) status = answer_unknown(heuristics, configs[rank++]);
+  /* torch 2.15 makes room for the best alone, and takes as many as it is told there are. */
+  if (count && room > 0 && configs) *count = rank;
   return status;
 }
 
