@@ -91,7 +91,7 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
 
-cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
+cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (five minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).

@@ -1,6 +1,7 @@
 """The documents: what stands below a command was printed by it, and every page is in the site."""
 
 import importlib.util
+import itertools
 import re
 import shutil
 import sys
@@ -181,3 +182,16 @@ def test_advices_are_documented_as_they_are_measured(monkeypatch: pytest.MonkeyP
         own = [row for row in rows if row.strip("| ").split(" | ")[0] in names and row.endswith(f" {said.verdict} |")]
         assert own, said
     assert set(run.habit_rows()) <= set(rows)
+
+
+def test_every_net_is_compared_with_cudnn_on_every_card() -> None:
+    """docs/cudnn_plans.md has a row for each net of `make cudnn`, card and form, and in none a workspace differs."""
+    compare = module_of(ROOT / "benchmarks" / "cudnn" / "compare.py")
+    page = compare.PAGE.read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.split(compare.BEGIN)[1].split(compare.END)[0].splitlines()]
+    found = [(net, card, form) for net, card, form, *_ in rows[4:]]
+    forms = [compare.text_of(form) for form in compare.FORMS[: compare.USUAL]]
+    assert sorted(found) == sorted(itertools.product(compare.NAMES, compare.CARDS, forms))
+    for row in rows[4:]:
+        equal, total = map(int, row[3].split(" of "))
+        assert equal == total > 0
