@@ -32,7 +32,15 @@ from independent import flat
 from ullage.emulator import library
 from ullage.emulator.cudnn.card import json_of
 from ullage.emulator.cudnn.real import Cudnn, CudnnError
-from ullage.emulator.cudnn.table import ANY, COLUMNS, OPERATIONS, classes_of, estimate
+from ullage.emulator.cudnn.table import (
+    ANY,
+    COLUMNS,
+    OPERATIONS,
+    attention_bytes,
+    attention_classes_of,
+    classes_of,
+    estimate,
+)
 from ullage.emulator.cudnn.tree import Convolution, convolution_of, parse
 from ullage.emulator.cudnn.wheel import CudnnWheel, find_compiler, find_cudnn
 from ullage.emulator.emulate import figures_of
@@ -61,7 +69,9 @@ ROUNDS: Final = 20
 DEPTHWISE_EVERY: Final = 5  # rounds
 FEWEST: Final = 6  # problems of a class of its own
 TWENTIETH: Final = 20
+CUDA: Final = {12: 12080, 13: 13000}  # the driver, by the major version of NVRTC
 TEN: Final = 10
+MODES: Final = (0, 2)  # instant, fallback
 NEAR: Final = 0.25
 
 
@@ -167,11 +177,11 @@ def problems(capability: int, series: str = "") -> Iterator[Problem]:
                 yield Problem(direction=direction, type=kind, is_channels_last=is_last, **sizes)
 
 
-def workspace_bytes(cudnn: Cudnn, problem: Problem) -> int | None:
+def workspace_bytes(cudnn: Cudnn, questions: Iterable[str]) -> int | None:
     """Return the workspace that PyTorch would ask for; None where no engine takes the problem."""
-    for mode in (0, 2):
+    for question in questions:
         try:
-            candidates = cudnn.candidates(parse(problem.question(mode)))
+            candidates = cudnn.candidates(parse(question))
         except CudnnError:
             continue
         for _, config in candidates:
@@ -193,7 +203,7 @@ def load(capability: int) -> tuple[Cudnn, CudnnWheel]:
     for path in (library.FOLDER / str(major) / "libcuda.so.1", *find_compiler(wheel)):
         ctypes.CDLL(str(path))
     card = find_gpu(CARDS[capability])
-    device = json_of(card.driver_name, figures_of(card), cuda_number=1000 * major)
+    device = json_of(card.driver_name, figures_of(card), cuda_number=CUDA[major])
     return Cudnn(wheel.library, device), wheel
 
 
@@ -204,13 +214,35 @@ def ask(capability: int, answers: Path, *, seconds: float) -> None:
     with answers.open("w", newline="", buffering=1) as file:  # a line at a time: cuDNN may end the process
         writer = csv.writer(file, lineterminator="\n")
         for problem in problems(capability):
-            size = workspace_bytes(cudnn, problem)
+            size = workspace_bytes(cudnn, map(problem.question, MODES))
             if size is not None:
                 sizes = [" ".join(map(str, value)) for value in (problem.x, problem.w, problem.y, problem.strides)]
                 last = int(problem.is_channels_last)
                 writer.writerow([cudnn.version, capability, problem.direction, problem.type, last, *sizes, size])
             if time.monotonic() > end:
                 break
+
+
+def ask_of_attention(capability: int, asked: Path, answers: Path) -> None:
+    """Ask about the attention that a run on an emulated card has asked for, and write the answers as lines.
+
+    Args:
+        capability: a key of CARDS.
+        asked: what was ULLAGE_CUDNN_CACHE of that run.
+        answers: is written.
+    """
+    cudnn, _ = load(capability)
+    with answers.open("w", newline="", buffering=1) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for path in sorted(path for path in asked.rglob("*") if path.is_file()):
+            wanted, _, question = path.read_text().partition("\n\n")[0].partition("\n")
+            if wanted != "heuristics":
+                continue
+            nodes = parse(question)
+            for key in attention_classes_of(nodes, capability=capability):
+                size = workspace_bytes(cudnn, [question])
+                if size is not None:
+                    writer.writerow([*key, attention_bytes(nodes), size])
 
 
 def read(answers: Path) -> Iterator[tuple[int, Convolution, int]]:
@@ -241,6 +273,10 @@ def tabulate(answers: Iterable[Path]) -> list[list[str]]:
     """Gather the shares of every class; classes of few problems are left to the wider ones."""
     shares = defaultdict(list)
     for path in answers:
+        if path.name.startswith("attention"):
+            for *words, tensors, size in csv.reader(path.read_text().splitlines()):
+                shares[tuple(words)].append(int(size) / int(tensors))
+            continue
         for capability, convolution, size in read(path):
             for key in classes_of(convolution, capability=capability):
                 shares[key].append(size / convolution.tensor_bytes)
@@ -271,7 +307,7 @@ def check(capability: int, problems: Iterable[Problem], *, seconds: float) -> st
     end = time.monotonic() + seconds
     inside, near, wide = 0, 0, []
     for problem in problems:
-        size = workspace_bytes(cudnn, problem)
+        size = workspace_bytes(cudnn, map(problem.question, MODES))
         nodes = parse(problem.question(0))
         found, convolution = estimate(nodes, version=cudnn.version, capability=capability), convolution_of(nodes)
         if size is None or found is None or convolution is None:
@@ -318,6 +354,10 @@ def main() -> None:
     asking.add_argument("capability", type=int, choices=CARDS)
     asking.add_argument("answers", type=Path)
     asking.add_argument("--seconds", type=float, default=60)
+    attending = commands.add_parser("attention", help="ask about the attention that an emulated run has asked for")
+    attending.add_argument("capability", type=int, choices=CARDS)
+    attending.add_argument("asked", type=Path, help="what was ULLAGE_CUDNN_CACHE of the run")
+    attending.add_argument("answers", type=Path, help="attention-CARD.csv")
     writing = commands.add_parser("write", help="write the table of a version, from the answers for its cards")
     writing.add_argument("table", type=Path)
     writing.add_argument("answers", type=Path, nargs="+")
@@ -332,6 +372,9 @@ def main() -> None:
         return
     if asked.command == "ask":
         ask(asked.capability, asked.answers, seconds=asked.seconds)
+        return
+    if asked.command == "attention":
+        ask_of_attention(asked.capability, asked.asked, asked.answers)
         return
     asked.table.parent.mkdir(exist_ok=True)
     with asked.table.open("w", newline="") as file:

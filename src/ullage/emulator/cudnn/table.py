@@ -2,19 +2,27 @@
 
 `tables/VERSION.csv` is written by `benchmarks/cudnn/measure.py`. A row is a class of convolutions; its figures are
 shares of the bytes of input, weights and output. Nothing here is exact: an expected value, which is the median, and the
-range of what was measured, without its upper twentieth: a few engines take a hundred times their tensors. Attention and
-other graphs were not measured.
+range of what was measured, without its upper twentieth: a few engines take a hundred times their tensors. Attention is
+one class forward and one backward, of all its tensors' bytes; other graphs were not measured.
 """
 
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, floor
+from math import ceil, floor, prod
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from ullage.emulator.cudnn.tree import Convolution, Node, convolution_of
+from ullage.emulator.cudnn.tree import (
+    TENSOR,
+    TENSOR_IS_VIRTUAL,
+    TENSOR_SIZE,
+    TENSOR_TYPE,
+    Convolution,
+    Node,
+    convolution_of,
+)
 
 FOLDER: Final = Path(__file__).parent / "tables"
 COLUMNS: Final = (
@@ -37,6 +45,9 @@ OPERATIONS: Final = {
     "convolution, gradient of weights": "weights",
     "convolution, gradient of input": "input",
 }
+_ATTENTION: Final = {2: "attention", 5: "attention backward"}  # by matmuls
+_MATMUL: Final = 19
+_BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
 _FIGURES: Final = 4  # columns of them, at the end
 _ROUND: Final = 1e-9  # bytes that floating point may be off
 
@@ -71,20 +82,22 @@ def estimate(nodes: tuple[Node, ...], *, version: int, capability: int) -> Estim
     Args:
         nodes: the graph, as in `tree`.
         version: of the cuDNN that torch would load, 91900 for 9.19.0; the nearest that was measured counts.
-        capability: 86 for compute capability 8.6; of those measured, the highest that is not above it.
+        capability: 86 for compute capability 8.6; of those measured for a class, the highest that is not above it.
 
     Raises:
         TableError: the table of this installation is damaged or missing.
     """
     convolution = convolution_of(nodes)
-    if convolution is None:
-        return None
-    table = _load(_nearest(version))
-    measured = sorted({int(key[0]) for key in table})
-    card = max((one for one in measured if one <= capability), default=measured[0])
-    for key in classes_of(convolution, capability=card):
-        if share := table.get(key):
-            return _scale(share, convolution.tensor_bytes)
+    tensor_bytes = attention_bytes(nodes) if convolution is None else convolution.tensor_bytes
+    for path in _nearest_first(version):
+        table = _load(path)
+        measured = sorted({int(key[0]) for key in table}, reverse=True)
+        for card in [one for one in measured if one <= capability] or measured[-1:]:
+            classes = attention_classes_of(nodes, capability=card)
+            if convolution is not None:
+                classes = classes_of(convolution, capability=card)
+            if found := next((table[key] for key in classes if key in table), None):
+                return _scale(found, tensor_bytes)
     return None
 
 
@@ -114,6 +127,21 @@ def classes_of(convolution: Convolution, *, capability: int) -> Iterator[Key]:
     yield (*wide, ANY, ANY, ANY, ANY)
 
 
+def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
+    """Yield the class of a graph that is attention: two products of matrices forward, five backward; else nothing."""
+    if direction := _ATTENTION.get(sum(node.kind == _MATMUL for node in nodes)):
+        yield (str(capability), direction, *([ANY] * (len(COLUMNS) - _FIGURES - 2)))
+
+
+def attention_bytes(nodes: tuple[Node, ...]) -> int:
+    """Return the bytes of all tensors of a graph that are in memory."""
+    return sum(
+        _BYTES.get((node.values(TENSOR_TYPE) or (-1,))[0], 1) * prod(node.values(TENSOR_SIZE))
+        for node in nodes
+        if node.kind == TENSOR and not any(node.values(TENSOR_IS_VIRTUAL))
+    )
+
+
 def _scale(share: Share, tensor_bytes: int) -> Estimate:
     low, high = floor(share.low * tensor_bytes + _ROUND), ceil(share.high * tensor_bytes - _ROUND)
     return Estimate(
@@ -121,8 +149,8 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
     )
 
 
-def _nearest(version: int) -> Path:
-    """Find the table of the nearest version; of two that are as near, the newer."""
+def _nearest_first(version: int) -> list[Path]:
+    """List the tables, that of the nearest version first; of two that are as near, the newer."""
     found = {}
     for path in FOLDER.glob("*.csv"):
         major, _, minor = path.stem.partition(".")
@@ -130,7 +158,7 @@ def _nearest(version: int) -> Path:
             found[int(major) * 100 + int(minor)] = path
     if not found:
         raise TableError(f"{FOLDER} holds no table; expected 9.19.csv or the like: install ullage again")
-    return found[min(found, key=lambda one: (abs(one - version // 100), -one))]
+    return [found[one] for one in sorted(found, key=lambda one: (abs(one - version // 100), -one))]
 
 
 @cache
