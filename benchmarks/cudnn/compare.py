@@ -36,7 +36,7 @@ NAMES: Final = (
 QUICK: Final = ("resnet18", "speech_stem")
 # No bf16: PyTorch has no convolution of cuDNN's do it on a T4.
 FORMS: Final = ("fp32:channels_first", "fp16:channels_last", "fp16:channels_first")
-USUAL: Final = 1  # of these; half precision has engines that cuDNN compiles while it plans, which takes minutes
+USUAL: Final = 1  # of these; in half precision cuDNN compiles depthwise convolutions while it plans, which takes longer
 HEAD: Final = (
     "net", "card", "form", "workspaces equal", "allocated, workspaces of 0", "with plans", "reserved, workspaces of 0",
     "with plans", "largest workspace",
