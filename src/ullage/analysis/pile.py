@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import State
-from ullage.analysis.recording import Recording, short_line
+from ullage.analysis.recording import NO_LINE, Recording, short_line
 from ullage.place import is_library
 from ullage.program import Column, Op
 
@@ -69,7 +69,8 @@ def pile_of(recording: Recording) -> Pile | None:
     if recording.failing_op is None:
         return None
     alive = _Alive.of(recording)
-    candidates = [line for line in alive.by_size() if len(alive.rows_of(line)) >= _LEAST_BLOCKS]
+    # Without a line nobody can tell one loop from many places.
+    candidates = [line for line in alive.by_size() if line != NO_LINE and len(alive.rows_of(line)) >= _LEAST_BLOCKS]
     return next(filter(None, (_piled(recording, alive, line) for line in candidates[:_LINES_TRIED])), None)
 
 

@@ -16,6 +16,9 @@ from ullage.settings import Settings
 
 _DEPTH: Final = 8
 
+NO_LINE: Final = "(no line of yours)"
+"""What stands for a line where no frame of the user's was recorded."""
+
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
     """Yield the frames that are the user's own, of no library and no C++, the innermost first."""
@@ -123,7 +126,7 @@ class Recording:
         if stack < 0:
             return "(before recording began)" if stack == -2 else "(no stack was recorded)"
         frame = users_frame(self.history.stacks.frames_of(stack))
-        return short_line(frame) if frame is not None else "(no line of yours)"
+        return short_line(frame) if frame is not None else NO_LINE
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
         """The user's own lines of a stack, from the outermost to the innermost, at most eight of the inner ones."""

@@ -62,7 +62,11 @@ def remedies_of(
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Remedy]:
-    """Replay the run with every remedy; those that help first, the cheapest of them first.
+    """Replay the run with every remedy; those that help first, of them those that need no more calls of the driver, of
+    these what leaves most room.
+
+    A run that goes on will need more than it had when it failed, and a step that is recorded from its middle on proves
+    a remedy for that request alone: room is what makes it hold.
 
     Where memory grows, letting go of what every step keeps is a remedy too; where blocks pile up, letting go of them.
     """
@@ -126,7 +130,15 @@ def remedies_of(
         found = list(pool.map(run, work))
     if recording.failing_op is None:
         return sorted(found, key=lambda remedy: (remedy.peak_reserved_bytes or 0, remedy.driver_calls or 0))
-    return sorted(found, key=lambda remedy: (not remedy.fits, remedy.driver_calls or 0))
+    return sorted(
+        found,
+        key=lambda remedy: (
+            not remedy.fits,
+            (remedy.more_calls or 0) > 0,
+            remedy.peak_reserved_bytes or 0,
+            remedy.driver_calls or 0,
+        ),
+    )
 
 
 def _kept(own: Settings, changed: Settings) -> Settings:
