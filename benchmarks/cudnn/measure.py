@@ -306,7 +306,7 @@ def check(capability: int, problems: Iterable[Problem], *, seconds: float) -> st
     cudnn, _ = load(capability)
     end = time.monotonic() + seconds
     inside, near, wide = 0, 0, []
-    for problem in problems:
+    for problem in dict.fromkeys(problems):  # nets repeat their layers
         size = workspace_bytes(cudnn, map(problem.question, MODES))
         nodes = parse(problem.question(0))
         found, convolution = estimate(nodes, version=cudnn.version, capability=capability), convolution_of(nodes)

@@ -18,7 +18,7 @@ from ullage._child import FOLDER, reach_children
 from ullage._errors import EmulationError, UsageError
 from ullage._units import text_of_bytes
 from ullage.emulator import library
-from ullage.emulator.cudnn.start import use_planner, wheel_of
+from ullage.emulator.cudnn.start import use_planner, version_of
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import Gpu, find_gpu
@@ -130,7 +130,9 @@ def _emulation_of(
     if not 1 <= count <= _MAX_COUNT:
         raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
     if min(total, context, cudnn_workspace_bytes or 0) < 0:
-        raise UsageError(f"a size is negative: total {total}, context {context}, cuDNN workspace {cudnn_workspace_bytes} bytes")
+        raise UsageError(
+            f"a size is negative: total {total}, context {context}, cuDNN workspace {cudnn_workspace_bytes} bytes"
+        )
     if total <= context:
         raise UsageError(
             f"a card of {text_of_bytes(total)} has no room beside a CUDA context of {text_of_bytes(context)}; "
@@ -179,16 +181,15 @@ def _start(emulation: Emulation) -> None:
             "first `import torch`, or run the script through: ullage predict SCRIPT --gpu NAME"
         )
     torch = find_torch()
-    wheel = wheel_of(torch)
     library.describe_cards(
         emulation.gpu,
         emulation.figures,
         count=emulation.count,
         cuda_number=torch.cuda_number,
-        cudnn=wheel.version if wheel else torch.cudnn,
+        cudnn=version_of(torch),
     )
     folder = library.load(torch.cuda[0])
-    use_planner(emulation.gpu, emulation.figures, torch, wheel)
+    use_planner(emulation.gpu, emulation.figures, torch)
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     reach_children(os.environ)

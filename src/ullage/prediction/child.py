@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ullage._errors import UllageError, UsageError
 from ullage._lifeline import die_with_parent
 from ullage.emulator import library
+from ullage.emulator.cudnn.start import version_of
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
@@ -135,7 +136,7 @@ class Run:
             emulation.figures,
             count=count,
             cuda_number=self._torch.cuda_number,
-            cudnn=self._torch.cudnn,
+            cudnn=version_of(self._torch),
         )
 
     def _after_import(self, torch: ModuleType) -> None:

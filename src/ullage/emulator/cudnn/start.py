@@ -20,8 +20,9 @@ _CODE: Final = (
 _ROOT: Final = str(Path(__file__).resolve().parents[3])
 
 
-def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild, wheel: CudnnWheel | None) -> None:
+def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
     """Have workspaces answered by cuDNN where it is installed; nothing is started before the first question."""
+    wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])
     builtins = find_compiler(wheel) if wheel else ()
     setup = Setup(
@@ -40,6 +41,12 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild, wheel: Cud
     )
     if sys.executable:
         library.use_planner(torch.cuda[0], python=sys.executable, code=_CODE, root=_ROOT, setup=setup.to_json())
+
+
+def version_of(torch: TorchBuild) -> int:
+    """Return the version that the emulated cuDNN says it is: the installed one's, or the one that torch asks for."""
+    wheel = wheel_of(torch)
+    return wheel.version if wheel else torch.cudnn
 
 
 def wheel_of(torch: TorchBuild) -> CudnnWheel | None:
