@@ -219,8 +219,9 @@ static int answer_unknown(struct descriptor *heuristics, struct descriptor *conf
 static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_t *count, struct descriptor **configs) {
   int64_t ranked = 0;
   if (!heuristics->answer && cudnn_given_workspace_bytes() < 0) heuristics->answer = planner_ask("heuristics", heuristics);
-  const char *answer = heuristics->answer; /* torch asks twice: how many, and which */
-  if (answer && sscanf(answer, "engines %" SCNd64, &ranked) != 1) note_line(answer);
+  if (!heuristics->answer) heuristics->answer = strdup("");
+  const char *answer = heuristics->answer; /* torch asks twice, how many and which: both times the same, also if it is none */
+  if (answer && *answer && sscanf(answer, "engines %" SCNd64, &ranked) != 1) note_line(answer);
   int status = CUDNN_SUCCESS;
   /* The last resort, where every engine refuses: PyTorch asks the fallback heuristics only then, and for benchmarks. */
   bool is_last = ranked <= 0 || number_of(heuristics, HEURISTICS_MODE, 0) == MODE_FALLBACK;
