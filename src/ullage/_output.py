@@ -48,7 +48,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; the error names the file.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.part")
     try:
         with part.open("wb") as file:
             yield file

@@ -120,7 +120,7 @@ struct cudnn_plan {
   uint64_t problem;
   int64_t tensor_bytes, workspace, low, high; /* of the whole graph; what it runs with, and what it could have been */
 };
-/* In the order of `CudnnPlans` in ullage/emulator/library.py; of all problems whose last plan is of one source. */
+/* In the order of `_PlanFigures` in ullage/emulator/library.py; of all problems whose last plan is of one source. */
 struct plan_figures {
   uint64_t runs, problems;
   int64_t largest_tensor_bytes, largest_workspace, most_below, most_above; /* how far below and above it could have been */

@@ -92,7 +92,6 @@ static _Atomic uint64_t planned[PLANNED];
 
 /* An estimate, where cuDNN cannot be asked or refuses every engine. */
 static int estimate(const struct descriptor *config, struct cudnn_plan *plan) {
-  if (planned[plan->problem % PLANNED] == plan->problem) return CUDNN_NOT_SUPPORTED; /* it has had one of cuDNN's */
   char *answer = config->question ? planner_ask("estimate", config->question) : NULL;
   if (answer && strncmp(answer, "workspace ", 10) == 0) take_answer(answer, plan);
   free(answer);
@@ -109,13 +108,19 @@ static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
     *plan = (struct cudnn_plan){PLAN_GIVEN, plan->problem, plan->tensor_bytes, given, given, given};
     return CUDNN_SUCCESS;
   }
-  if (number_of(engine, ENGINE_INDEX, NO_ENGINE) == NO_ENGINE) return estimate(config, plan);
+  if (number_of(engine, ENGINE_INDEX, NO_ENGINE) == NO_ENGINE) {
+    const char *told = config->question ? config->question->answer : NULL;
+    bool is_asked = told && *told; /* else nobody could be, and nothing better will come */
+    return is_asked && planned[plan->problem % PLANNED] == plan->problem ? CUDNN_NOT_SUPPORTED : estimate(config, plan);
+  }
   char wanted[32];
   snprintf(wanted, sizeof wanted, "plan %d", config->rank);
   char *answer = config->question ? planner_ask(wanted, config->question) : planner_ask("config", config);
-  int status = answer ? take_answer(answer, plan) : estimate(config, plan);
+  bool is_unknown = !answer || strncmp(answer, "unknown ", 8) == 0;
+  if (answer && is_unknown) note_line(answer);
+  int status = is_unknown ? estimate(config, plan) : take_answer(answer, plan);
   if (status == CUDNN_SUCCESS) {
-    planned[plan->problem % PLANNED] = plan->problem;
+    if (plan->source == PLAN_CUDNN) planned[plan->problem % PLANNED] = plan->problem;
     refusal[0] = 0;
   }
   free(answer);
@@ -153,7 +158,7 @@ static int answer_engine(const struct descriptor *heuristics, int64_t index, str
   return status;
 }
 
-enum { MOST_VALUES = 64 };
+enum { MOST_VALUES = 64, MOST_ENGINES = 1024 }; /* of an answer, which may come from a file that is damaged */
 /* Numbers with commas, up to another character. */
 static const char *read_numbers(const char *at, int32_t *values, int64_t *count) {
   for (*count = 0; *at && *at != ';' && *at != '\n' && *count < MOST_VALUES;) {
@@ -224,8 +229,8 @@ static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_
   if (answer && *answer && sscanf(answer, "engines %" SCNd64, &ranked) != 1) note_line(answer);
   int status = CUDNN_SUCCESS;
   /* The last resort, where every engine refuses: PyTorch asks the fallback heuristics only then, and for benchmarks. */
-  bool is_last = ranked <= 0 || number_of(heuristics, HEURISTICS_MODE, 0) == MODE_FALLBACK;
-  if (ranked < 0) ranked = 0;
+  if (ranked < 0 || ranked > MOST_ENGINES) ranked = 0;
+  bool is_last = ranked == 0 || number_of(heuristics, HEURISTICS_MODE, 0) == MODE_FALLBACK;
   if (count) *count = ranked + is_last;
   const char *at = answer;
   int rank = 0;

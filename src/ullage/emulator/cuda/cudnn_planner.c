@@ -1,5 +1,5 @@
-/* Asking cuDNN. Its process is started at the first question and is no child of this one, so that `wait` of the user's
- * never meets it; it ends when this process does. A question that it does not survive costs one restart, and that
+/* Asking cuDNN. Its process is started at the first question and, once it runs, is no child of this one, so that no
+ * `wait` of the user's meets it; it ends when this process does. A question that it does not survive costs one restart, and that
  * question's answer; who dies three times is left in peace. */
 #define _GNU_SOURCE
 #include "cudnn_planner.h"
@@ -19,19 +19,23 @@
 
 extern char **environ;
 
+/* Of questions to cuDNN. An estimate loads no cuDNN, so it may be asked for when cuDNN is not asked any more. */
 enum { MOST_DEATHS = 3, PATIENCE_MS = 120000, LARGEST_REPLY = 16 << 20 };
 
 static char *python, *code, *root, *setup;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int line = -1; /* the socket */
-static pid_t owner;   /* of the socket: a fork of this process has one of its own */
+static int line = -1; /* the socket; a fork of this process has one of its own */
 static int deaths;
 
-static void unlock_in_fork(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
+static void forget_in_fork(void) {
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  if (line >= 0) close(line);
+  line = -1;
+}
 
 bool cudnn_planner_configure(const char *python_, const char *code_, const char *root_, const char *setup_) {
   python = strdup(python_), code = strdup(code_), root = strdup(root_), setup = strdup(setup_);
-  return python && code && root && setup && pthread_atfork(NULL, NULL, unlock_in_fork) == 0;
+  return python && code && root && setup && pthread_atfork(NULL, NULL, forget_in_fork) == 0;
 }
 
 /* ---- a question as text */
@@ -173,7 +177,6 @@ static bool start(void) {
   while (waitpid(started, NULL, 0) < 0 && errno == EINTR) {
   } /* it has left a process of its own behind, and ends */
   line = ends[0];
-  owner = getpid();
   return true;
 }
 
@@ -217,11 +220,8 @@ char *planner_ask(const char *wanted, const struct descriptor *question) {
   char *text = python ? text_of(wanted, question, &length) : NULL, *reply = NULL;
   if (!text) return NULL;
   pthread_mutex_lock(&lock);
-  if (line >= 0 && owner != getpid()) {
-    close(line); /* a fork's copy */
-    line = -1;
-  }
-  if (deaths < MOST_DEATHS && (line >= 0 || start())) {
+  int most = strcmp(wanted, "estimate") == 0 ? 2 * MOST_DEATHS : MOST_DEATHS;
+  if (deaths < most && (line >= 0 || start())) {
     reply = exchange(text, length);
     if (!reply) {
       close(line);
@@ -229,8 +229,8 @@ char *planner_ask(const char *wanted, const struct descriptor *question) {
       card_note_reason(++deaths < MOST_DEATHS ? "cuDNN's process ended, or took more than two minutes, over a question"
                                               : "cuDNN's process ended three times and is not asked any more");
     }
-  } else if (deaths < MOST_DEATHS) {
-    deaths = MOST_DEATHS;
+  } else if (deaths < most) {
+    deaths = 2 * MOST_DEATHS;
     card_note_reason("cuDNN's process could not be started");
   }
   pthread_mutex_unlock(&lock);

@@ -17,8 +17,8 @@ _FORM: Final = "1"  # of what is written; another number, another folder
 def default_folder() -> Path:
     """Return where answers are kept: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's folder of caches."""
     if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn"
+        return Path(given).absolute()
+    return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()
 
 
 class Cache:

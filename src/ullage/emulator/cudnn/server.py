@@ -31,6 +31,10 @@ from ullage.emulator.cudnn.table import estimate
 from ullage.emulator.cudnn.tree import TreeError, describe, parse
 
 _LOOK_SECONDS: Final = 1.0
+_MOST_SECONDS: Final = 120
+"""For an answer; whoever asks waits no longer."""
+_LASTING: Final = range(2000, 4000)
+"""Refusals that hold for ever: bad parameters, not supported; another, such as no memory, is not kept on disk."""
 _LARGEST: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 _KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
@@ -95,7 +99,9 @@ class Planner:
             answer = self._answer(wanted.split(), question)
         except CudnnError as error:
             answer = f"refused {error.status} {error}; {_words(question)}\n"
-        except (TreeError, OSError, IndexError, ValueError) as error:
+            if error.status not in _LASTING:
+                return answer
+        except Exception as error:  # a question may be anything, and the next one is to be answered
             return f"unknown {' '.join(str(error).split())}; {_words(question)}\n"
         if self._cache and not answer.startswith("unknown") and not answer.endswith(" table\n"):
             self._cache.put(request, answer)
@@ -182,7 +188,9 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
         request = _read(line)
         if request is None:
             return
+        signal.alarm(_MOST_SECONDS)
         reply = planner.answer(request).encode(errors="replace")
+        signal.alarm(0)
         line.sendall(struct.pack("<I", len(reply)) + reply)
 
 
@@ -218,7 +226,7 @@ def main(setup_json: str, client: int) -> None:
     if os.fork():
         os._exit(0)  # so that the client does not find a child that it has not started
     os.setsid()  # Ctrl-C is not for us: we end when our client does
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     with suppress(OSError):
         os.chdir("/")

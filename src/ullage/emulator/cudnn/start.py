@@ -14,7 +14,7 @@ from ullage.emulator.torch_build import TorchBuild
 
 # Isolated, without site packages, so nothing of the user's is imported; where this package is, is told.
 _CODE: Final = (
-    "import sys; root, setup, client = sys.argv[1:]; sys.path.insert(0, root); "
+    "import sys; root, setup, client = sys.argv[1:]; sys.path.append(root); "
     "from ullage.emulator.cudnn.server import main; main(setup, int(client))"
 )
 _ROOT: Final = str(Path(__file__).resolve().parents[3])
@@ -37,7 +37,7 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
         else "cuDNN would compile its kernels for it, and NVRTC is not installed beside torch",
         capability=figures["cc_major"] * 10 + figures["cc_minor"],
         device_json=json_of(gpu, figures, cuda_number=torch.cuda_number),
-        cache=str(default_folder()),
+        cache=_cache(),
     )
     if sys.executable:
         library.use_planner(torch.cuda[0], python=sys.executable, code=_CODE, root=_ROOT, setup=setup.to_json())
@@ -52,6 +52,13 @@ def version_of(torch: TorchBuild) -> int:
 def wheel_of(torch: TorchBuild) -> CudnnWheel | None:
     """Return the cuDNN that this torch would load."""
     return find_cudnn(torch.folder)
+
+
+def _cache() -> str:
+    try:
+        return str(default_folder())
+    except RuntimeError:  # there is no home: nothing is kept
+        return ""
 
 
 def _why_not(wheel: CudnnWheel | None) -> str:

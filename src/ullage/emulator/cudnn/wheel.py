@@ -38,7 +38,7 @@ def find_cudnn(beside: Path) -> CudnnWheel | None:
     """
     given = [Path(named)] if (named := os.environ.get(VARIABLE)) else []
     for folder in dict.fromkeys([*given, beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())]):
-        library = folder / "nvidia" / "cudnn" / _LIBRARY
+        library = (folder / "nvidia" / "cudnn" / _LIBRARY).absolute()
         if library.is_file():
             version = _version_of(folder / "nvidia" / "cudnn" / _HEADER)
             return CudnnWheel(library=library, version=version) if version else None
