@@ -1,4 +1,4 @@
-"""What the user's process meets where cuDNN's process, its answers on disk or the surroundings are not as they should."""
+"""What the user's process meets where cuDNN's process, its answers on disk or the surroundings are not in order."""
 
 import os
 import subprocess
