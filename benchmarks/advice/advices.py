@@ -239,7 +239,8 @@ PICTURES = (
     ),
     Advice(
         name="`cudnn.benchmark = True`",
-        verdict="The tensors are the same. What cuDNN takes while it tries things is known [where it is installed](cudnn_plans.md).",
+        verdict="The tensors are the same. What cuDNN takes while it tries things is known "
+        "[where it is installed](cudnn_plans.md).",
         of=PictureLoop,
         changes={"prepare": with_benchmark},
         holds=is_same,
