@@ -183,7 +183,8 @@ def _a_long_history(folder: str) -> None:
     tracemalloc.stop()
     size = path.stat().st_size
     assert size > 2 * MIB
-    assert most < 1.7 * size, f"{most / size:.2f} times the file"  # Pickler's own notes of what it has met
+    # Pickler's own notes of what it has met take up to 1.9 times the file; pickled in memory it would be one time more.
+    assert most < 2.3 * size, f"{most / size:.2f} times the file"
 
 
 def test_a_long_history_is_written_as_it_is_pickled(tmp_path: Path) -> None:
