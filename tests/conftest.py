@@ -4,6 +4,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more of what else runs on the machine than of the code.
+settings.register_profile("ullage", deadline=None)
+settings.load_profile("ullage")
 
 # Whoever starts the suite in the background of a script (`make test &`, nohup) gives it interrupts that are ignored,
 # and every process that a test starts and interrupts would inherit that. A signal with a handler is not inherited so.
