@@ -6,7 +6,6 @@ and addresses are left out, so that the same question is the same text in every 
 writes it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -94,7 +93,7 @@ def describe(nodes: tuple[Node, ...]) -> str:
     operations = [nodes[index] for graph in nodes if graph.kind == _GRAPH for index in graph.values(_GRAPH_OPERATIONS)]
     for operation in operations:
         if operation.kind in _DIRECTIONS:
-            return _convolution(nodes, operation)
+            return _convolution(nodes)
     sizes = sorted({_size(node) for node in nodes if _is_real(node)}, key=len, reverse=True)
     kind = "attention" if any(operation.kind in _ATTENTION for operation in operations) else "graph"
     named = [_NAMES.get(operation.kind, f"operation {operation.kind}") for operation in operations]
@@ -154,7 +153,7 @@ def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
     return None
 
 
-def _convolution(nodes: tuple[Node, ...], _operation: Node) -> str:
+def _convolution(nodes: tuple[Node, ...]) -> str:
     found = convolution_of(nodes)
     if found is None:
         return "convolution"
@@ -180,10 +179,3 @@ def _by(sizes: tuple[int, ...]) -> str:
 
 def _each(values: tuple[int, ...]) -> str:
     return str(values[0]) if len(set(values)) == 1 else _by(values)
-
-
-def children_of(node: Node) -> Iterator[int]:
-    """Yield the numbers of the lines that a descriptor refers to."""
-    for attribute in node.attributes:
-        if attribute.type == TYPE_DESCRIPTOR:
-            yield from attribute.values
