@@ -23,6 +23,11 @@
     return 0;                     \
   }
 
+/* Keep the larger of what was seen and what is met. */
+static inline void take_larger(int64_t *seen, int64_t value) {
+  if (value > *seen) *seen = value;
+}
+
 enum { MAX_DEVICES = 16 };
 #define PAGE_BYTES ((size_t)2 << 20) /* physical memory is handed out in pages of 2 MiB */
 

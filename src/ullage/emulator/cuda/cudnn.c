@@ -137,7 +137,8 @@ LAUNCHES(cudnnPoolingForward)
 LAUNCHES(cudnnSpatialTfGridGeneratorForward) LAUNCHES(cudnnSpatialTfGridGeneratorBackward)
 LAUNCHES(cudnnSpatialTfSamplerForward) LAUNCHES(cudnnSpatialTfSamplerBackward)
 
-/* ---- convolutions (cuDNN 7's interface, which asks with a handle and so cannot be asked of a described card; PyTorch uses it where TORCH_CUDNN_V8_API_DISABLED is set, and to quantize) */
+/* ---- convolutions (cuDNN 7's interface, which asks with a handle and so cannot be asked of a described card; PyTorch
+ * uses it where TORCH_CUDNN_V8_API_DISABLED is set, and to quantize) */
 
 struct algorithm {
   int algorithm, status;

@@ -19,9 +19,6 @@ struct book {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct book books[GUESS_KINDS];
 
-static void take_larger(int64_t *seen, int64_t value) {
-  if (value > *seen) *seen = value;
-}
 static void take_largest(struct guess_figures *seen, const struct guess_figures *value) {
   take_larger(&seen->bytes, value->bytes);
   take_larger(&seen->below, value->below);

@@ -58,10 +58,6 @@ void card_note_plan(const struct cudnn_plan *plan) {
   pthread_mutex_unlock(&lock);
 }
 
-static void take_larger(int64_t *seen, int64_t value) {
-  if (value > *seen) *seen = value;
-}
-
 void card_plan_figures(int source, struct plan_figures *out) {
   *out = (struct plan_figures){0};
   pthread_mutex_lock(&lock);
