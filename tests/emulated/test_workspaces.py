@@ -8,10 +8,12 @@ import pytest
 from tests.guard.inside import inside
 from ullage._units import KIB, MIB
 from ullage.emulator import library
-from ullage.prediction.prediction import CudnnUse, Guess
+from ullage.prediction.prediction import CudnnUse, Guess, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict
 from ullage.prediction.workspace import doubt_of, notes_of, rows_of
+
+NONE_EXPECTED = {"expected_below_bytes": 0}
 
 
 def guessed() -> dict[str, dict[str, int]]:
@@ -75,7 +77,13 @@ def test_a_dropout_state_is_at_most_curands_own() -> None:
     lstm = torch.nn.LSTM(8, 8, num_layers=2, dropout=0.5).cuda()
     lstm(torch.randn(5, 2, 8, device="cuda"))
     half = 24 * 40 * 1024
-    assert guessed()["dropout"] == {"count": 1, "guessed_bytes": half, "below_bytes": half, "above_bytes": half}
+    assert guessed()["dropout"] == {
+        "count": 1,
+        "guessed_bytes": half,
+        "below_bytes": half,
+        "above_bytes": half,
+        **NONE_EXPECTED,
+    }
 
 
 @inside
@@ -85,7 +93,13 @@ def test_a_transform_of_an_awkward_length_may_take_eight_copies() -> None:
 
     torch.fft.fft(torch.zeros(4, 1024, dtype=torch.complex64, device="cuda"))
     size = 4 * 1024 * 8
-    assert guessed()["fft"] == {"count": 1, "guessed_bytes": size, "below_bytes": size, "above_bytes": size}
+    assert guessed()["fft"] == {
+        "count": 1,
+        "guessed_bytes": size,
+        "below_bytes": size,
+        "above_bytes": size,
+        **NONE_EXPECTED,
+    }
     torch.fft.fft(torch.zeros(4, 1031, dtype=torch.complex64, device="cuda"))
     assert guessed()["fft"]["above_bytes"] == 7 * 4 * 1031 * 8
 
@@ -104,6 +118,7 @@ def test_a_ctc_loss_is_two_tables_and_at_most_three_twice_as_wide() -> None:
         "guessed_bytes": 8 * table,
         "below_bytes": 8 * table,
         "above_bytes": 16 * table,
+        **NONE_EXPECTED,
     }
 
 
@@ -124,6 +139,20 @@ def test_a_batch_norm_is_a_guess_in_channels_last_half_only(layout: str) -> None
     sums = 2 * 4 * 64 * 40
     assert told["batch_norm"]["guessed_bytes"] == 0
     assert told["batch_norm"]["above_bytes"] == sums + 3 * 8 * 64 * 32 * 32 // 8
+
+
+@inside
+def test_batch_norms_that_no_backward_follows_do_not_pile_up() -> None:
+    """In training mode without gradients inputs go as outputs are made: memory given anew is not counted twice."""
+    import torch
+
+    norms = torch.nn.Sequential(*(torch.nn.BatchNorm2d(64) for _ in range(30))).cuda()
+    x = torch.randn(8, 64, 33, 32, device="cuda", dtype=torch.half).to(memory_format=torch.channels_last)
+    one = 8 * 64 * 33 * 32 // 8
+    with torch.no_grad():
+        for height in range(33, 2, -2):
+            norms(x[:, :, :height].contiguous(memory_format=torch.channels_last))
+    assert guessed()["batch_norm"]["above_bytes"] <= 2 * 4 * 64 * 40 + 8 * one
 
 
 @inside
@@ -154,6 +183,24 @@ for _ in range(3):
     counted = found.peak_reserved_bytes + 100 * MIB
     ends = (counted - guess.guessed_bytes + guess.low_bytes, counted - guess.guessed_bytes + guess.high_bytes)
     assert found.interval_bytes == ends
+
+
+@pytest.mark.parametrize(
+    ("batch", "verdict"), [(1600, Verdict.UNKNOWN), (3000, Verdict.UNKNOWN), (30000, Verdict.DOES_NOT_FIT)]
+)
+def test_running_out_by_less_than_a_guess_cannot_be_judged(tmp_path: Any, batch: int, verdict: Verdict) -> None:
+    """Three LSTMs keep a guessed reserve each: less of it may be enough for the third, or the first, but not for x."""
+    script = tmp_path / "rnn.py"
+    script.write_text(f"""
+import torch
+layers = [torch.nn.LSTM(512, 512).cuda() for _ in range(3)]
+x = torch.zeros(100, {batch}, 512, device="cuda", requires_grad=True)
+kept = [layer(x)[0] for layer in layers]
+""")
+    found = predict(Request(script=script, gpu="4GiB", context_bytes=100 * MIB))
+    assert found.oom is not None
+    assert found.verdict is verdict
+    assert ("is guessed, and decides" in found.reason) == (verdict is Verdict.UNKNOWN)
 
 
 # ---- words

@@ -78,6 +78,7 @@ class _GuessFigures(ctypes.Structure):
         ("guessed_bytes", ctypes.c_int64),
         ("below_bytes", ctypes.c_int64),
         ("above_bytes", ctypes.c_int64),
+        ("expected_below_bytes", ctypes.c_int64),
     )
 
 
@@ -91,6 +92,8 @@ class GuessFigures:
     below_bytes: int
     """By how much a real card may take less."""
     above_bytes: int
+    expected_below_bytes: int
+    """The same, of what was asked for last and never came: memory ran out over it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,11 +220,22 @@ class Prediction:
         return data
 
 
-def judge(*, ran_out: bool, low_bytes: int, high_bytes: int, total_bytes: int) -> Verdict:
+def judge(
+    *, low_bytes: int, high_bytes: int, total_bytes: int, lacking_bytes: int | None = None, spare_bytes: int = 0
+) -> Verdict:
     """Decide from the interval of what the driver would say is used.
 
-    "fits" needs its high end to fit, "does not fit" its low end not to, or the script to have run out of memory.
+    "fits" needs its high end to fit, "does not fit" its low end not to.
+
+    Args:
+        low_bytes: the interval's low end.
+        high_bytes: its high end.
+        total_bytes: of the card.
+        lacking_bytes: where the script ran out of memory, how much was missing; that decides, and not the interval.
+        spare_bytes: how much less than was counted may have been taken by then.
     """
-    if ran_out or low_bytes > total_bytes:
+    if lacking_bytes is not None:
+        return Verdict.UNKNOWN if lacking_bytes <= spare_bytes else Verdict.DOES_NOT_FIT
+    if low_bytes > total_bytes:
         return Verdict.DOES_NOT_FIT
     return Verdict.FITS if high_bytes <= total_bytes else Verdict.UNKNOWN

@@ -16,7 +16,7 @@ from ullage.ownership.role import Role
 from ullage.prediction.prediction import CudnnUse, Growth, LineUse, Oom, Picture, Prediction, Read, Step, Verdict, judge
 from ullage.prediction.process import Progress, Told, run
 from ullage.prediction.request import Request
-from ullage.prediction.workspace import cudnn_of, doubt_of, guesses_of, notes_of
+from ullage.prediction.workspace import cudnn_of, doubt_of, guesses_of, notes_of, spare_of
 from ullage.tracing.source import is_users
 
 __all__ = ["Request", "predict"]
@@ -146,13 +146,14 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
     steps = [Step(**step) for step in result.get("steps", [])]
     complete = [step for step in steps if step.complete]
     used = result["device"] is not None
-    verdict = judge(ran_out=ran_out, low_bytes=low, high_bytes=high, total_bytes=total)
+    lacking, spare = _lacking_bytes(request, gpu, result) if ran_out else None, spare_of(result)
+    verdict = judge(low_bytes=low, high_bytes=high, total_bytes=total, lacking_bytes=lacking, spare_bytes=spare)
     timed_out = outcome["kind"] == "time" and not complete
     if verdict is Verdict.FITS and (timed_out or not used):
         verdict = Verdict.UNKNOWN
     return Prediction(
         verdict=verdict,
-        reason=_reason_of_ending(request, gpu, result, timed_out=timed_out)
+        reason=_reason_of_ending(request, gpu, result, timed_out=timed_out, spare=spare)
         or _reason_of_size(verdict, low, high, total) + _growth_text(result, total - high) + _understatement(result),
         script=str(request.script),
         arguments=list(request.arguments),
@@ -212,17 +213,36 @@ def _understatement(result: dict[str, Any]) -> str:
     return f"; more than that in truth, because values decide shapes here ({', '.join(ops)})" if ops else ""
 
 
-def _reason_of_ending(request: Request, gpu: Gpu, result: dict[str, Any], *, timed_out: bool) -> str | None:
+def _free_bytes(request: Request, gpu: Gpu, alive: dict[str, Any]) -> int:
+    """What the driver had left when memory ran out."""
+    return request.total_bytes(gpu) - int(alive["reserved_bytes"]) - request.emulated_context_bytes(gpu)
+
+
+def _lacking_bytes(request: Request, gpu: Gpu, result: dict[str, Any]) -> int:
+    """What was missing when memory ran out: what was asked for beyond what was free; all where nothing was recorded."""
+    alive = result.get("at_oom")
+    if alive is None:
+        return request.total_bytes(gpu)
+    return int(alive["requested_bytes"]) - _free_bytes(request, gpu, alive)
+
+
+def _reason_of_ending(request: Request, gpu: Gpu, result: dict[str, Any], *, timed_out: bool, spare: int) -> str | None:
     if result["outcome"]["kind"] == "oom":
         alive = result.get("at_oom")
         if alive is None:
             return "the script ran out of memory at its first allocation"
-        free = request.total_bytes(gpu) - alive["reserved_bytes"] - request.emulated_context_bytes(gpu)
+        free = _free_bytes(request, gpu, alive)
         cached = alive["reserved_bytes"] - alive["allocated_bytes"]
         fragmented = "; try --alloc-conf expandable_segments:True" if cached + free > alive["requested_bytes"] else ""
+        is_enough = _lacking_bytes(request, gpu, result) <= spare
+        guessed = (
+            f"; up to {text_of_bytes(spare)} of that and of what was in use is guessed, and decides"
+            if is_enough
+            else ""
+        )
         return (
             f"the script ran out of memory: it asked for {text_of_bytes(alive['requested_bytes'])}, with "
-            f"{text_of_bytes(max(free, 0))} free and {text_of_bytes(cached)} cached in pieces{fragmented}"
+            f"{text_of_bytes(max(free, 0))} free and {text_of_bytes(cached)} cached in pieces{fragmented}{guessed}"
         )
     if result["device"] is None:
         what = "allocated nothing on the GPU" if result["imported"] else "did not import torch"

@@ -15,6 +15,7 @@ from ullage.prediction.prediction import CudnnUse, Guess
 from ullage.report.report import Within
 
 _REASONS: Final = 3
+_KEPT: Final = ("rnn", "batch_norm")  # at least in part
 _LABELS: Final = {
     "rnn": "RNN workspaces",
     "batch_norm": "batch norm workspaces",
@@ -61,6 +62,16 @@ def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
     below = sum(guess.guessed_bytes - guess.low_bytes for guess in guesses)
     above = sum(guess.high_bytes - guess.guessed_bytes for guess in guesses)
     return cudnn.below_bytes + below, cudnn.above_bytes + above
+
+
+def spare_of(result: dict[str, Any]) -> int:
+    """Bound, in bytes, how much less than was counted a real card may have needed when memory ran out.
+
+    That is what guesses keep from forward to backward, and a guess that memory ran out over. Scratch memory that is
+    not in use does not count: PyTorch has given back all that it caches by then.
+    """
+    figures = (figures for kind, figures in result.get("guesses", {}).items() if kind in _KEPT)
+    return sum(figure["below_bytes"] + figure["expected_below_bytes"] for figure in figures)
 
 
 def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:

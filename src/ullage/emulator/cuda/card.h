@@ -146,10 +146,13 @@ struct guess {
 struct guess_figures {
   uint64_t count;
   int64_t bytes, below, above; /* the most at once, and how far below and above it could have been */
+  int64_t expected_below;      /* of what was asked for last and is not kept: nothing, unless memory ran out over it */
 };
 ULLAGE_API void card_note_guess(int kind, const struct guess *guess); /* scratch memory */
-/* What a forward keeps until its backward; the owner is an address of memory that lives as long. */
-ULLAGE_API void card_keep_guess(int kind, const void *owner, const struct guess *guess);
+/* What a forward is about to keep: memory may run out over it. */
+ULLAGE_API void card_expect_guess(int kind, const struct guess *guess);
+/* What a forward keeps until its backward; the owner is memory that lives as long, or until it is given anew. */
+ULLAGE_API void card_keep_guess(int kind, const void *owner, int64_t owner_bytes, const struct guess *guess);
 ULLAGE_API void card_let_guess_go(int kind, const void *owner);
 ULLAGE_API void card_guess_figures(int kind, struct guess_figures *out);
 

@@ -245,7 +245,8 @@ LAUNCHES(cudnnBatchNormalizationForwardInference)
 /* The input lives until the backward, as a reserve space would. */
 ULLAGE_API int cudnnBatchNormalizationForwardTrainingEx(void *handle, int mode, int operations, const void *alpha, const void *beta,
                                                         const struct cudnn_tensor *x, const void *x_data) {
-  if (is_persistent(mode, x)) card_keep_guess(GUESS_BATCH_NORM, x_data, &(struct guess){0, 0, cudnn_tensor_bytes(x) / 16});
+  int64_t bytes = cudnn_tensor_bytes(x);
+  if (is_persistent(mode, x)) card_keep_guess(GUESS_BATCH_NORM, x_data, bytes, &(struct guess){0, 0, bytes / 16});
   card_launch(NULL);
   return CUDNN_SUCCESS;
 }

@@ -151,7 +151,9 @@ ULLAGE_API int cudnnGetRNNTempSpaceSizes(void *handle, const struct rnn *rnn, in
     *workspace = (size_t)work.bytes;
     card_note_guess(GUESS_RNN, &work);
   }
-  if (reserve) *reserve = training ? (size_t)reserve_of(rnn, data).bytes : 0;
+  struct guess kept = reserve_of(rnn, data);
+  if (reserve) *reserve = training ? (size_t)kept.bytes : 0;
+  if (reserve && training) card_expect_guess(GUESS_RNN, &kept);
   return CUDNN_SUCCESS;
 }
 
@@ -166,7 +168,7 @@ ULLAGE_API int cudnnRNNForward(void *handle, const struct rnn *rnn, int training
                                const void *y, void *y_data, const void *h, const void *hx, void *hy, const void *c, const void *cx, void *cy,
                                size_t weight_size, const void *weights, size_t size, void *workspace, size_t reserve_size, void *reserve) {
   struct guess kept = reserve_of(rnn, x);
-  if (training) card_keep_guess(GUESS_RNN, reserve, &kept);
+  if (training) card_keep_guess(GUESS_RNN, reserve, (int64_t)reserve_size, &kept);
   return run(workspace, size);
 }
 ULLAGE_API int cudnnRNNBackwardData_v8(void *handle, const struct rnn *rnn, const int32_t *lengths, const void *y, const void *y_data,

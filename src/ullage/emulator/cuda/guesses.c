@@ -7,11 +7,12 @@
 #include "card.h"
 
 struct kept {
-  const void *owner; /* NULL: free */
+  uintptr_t start, end; /* of the memory that lives as long; 0: free */
   struct guess guess;
 };
 struct book {
   uint64_t count;
+  struct guess expected; /* asked for; it is not kept before its memory was found */
   struct guess_figures scratch, kept, most_kept;
   struct kept *owners;
   int owner_count;
@@ -25,7 +26,7 @@ static void take_largest(struct guess_figures *seen, const struct guess_figures 
   take_larger(&seen->above, value->above);
 }
 static struct guess_figures figures_of(const struct guess *guess) {
-  return (struct guess_figures){0, guess->bytes, guess->bytes - guess->low, guess->high - guess->bytes};
+  return (struct guess_figures){0, guess->bytes, guess->bytes - guess->low, guess->high - guess->bytes, 0};
 }
 static void add(struct guess_figures *sum, const struct guess *guess, int times) {
   struct guess_figures one = figures_of(guess);
@@ -42,12 +43,19 @@ void card_note_guess(int kind, const struct guess *guess) {
   pthread_mutex_unlock(&lock);
 }
 
-/* The owner's place, else a free one; NULL: no room. */
-static struct kept *place_of(struct book *book, const void *owner) {
+/* Gives a place back. */
+static void let_go(struct book *book, struct kept *kept) {
+  add(&book->kept, &kept->guess, -1);
+  *kept = (struct kept){0};
+}
+
+/* A free place; NULL: no room. Whoever has had any of this memory is gone: it was given anew, and no backward came. */
+static struct kept *place_for(struct book *book, uintptr_t start, uintptr_t end) {
   struct kept *unused = NULL;
   for (int i = 0; i < book->owner_count; i++) {
-    if (book->owners[i].owner == owner) return &book->owners[i];
-    if (!book->owners[i].owner && !unused) unused = &book->owners[i];
+    struct kept *one = &book->owners[i];
+    if (one->end && one->start < end && start < one->end) let_go(book, one);
+    if (!one->end && !unused) unused = one;
   }
   if (unused) return unused;
   int wanted = book->owner_count ? 2 * book->owner_count : 64;
@@ -60,16 +68,23 @@ static struct kept *place_of(struct book *book, const void *owner) {
   return unused;
 }
 
-void card_keep_guess(int kind, const void *owner, const struct guess *guess) {
+void card_expect_guess(int kind, const struct guess *guess) {
+  pthread_mutex_lock(&lock);
+  books[kind].expected = *guess;
+  pthread_mutex_unlock(&lock);
+}
+
+void card_keep_guess(int kind, const void *owner, int64_t owner_bytes, const struct guess *guess) {
   if (!owner) return;
+  uintptr_t start = (uintptr_t)owner, end = start + (uintptr_t)(owner_bytes > 0 ? owner_bytes : 1);
   pthread_mutex_lock(&lock);
   struct book *book = &books[kind];
-  struct kept *place = place_of(book, owner);
+  struct kept *place = place_for(book, start, end);
   if (place) {
-    if (place->owner) add(&book->kept, &place->guess, -1); /* its memory was given anew: no backward came */
-    *place = (struct kept){owner, *guess};
+    *place = (struct kept){start, end, *guess};
     add(&book->kept, guess, 1);
     take_largest(&book->most_kept, &book->kept);
+    book->expected = (struct guess){0};
     book->count++;
   }
   pthread_mutex_unlock(&lock);
@@ -79,9 +94,8 @@ void card_let_guess_go(int kind, const void *owner) {
   pthread_mutex_lock(&lock);
   struct book *book = &books[kind];
   for (int i = 0; owner && i < book->owner_count; i++) {
-    if (book->owners[i].owner != owner) continue;
-    add(&book->kept, &book->owners[i].guess, -1);
-    book->owners[i] = (struct kept){0};
+    if (book->owners[i].start != (uintptr_t)owner) continue;
+    let_go(book, &book->owners[i]);
     break;
   }
   pthread_mutex_unlock(&lock);
@@ -95,5 +109,6 @@ void card_guess_figures(int kind, struct guess_figures *out) {
   out->bytes += book->most_kept.bytes;
   out->below += book->most_kept.below;
   out->above += book->most_kept.above;
+  out->expected_below = book->expected.bytes - book->expected.low;
   pthread_mutex_unlock(&lock);
 }
