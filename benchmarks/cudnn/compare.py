@@ -35,8 +35,8 @@ NAMES: Final = (
 )  # fmt: skip
 QUICK: Final = ("resnet18", "speech_stem")
 # No bf16: PyTorch has no convolution of cuDNN's do it on a T4.
-FORMS: Final = ("fp32:channels_first", "fp16:channels_last", "fp16:channels_first")
-USUAL: Final = 1  # of these; in half precision cuDNN compiles depthwise convolutions while it plans, which takes longer
+FORMS: Final = ("fp32:channels_first", "fp32-strict:channels_first", "fp16:channels_last", "fp16:channels_first")
+USUAL: Final = 3  # of these
 HEAD: Final = (
     "net", "card", "form", "workspaces equal", "allocated, workspaces of 0", "with plans", "reserved, workspaces of 0",
     "with plans", "largest workspace",
@@ -144,7 +144,7 @@ def rows(gpus: Sequence[str], words: list[str], wheel: CudnnWheel) -> Iterator[R
 
 def text_of(form: str) -> str:
     """Write a form as the table has it."""
-    return form.replace(":", ", ").replace("_", " ")
+    return form.replace(":", ", ").replace("_", " ").replace("fp32-strict", "fp32 without TF32")
 
 
 def write(page: Path, found: list[Row], wheel: CudnnWheel) -> None:
@@ -155,7 +155,8 @@ def write(page: Path, found: list[Row], wheel: CudnnWheel) -> None:
         raise SystemExit(f"{page} has no place for the table; expected {BEGIN.strip()} and {END}, each in a line")
     made = f"Made with torch {importlib.metadata.version('torch')} and cuDNN {wheel.text}; sizes in MiB."
     head = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
-    table = "\n".join([made, "", *head, *(row.line for row in sorted(found, key=lambda row: NAMES.index(row.net)))])
+    lines = [row.line for row in sorted(found, key=lambda row: (NAMES.index(row.net), row.gpu))]
+    table = "\n".join([made, "", *head, *lines])
     page.write_text(f"{before}{begin}{table}\n{end}{after}")
 
 

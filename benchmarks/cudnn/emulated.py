@@ -46,9 +46,9 @@ def answered(folder: Path) -> list[list[Any]]:
 def train(name: str, type_name: str, layout: str) -> dict[str, Any]:
     """Train a net; return its peaks in bytes, and where its workspaces come from."""
     import torch
-    from nets import TYPES, prepare
+    from nets import prepare, settle
 
-    dtype = TYPES[type_name]
+    dtype = settle(type_name)
     model, x = prepare(name, layout)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for _ in range(2):

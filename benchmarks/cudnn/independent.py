@@ -5,8 +5,9 @@
 
 prints a JSON list of [direction, x, w, y, channels last, workspace, depthwise]. It shares no code with the emulator:
 graphs are built here, from the shapes, and the rule is PyTorch's (aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.11): the
-first engine configuration of the instant heuristics whose plan can be built, and else of the fallback's. cuDNN looks
-for cuBLAS in the whole process, and for a driver and NVRTC's builtins by name, to compile kernels that then never run.
+first engine configuration of the instant heuristics whose plan can be built, and else of the fallback's; fp32 takes no
+engine that rounds its inputs, and "fp32-strict" (without TF32) none that uses tensor cores. cuDNN looks for cuBLAS in
+the whole process, and for a driver and NVRTC's builtins by name, to compile kernels that then never run.
 """
 
 import ctypes
@@ -15,7 +16,8 @@ import sys
 from typing import Any
 
 FLOAT, DOUBLE, HALF, INT64, BF16 = 0, 1, 2, 3, 9
-TYPES = {"fp32": FLOAT, "fp64": DOUBLE, "fp16": HALF, "bf16": BF16}
+TYPES = {"fp32": FLOAT, "fp32-strict": FLOAT, "fp64": DOUBLE, "fp16": HALF, "bf16": BF16}
+TENSOR_CORE, DOWN_CONVERT_INPUTS = 0, 1  # cudnnBackendNumericalNote_t
 # operation kind, and its attributes: alpha, beta, convolution, w, x, y
 FORWARD = (10, 700, 701, 702, 703, 704, 705)
 DATA = (12, 706, 707, 708, 709, 710, 711)
@@ -73,7 +75,21 @@ def tensor(number: int, sizes: list[int], dtype: int, *, channels_last: bool) ->
     )
 
 
-def workspace(direction: str, layer: dict[str, Any], dtype: int, device: ctypes.c_void_p) -> int | None:
+def notes_of(config: ctypes.c_void_p) -> list[int]:
+    """Return the numerical notes of a configuration's engine."""
+    engine, count = ctypes.c_void_p(), ctypes.c_int64()
+    must(cudnn.cudnnBackendCreateDescriptor(2, ctypes.byref(engine)))
+    one = ctypes.c_int64(1)
+    must(cudnn.cudnnBackendGetAttribute(config, 300, 15, one, ctypes.byref(count), ctypes.byref(engine)))
+    notes = (ctypes.c_int32 * 32)()
+    must(cudnn.cudnnBackendGetAttribute(engine, 1303, 11, ctypes.c_int64(32), ctypes.byref(count), notes))
+    must(cudnn.cudnnBackendDestroyDescriptor(engine))
+    return list(notes[: count.value])
+
+
+def workspace(
+    direction: str, layer: dict[str, Any], dtype: int, unwanted: set[int], device: ctypes.c_void_p
+) -> int | None:
     kind, alpha, beta, how, w, x, y = DIRECTIONS[direction]
     last = layer["channels_last"]
     convolution = make(
@@ -106,6 +122,8 @@ def workspace(direction: str, layer: dict[str, Any], dtype: int, device: ctypes.
         array = (ctypes.c_void_p * len(configs))(*(config.value for config in configs))
         must(cudnn.cudnnBackendGetAttribute(heuristics, 202, 15, count, ctypes.byref(count), array))
         for config in configs[: count.value]:
+            if unwanted.intersection(notes_of(config)):
+                continue
             try:
                 plan = make(5, pointer(401, config), pointer(407, device))
             except RuntimeError:
@@ -140,6 +158,7 @@ def main(library: str, device_json: str, type_name: str, *preload: str) -> None:
     for path in apart.split():
         ctypes.CDLL(path)
     cudnn = ctypes.CDLL(library)
+    unwanted = {"fp32": {DOWN_CONVERT_INPUTS}, "fp32-strict": {DOWN_CONVERT_INPUTS, TENSOR_CORE}}.get(type_name, set())
     device = make(38, (2702, 24, list(device_json.encode()), ctypes.c_uint8))
     answers = []
     known: dict[str, int | None] = {}
@@ -151,7 +170,7 @@ def main(library: str, device_json: str, type_name: str, *preload: str) -> None:
             problem = [direction, layer["x"], layer["w"], layer["y"], layer["channels_last"]]
             question = json.dumps([problem, layer["stride"], layer["padding"], layer["dilation"]])
             if question not in known:  # many layers of a net are alike
-                known[question] = workspace(direction, layer, TYPES[type_name], device)
+                known[question] = workspace(direction, layer, TYPES[type_name], unwanted, device)
             answers.append([*problem, known[question], layer["depthwise"]])
     json.dump(answers, sys.stdout)
 

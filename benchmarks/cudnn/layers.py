@@ -15,7 +15,7 @@ import ullage
 ullage.emulate("80GiB", cudnn_workspace_bytes=0)
 
 import torch  # noqa: E402  # a card has to be there first
-from nets import TYPES, prepare  # noqa: E402  # imports torch
+from nets import prepare, settle  # noqa: E402  # imports torch
 from torch import Tensor, nn  # noqa: E402  # a card has to be there first
 
 
@@ -58,4 +58,4 @@ def _is_channels_last(tensor: Tensor) -> bool:
 if __name__ == "__main__":
     for word in sys.argv[1:]:
         name, type_name, layout = word.split(":")
-        print(json.dumps(convolutions_of(name, TYPES[type_name], layout)), flush=True)
+        print(json.dumps(convolutions_of(name, settle(type_name), layout)), flush=True)

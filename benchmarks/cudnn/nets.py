@@ -103,6 +103,8 @@ def _torchvisions(name: str) -> Callable[[], nn.Module]:
 
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+STRICT: Final = "fp32-strict"
+"""fp32 without TF32."""
 LAYOUTS: Final = {"channels_first": torch.contiguous_format, "channels_last": torch.channels_last}
 _PICTURES: Final = (3, 224, 224)
 NETS: Final = {
@@ -118,6 +120,12 @@ NETS: Final = {
     "diffusion_block": Net(DiffusionBlock, (4, 4, 64, 64)),
     "speech_stem": Net(SpeechStem, (16, 80, 3000)),
 }
+
+
+def settle(type_name: str) -> torch.dtype:
+    """Return the type of a name, one of TYPES or STRICT, and allow TF32 or not."""
+    torch.backends.cudnn.allow_tf32 = type_name != STRICT
+    return TYPES["fp32" if type_name == STRICT else type_name]
 
 
 def prepare(name: str, layout: str) -> tuple[nn.Module, Tensor]:

@@ -30,12 +30,14 @@ def is_size(text: str) -> bool:
 def parse_bytes(text: str) -> int:
     """Read a size such as "24GiB", "1.5 TiB", "512 MB" or "64 B" as bytes.
 
-    The unit is needed and its case is not looked at. KB, MB, GB and TB mean the same as KiB, MiB, GiB and TiB.
-    A fraction of a byte is dropped.
+    The unit is needed, but for 0, and its case is not looked at. KB, MB, GB and TB mean the same as KiB, MiB, GiB and
+    TiB. A fraction of a byte is dropped.
 
     Raises:
         UsageError: the text is not a size, or is negative.
     """
+    if text.strip() == "0":
+        return 0
     match = _SIZE.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a size; expected a number and a unit, such as 24GiB, 512 MiB or 1.5TiB")

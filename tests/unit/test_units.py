@@ -24,6 +24,7 @@ from ullage._units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_byte
         ("1.9 B", 1),
         ("0GiB", 0),
         ("-0 B", 0),
+        ("0", 0),
     ],
 )
 def test_a_size_is_read_in_powers_of_1024(text: str, n_bytes: int) -> None:

@@ -181,10 +181,15 @@ def load(cuda_major: int) -> Path:
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Tell the emulated cuDNN how to start the process that asks the real one; see `ullage.emulator.cudnn`."""
+    """Tell the emulated cuDNN how to start the process that asks the real one; see `ullage.emulator.cudnn`.
+
+    Raises:
+        MemoryError: there is none for it.
+    """
     library = ctypes.CDLL(str(FOLDER / str(cuda_major) / "libullage_cudnn.so"))
     library.cudnn_planner_configure.restype = ctypes.c_bool
-    library.cudnn_planner_configure(python.encode(), code.encode(), root.encode(), setup.encode())
+    if not library.cudnn_planner_configure(python.encode(), code.encode(), root.encode(), setup.encode()):
+        raise MemoryError
 
 
 def cudnn_plans() -> CudnnPlans:

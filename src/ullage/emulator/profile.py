@@ -37,9 +37,10 @@ def profile_of(card_name: str) -> Profile:
 
 
 def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
-    """Bound, in bytes, what real workspaces may take away from reserved memory, and add to it.
+    """Estimate, in bytes, how much less and how much more real workspaces may make of reserved memory.
 
-    Workspaces follow one another and are cached, so the largest difference of one counts, not their sum.
+    Workspaces follow one another and are cached, so the largest difference of one counts, not their sum. No strict
+    bound: another size may also take another place in the cache.
 
     Args:
         plans: those that ran, by where their workspaces come from (`ullage.emulator.library.CudnnPlans`).

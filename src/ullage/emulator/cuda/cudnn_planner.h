@@ -7,7 +7,7 @@
 /* Set by the Python side before torch is loaded: how to start the process. Without it nothing is asked. */
 ULLAGE_API bool cudnn_planner_configure(const char *python, const char *code, const char *root, const char *setup);
 
-/* Answers to a question, as `ullage/emulator/cudnn/server.py` writes them: ended by a 0, to be freed. NULL where nobody
+/* Answers to a question, as `ullage/emulator/cudnn/planner.py` writes them: ended by a 0, to be freed. NULL where nobody
  * answers; why is noted once. */
 char *planner_ask(const char *wanted, const struct descriptor *question);
 

@@ -1,176 +1,25 @@
 """The process that plans: it answers the emulated cuDNN of one process over a socket, and ends with it.
 
-Started by `../cuda/cudnn_planner.c` with the figures of `Setup` as JSON. A request and a reply are a length (four
-bytes, little endian) and a text. A request's first line is what is wanted, the rest a question as in `tree`:
-
-    heuristics      -> engines, then a line for each: index;notes;behaviours;knob=value,...
-    plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, of that engine of the same question
-    config          -> the same, of an engine configuration that the caller has put together
-    estimate        -> the same, of what was measured of graphs like it, for where cuDNN cannot be asked
-
-and in place of each `refused STATUS REASON`, where cuDNN says that an engine cannot run it, or `unknown REASON`, where
-nothing can be said. Reasons end with what was asked for, in words.
+Started by `../cuda/cudnn_planner.c` with a `planner.Setup` as JSON. A request and a reply are a length (four bytes,
+little endian) and a text, as in `planner`.
 """
 
-import ctypes
-import json
 import os
 import select
 import signal
 import socket
 import struct
-from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from ullage.emulator.cudnn.cache import Cache
-from ullage.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
-from ullage.emulator.cudnn.table import estimate
-from ullage.emulator.cudnn.tree import describe, parse
+from ullage.emulator.cudnn.planner import Planner, Setup
 
 _LOOK_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 120
 """For an answer; whoever asks waits no longer."""
-_LASTING: Final = range(2000, 4000)
-"""Refusals that hold for ever: bad parameters, not supported; another, such as no memory, is not kept on disk."""
 _LARGEST: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
-_KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
-_SOURCE: Final = "cudnn"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a planner is started with."""
-
-    library: str
-    """The path of libcudnn.so.9; empty: there is none that can plan."""
-    why_not: str
-    """Why there is none."""
-    version: int
-    before: tuple[str, ...]
-    """Libraries that the real one looks for by name, loaded before it."""
-    symbols: tuple[str, ...]
-    """The same, where it looks for their functions in the whole process."""
-    without_compiler: str
-    """What is said where cuDNN has no engine and its compiler is missing; empty: it is there."""
-    capability: int
-    """86 for compute capability 8.6."""
-    device_json: str
-    cache: str
-    """The folder of answers; empty: none."""
-
-    @property
-    def tag(self) -> str:
-        """What answers depend on beside the card: cuDNN's version, and whether it can compile."""
-        return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
-
-    def to_json(self) -> str:
-        """Return it as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_json(cls, text: str) -> "Setup":
-        """Read it from a text."""
-        data = json.loads(text)
-        return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
-
-
-class Planner:
-    """Answers questions; the library is loaded at the first that is not answered on disk."""
-
-    def __init__(self, setup: Setup) -> None:
-        """Load nothing yet."""
-        self._setup = setup
-        keeps = bool(setup.cache and setup.library)
-        self._cache = Cache(Path(setup.cache), tag=setup.tag, device_json=setup.device_json) if keeps else None
-        self._cudnn: Cudnn | None = None
-        self._broken = setup.why_not
-        self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
-
-    def answer(self, request: str) -> str:
-        """Answer a request; never raises."""
-        if (kept := self._cache.get(request) if self._cache else None) is not None:
-            return kept
-        wanted, _, question = request.partition("\n")
-        try:
-            answer = self._answer(wanted.split(), question)
-        except CudnnError as error:
-            answer = f"refused {error.status} {error}; {_words(question)}\n"
-            if error.status not in _LASTING:
-                return answer
-        except Exception as error:  # a question may be anything, and the next one is to be answered
-            return f"unknown {' '.join(str(error).split())}; {_words(question)}\n"
-        if self._cache and not answer.startswith("unknown") and not answer.endswith(" table\n"):
-            self._cache.put(request, answer)
-        return answer
-
-    def _answer(self, wanted: list[str], question: str) -> str:
-        if wanted == ["estimate"]:
-            return self._estimate(question)
-        cudnn = self._library()
-        if cudnn is None:
-            return f"unknown {self._broken}\n"  # of every graph: said once
-        match wanted:
-            case ["heuristics"]:
-                found = cudnn.candidates(parse(question))
-                if not found:
-                    raise ValueError(self._setup.without_compiler or "cuDNN has no engine for it")
-                self._keep(question, [config for _, config in found])
-                lines = [
-                    ";".join(
-                        [
-                            str(engine.index),
-                            ",".join(map(str, engine.notes)),
-                            ",".join(map(str, engine.behaviours)),
-                            ",".join(f"{kind}={value}" for kind, value in engine.knobs),
-                        ]
-                    )
-                    for engine, _ in found
-                ]
-                return "\n".join([f"engines {len(lines)}", *lines]) + "\n"
-            case ["plan", number]:
-                if question not in self._asked:
-                    self._keep(question, [config for _, config in cudnn.candidates(parse(question))])
-                size = cudnn.workspace_bytes(self._asked[question][int(number)])
-            case ["config"]:
-                size = cudnn.workspace_bytes(cudnn.config(parse(question)))
-            case _:
-                raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
-        return f"workspace {size} {size} {size} {_SOURCE}\n"
-
-    def _estimate(self, question: str) -> str:
-        """Say what graphs like it have taken; not kept on disk, where it would outlive the table."""
-        found = estimate(parse(question), version=self._setup.version, capability=self._setup.capability)
-        if found is None:
-            return f"unknown nothing like it was measured; {_words(question)}\n"
-        return f"workspace {found.expected_bytes} {found.low_bytes} {found.high_bytes} table\n"
-
-    def _library(self) -> Cudnn | None:
-        if self._cudnn is None and not self._broken:
-            try:
-                for path in self._setup.symbols:
-                    ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-                for path in self._setup.before:
-                    ctypes.CDLL(path)
-                self._cudnn = Cudnn(Path(self._setup.library), self._setup.device_json)
-            except (OSError, CudnnError, AttributeError) as error:
-                self._broken = f"cuDNN cannot be asked: {' '.join(str(error).split())}"
-        return self._cudnn
-
-    def _keep(self, question: str, configs: list[Descriptor]) -> None:
-        self._asked[question] = configs
-        while len(self._asked) > _KEPT_QUESTIONS:
-            self._asked.popitem(last=False)
-
-
-def _words(question: str) -> str:
-    try:
-        return describe(parse(question))
-    except Exception:  # words are for a reason that there is already
-        return "a graph that cannot be read"
 
 
 def serve(planner: Planner, line: socket.socket, client: int) -> None:

@@ -7,8 +7,8 @@ from typing import Final
 from ullage.emulator import library
 from ullage.emulator.cudnn.cache import default_folder
 from ullage.emulator.cudnn.card import json_of
+from ullage.emulator.cudnn.planner import Setup
 from ullage.emulator.cudnn.real import OLDEST
-from ullage.emulator.cudnn.server import Setup
 from ullage.emulator.cudnn.wheel import CudnnWheel, find_compiler, find_cudnn
 from ullage.emulator.torch_build import TorchBuild
 
