@@ -18,7 +18,7 @@ PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice cudnn gpu docs pictures symbols clean
+.PHONY: help setup setup-newest test suite lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice cudnn tables gpu docs pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,11 +31,12 @@ setup-newest:
 	tools/environment.sh $(NEWEST) $(NEWEST_ENV)
 	tools/cudnn.sh $(NEWEST_ENV) $(NEWEST_ENV)-cudnn
 
-test:  ## Lint, then run the whole suite, and the emulated card on the newest torch (what continuous integration runs).
-	$(MAKE) -j 2 setup setup-newest
-	$(MAKE) lint
-	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+test:  ## Lint, run the whole suite, and the emulated card on the newest torch (what continuous integration runs).
+	$(MAKE) -j 3 lint suite setup-newest # the newest torch is downloaded meanwhile
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
+
+suite: setup
+	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 
 lint: setup  ## Check style, types, layers, and the C code's warnings.
 	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks
@@ -91,8 +92,11 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
 
-cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (five minutes).
+cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
+
+tables: setup  ## Measure cuDNN's workspaces for where it is not installed, on every card, and write the table (an hour).
+	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/measure.py all build/answers src/ullage/emulator/cudnn/tables/9.19.csv
 
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
 	$(PYTHON) benchmarks/real_card.py measure

@@ -6,8 +6,9 @@
 prints a JSON list of [direction, x, w, y, channels last, workspace, depthwise]. It shares no code with the emulator:
 graphs are built here, from the shapes, and the rule is PyTorch's (aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.11): the
 first engine configuration of the instant heuristics whose plan can be built, and else of the fallback's; fp32 takes no
-engine that rounds its inputs, and "fp32-strict" (without TF32) none that uses tensor cores. cuDNN looks for cuBLAS in
-the whole process, and for a driver and NVRTC's builtins by name, to compile kernels that then never run.
+engine that rounds its inputs, and "fp32-strict" (without TF32) none that uses tensor cores; engines that were found to
+be wrong are left out. cuDNN looks for cuBLAS in the whole process, and for a driver and NVRTC's builtins by name, to
+compile kernels that then never run.
 """
 
 import ctypes
@@ -75,20 +76,35 @@ def tensor(number: int, sizes: list[int], dtype: int, *, channels_last: bool) ->
     )
 
 
-def notes_of(config: ctypes.c_void_p) -> list[int]:
-    """Return the numerical notes of a configuration's engine."""
+def engine_of(config: ctypes.c_void_p) -> tuple[int, list[int]]:
+    """Return the index and the numerical notes of a configuration's engine."""
     engine, count = ctypes.c_void_p(), ctypes.c_int64()
     must(cudnn.cudnnBackendCreateDescriptor(2, ctypes.byref(engine)))
     one = ctypes.c_int64(1)
     must(cudnn.cudnnBackendGetAttribute(config, 300, 15, one, ctypes.byref(count), ctypes.byref(engine)))
     notes = (ctypes.c_int32 * 32)()
     must(cudnn.cudnnBackendGetAttribute(engine, 1303, 11, ctypes.c_int64(32), ctypes.byref(count), notes))
+    noted, index = count.value, ctypes.c_int64()
+    must(cudnn.cudnnBackendGetAttribute(engine, 1301, 3, one, ctypes.byref(count), ctypes.byref(index)))
     must(cudnn.cudnnBackendDestroyDescriptor(engine))
-    return list(notes[: count.value])
+    return index.value, list(notes[:noted])
+
+
+def withdrawn(device_json: str) -> set[tuple[str, int]]:
+    """List the engines that are known to be wrong, which PyTorch leaves out: the errata compiled into 2.11 and 2.15."""
+    if cudnn.cudnnGetVersion() < 92300:  # 2.11, whose cuDNN is 9.19
+        return {("input", 23)}
+    is_sm120 = json.loads(device_json)["deviceVer"] == 1200
+    return {("forward", 58), ("input", 63), ("weights", 63)} if is_sm120 else set()
 
 
 def workspace(
-    direction: str, layer: dict[str, Any], dtype: int, unwanted: set[int], device: ctypes.c_void_p
+    direction: str,
+    layer: dict[str, Any],
+    dtype: int,
+    unwanted: set[int],
+    wrong: set[tuple[str, int]],
+    device: ctypes.c_void_p,
 ) -> int | None:
     kind, alpha, beta, how, w, x, y = DIRECTIONS[direction]
     last = layer["channels_last"]
@@ -122,7 +138,8 @@ def workspace(
         array = (ctypes.c_void_p * len(configs))(*(config.value for config in configs))
         must(cudnn.cudnnBackendGetAttribute(heuristics, 202, 15, count, ctypes.byref(count), array))
         for config in configs[: count.value]:
-            if unwanted.intersection(notes_of(config)):
+            engine, notes = engine_of(config)
+            if unwanted.intersection(notes) or (direction, engine) in wrong:
                 continue
             try:
                 plan = make(5, pointer(401, config), pointer(407, device))
@@ -158,7 +175,9 @@ def main(library: str, device_json: str, type_name: str, *preload: str) -> None:
     for path in apart.split():
         ctypes.CDLL(path)
     cudnn = ctypes.CDLL(library)
+    cudnn.cudnnGetVersion.restype = ctypes.c_size_t
     unwanted = {"fp32": {DOWN_CONVERT_INPUTS}, "fp32-strict": {DOWN_CONVERT_INPUTS, TENSOR_CORE}}.get(type_name, set())
+    wrong = withdrawn(device_json)
     device = make(38, (2702, 24, list(device_json.encode()), ctypes.c_uint8))
     answers = []
     known: dict[str, int | None] = {}
@@ -170,7 +189,7 @@ def main(library: str, device_json: str, type_name: str, *preload: str) -> None:
             problem = [direction, layer["x"], layer["w"], layer["y"], layer["channels_last"]]
             question = json.dumps([problem, layer["stride"], layer["padding"], layer["dilation"]])
             if question not in known:  # many layers of a net are alike
-                known[question] = workspace(direction, layer, TYPES[type_name], unwanted, device)
+                known[question] = workspace(direction, layer, TYPES[type_name], unwanted, wrong, device)
             answers.append([*problem, known[question], layer["depthwise"]])
     json.dump(answers, sys.stdout)
 

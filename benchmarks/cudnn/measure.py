@@ -1,25 +1,29 @@
 """Measure the workspaces of many convolutions, for where cuDNN cannot be asked: writes `emulator/cudnn/tables/*.csv`.
 
-    for card in 75 80 86 89 90 100 120; do
-        ULLAGE_CUDNN=FOLDER python benchmarks/cudnn/measure.py ask $card answers-$card.csv --seconds 60; done
-    python benchmarks/cudnn/measure.py write src/ullage/emulator/cudnn/tables/9.19.csv answers-*.csv
+    ULLAGE_CUDNN=FOLDER python benchmarks/cudnn/measure.py all ANSWERS src/ullage/emulator/cudnn/tables/9.19.csv
 
-FOLDER has `nvidia/cudnn` of one version, and NVRTC beside it (`tools/cudnn.sh` makes one). No card is needed. Problems
-are drawn at random, the same ones every time: shapes as in real nets, in every class. The workspace is that of the
-first plan that can be built, of the instant heuristics and else of the fallback's, which is PyTorch's rule. `--seconds`
-ends the drawing early; classes are drawn from in turn, so that each has had its share by then.
+asks about every card in turn, for `--seconds` each, and keeps the answers in the folder ANSWERS; what is there already
+is not asked about again. `ask`, `attention` and `write` are its parts. FOLDER has `nvidia/cudnn` of one version, and
+NVRTC beside it (`tools/cudnn.sh` makes one). No card is needed. Problems are drawn at random, the same ones every time:
+shapes as in real nets, in every class. The workspace is that of the first plan that can be built, of the instant
+heuristics and else of the fallback's, which is PyTorch's rule. `--seconds` ends the drawing early; classes are drawn
+from in turn, so that each has had its share by then.
 """
 
 import argparse
 import csv
 import ctypes
 import json
+import os
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from itertools import product
@@ -33,9 +37,11 @@ from ullage.emulator import library
 from ullage.emulator.cudnn.card import json_of
 from ullage.emulator.cudnn.real import Cudnn, CudnnError
 from ullage.emulator.cudnn.table import (
+    ALL_ENGINES,
     ANY,
     COLUMNS,
     OPERATIONS,
+    Key,
     attention_bytes,
     attention_classes_of,
     classes_of,
@@ -47,6 +53,7 @@ from ullage.emulator.emulate import figures_of
 from ullage.gpus import find_gpu
 
 CARDS: Final = {75: "T4", 80: "A100", 86: "A10", 89: "L4", 90: "H100", 100: "B200", 120: "RTX 5090"}
+FIRST_WITH_ATTENTION: Final = 80  # PyTorch has cuDNN do none on older cards
 TYPES: Final = {"fp32": 0, "fp16": 2, "bf16": 9}
 # The operation, and its attributes: alpha, beta, convolution, weights, input, output
 DIRECTIONS: Final = {
@@ -60,19 +67,21 @@ CHANNELS: Final = (16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 320, 384, 512, 768
 FIRST: Final = (1, 3, 4)  # channels of what a net is given
 SIZES: Final = {
     1: (50, 100, 197, 400, 750, 1500, 3000, 8000, 16000),
-    2: (7, 8, 14, 16, 20, 28, 32, 40, 56, 64, 80, 112, 128, 160, 224, 256, 512),
+    2: (7, 7, 8, 13, 14, 14, 16, 17, 20, 28, 28, 32, 35, 40, 56, 64, 80, 112, 128, 160, 224, 256, 512),
     3: (4, 7, 8, 14, 16, 28, 32, 48, 64, 96),
 }
 KERNELS: Final = {1: {"1": (1,), "3": (3,), "5": (5, 7, 10, 15, 31)}, 2: {"1": (1,), "3": (3,), "5": (5, 7, 11)}}
 LARGEST_BYTES: Final = 2 << 30  # of one problem's tensors
-ROUNDS: Final = 20
+ROUNDS: Final = 60
 DEPTHWISE_EVERY: Final = 5  # rounds
 FEWEST: Final = 6  # problems of a class of its own
-TWENTIETH: Final = 20
+ALIKE: Final = 0.05  # of the tensors' bytes: a class that is as near to a wider one has no row
+FORTIETH: Final = 40
+TENTH: Final = 10
 CUDA: Final = {12: 12080, 13: 13000}  # the driver, by the major version of NVRTC
-TEN: Final = 10
 MODES: Final = (0, 2)  # instant, fallback
 NEAR: Final = 0.25
+BENCHMARK_LIMIT: Final = 10  # torch.backends.cudnn.benchmark_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +173,7 @@ def problems(capability: int, series: str = "") -> Iterator[Problem]:
     layouts = ((1, False), (2, False), (2, True), (3, False), (3, True))
     shapes = [(groups, kernel, stride) for groups in ("none", "grouped") for kernel in KERNELS[2] for stride in (1, 2)]
     classes = list(product(DIRECTIONS, ("fp32", "half"), layouts, [*shapes, ("depthwise", "", 0)]))
+    random.Random(0).shuffle(classes)  # one that ends within the first turn has seen all kinds
     dice = {one: random.Random(repr((capability, one)) + series) for one in classes}
     for number in range(ROUNDS):
         for one in classes:
@@ -192,6 +202,19 @@ def workspace_bytes(cudnn: Cudnn, questions: Iterable[str]) -> int | None:
     return None
 
 
+def workspaces_of_engines(cudnn: Cudnn, questions: Iterable[str]) -> list[int]:
+    """Return the workspaces of the plans that PyTorch would try for a benchmark, which has a limit of ten."""
+    sizes: list[int] = []
+    for question in questions:
+        with suppress(CudnnError):
+            for _, config in cudnn.candidates(parse(question)):
+                with suppress(CudnnError):
+                    sizes.append(cudnn.workspace_bytes(config))
+                if len(sizes) == BENCHMARK_LIMIT:
+                    return sizes
+    return sizes
+
+
 def load(capability: int) -> tuple[Cudnn, CudnnWheel]:
     """Load cuDNN for a card, with what it looks for by name."""
     wheel = find_cudnn(Path("/"))
@@ -207,34 +230,35 @@ def load(capability: int) -> tuple[Cudnn, CudnnWheel]:
     return Cudnn(wheel.library, device), wheel
 
 
-def ask(capability: int, answers: Path, *, seconds: float) -> None:
-    """Ask about a card's problems, and write the answers as lines."""
+def ask(capability: int, answers: Path, *, seconds: float, of_all_engines: bool = False) -> None:
+    """Ask about a card's problems, and write the answers as lines; of all engines, the least and the largest."""
     cudnn, _ = load(capability)
     end = time.monotonic() + seconds
     with answers.open("w", newline="", buffering=1) as file:  # a line at a time: cuDNN may end the process
         writer = csv.writer(file, lineterminator="\n")
         for problem in problems(capability):
-            size = workspace_bytes(cudnn, map(problem.question, MODES))
-            if size is not None:
+            questions = map(problem.question, MODES)
+            found = workspaces_of_engines(cudnn, questions) if of_all_engines else [workspace_bytes(cudnn, questions)]
+            answer = [size for size in found if size is not None]
+            if answer:
                 sizes = [" ".join(map(str, value)) for value in (problem.x, problem.w, problem.y, problem.strides)]
                 last = int(problem.is_channels_last)
-                writer.writerow([cudnn.version, capability, problem.direction, problem.type, last, *sizes, size])
+                writer.writerow(
+                    [cudnn.version, capability, problem.direction, problem.type, last, *sizes, min(answer), max(answer)]
+                )
             if time.monotonic() > end:
                 break
 
 
-def ask_of_attention(capability: int, asked: Path, answers: Path) -> None:
-    """Ask about the attention that a run on an emulated card has asked for, and write the answers as lines.
-
-    Args:
-        capability: a key of CARDS.
-        asked: what was ULLAGE_CUDNN_CACHE of that run.
-        answers: is written.
-    """
+def ask_of_attention(capability: int, answers: Path) -> None:
+    """Ask about the attention that `attention.py` has torch ask for, and write the answers as lines."""
     cudnn, _ = load(capability)
-    with answers.open("w", newline="", buffering=1) as file:
+    with tempfile.TemporaryDirectory() as asked, answers.open("w", newline="", buffering=1) as file:
+        script = Path(__file__).with_name("attention.py")
+        own = os.environ | {"ULLAGE_CUDNN_CACHE": asked}
+        subprocess.run([sys.executable, str(script), CARDS[capability]], env=own, check=True)
         writer = csv.writer(file, lineterminator="\n")
-        for path in sorted(path for path in asked.rglob("*") if path.is_file()):
+        for path in sorted(path for path in Path(asked).rglob("*") if path.is_file()):
             wanted, _, question = path.read_text().partition("\n\n")[0].partition("\n")
             if wanted != "heuristics":
                 continue
@@ -245,11 +269,26 @@ def ask_of_attention(capability: int, asked: Path, answers: Path) -> None:
                     writer.writerow([*key, attention_bytes(nodes), size])
 
 
-def read(answers: Path) -> Iterator[tuple[int, Convolution, int]]:
-    """Yield what `ask` has written: capability, convolution, workspace in bytes."""
+def ask_of_all(folder: Path, *, seconds: float) -> None:
+    """Ask about every card that has no answers in a folder yet; each in a process of its own, which cuDNN may end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for capability in CARDS:
+        asking = ["ask", "--seconds", str(seconds)]
+        parts = {f"answers-{capability}.csv": asking, f"engines-{capability}.csv": [*asking, "--engines"]}
+        if capability >= FIRST_WITH_ATTENTION:
+            parts[f"attention-{capability}.csv"] = ["attention"]
+        for name, (part, *options) in parts.items():
+            if not (folder / name).exists():
+                print(name, file=sys.stderr)
+                words = [sys.executable, __file__, part, str(capability), str(folder / name), *options]
+                subprocess.run(words, check=False)
+
+
+def read(answers: Path) -> Iterator[tuple[int, Convolution, int, int]]:
+    """Yield what `ask` has written: capability, convolution, the least and the largest workspace in bytes."""
     names = {short: long for long, short in OPERATIONS.items()}
     with answers.open(newline="") as file:
-        for _, capability, direction, kind, last, *sizes, size in csv.reader(file):
+        for _, capability, direction, kind, last, *sizes, least, largest in csv.reader(file):
             x, w, y, strides = (tuple(map(int, text.split())) for text in sizes)
             plain = (1,) * len(strides)
             yield (
@@ -265,31 +304,56 @@ def read(answers: Path) -> Iterator[tuple[int, Convolution, int]]:
                     paddings=plain,
                     dilations=plain,
                 ),
-                int(size),
+                int(least),
+                int(largest),
             )
 
 
 def tabulate(answers: Iterable[Path]) -> list[list[str]]:
-    """Gather the shares of every class; classes of few problems are left to the wider ones."""
+    """Gather the shares of every class; classes of few problems, or like a wider one, are left to the wider ones."""
     shares = defaultdict(list)
     for path in answers:
         if path.name.startswith("attention"):
             for *words, tensors, size in csv.reader(path.read_text().splitlines()):
                 shares[tuple(words)].append(int(size) / int(tensors))
             continue
-        for capability, convolution, size in read(path):
-            for key in classes_of(convolution, capability=capability):
-                shares[key].append(size / convolution.tensor_bytes)
-    rows = []
-    for key, found in sorted(shares.items()):
-        if len(found) < FEWEST and ANY not in key[-2]:
+        of_all_engines = path.name.startswith("engines")
+        for capability, convolution, least, largest in read(path):
+            for key in classes_of(convolution, capability=capability, of_all_engines=of_all_engines):
+                shares[key] += [size / convolution.tensor_bytes for size in {least, largest}]
+    figures: dict[Key, tuple[float, float, float]] = {}
+    for key, found in sorted(shares.items(), key=lambda item: -item[0].count(ANY)):  # the widest first
+        if len(found) < FEWEST and ANY not in key[-3]:
             continue
         found.sort()
-        beyond = max(len(found) // TWENTIETH, len(found) >= TEN)  # a rare engine takes a hundred times the tensors
+        # A rare engine takes a hundred times the tensors, and of all the largest are the first that PyTorch skips.
+        beyond = len(found) // (TENTH if ALL_ENGINES in key[1] else FORTIETH)
         low, high = found[0], found[-1 - beyond]
-        middle = min(statistics.median_low(found), high)
-        rows.append([*key, _down(middle), _down(low), _up(high), str(len(found))])
-    return rows
+        own = min(statistics.median_low(found), high), low, high
+        wider = next((figures[one] for one in _wider(key) if one in figures), None)
+        if wider is None or any(abs(a - b) > ALIKE for a, b in zip(own, wider, strict=True)):
+            figures[key] = own
+    return [
+        [*key, _down(middle), _down(low), _up(high), str(len(shares[key]))]
+        for key, (middle, low, high) in sorted(figures.items())
+    ]
+
+
+def _wider(key: Key) -> Iterator[Key]:
+    """Yield the classes that a class is part of, the narrowest first, as `classes_of` does."""
+    left_out = len(key) - key.count(ANY)
+    for end in (8, 7, 6, 4):
+        if end < left_out:
+            yield (*key[:end], *[ANY] * (len(key) - end))
+
+
+def write(table: Path, answers: Iterable[Path]) -> None:
+    """Write a version's table."""
+    table.parent.mkdir(exist_ok=True)
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(tabulate(answers))
 
 
 def _down(share: float) -> str:
@@ -354,9 +418,13 @@ def main() -> None:
     asking.add_argument("capability", type=int, choices=CARDS)
     asking.add_argument("answers", type=Path)
     asking.add_argument("--seconds", type=float, default=60)
-    attending = commands.add_parser("attention", help="ask about the attention that an emulated run has asked for")
+    asking.add_argument("--engines", action="store_true", help="about all engines, not the first alone")
+    every = commands.add_parser("all", help="ask about all cards, and write the table")
+    every.add_argument("folder", type=Path, help="of the answers")
+    every.add_argument("table", type=Path)
+    every.add_argument("--seconds", type=float, default=270)
+    attending = commands.add_parser("attention", help="ask about attention on one card")
     attending.add_argument("capability", type=int, choices=CARDS)
-    attending.add_argument("asked", type=Path, help="what was ULLAGE_CUDNN_CACHE of the run")
     attending.add_argument("answers", type=Path, help="attention-CARD.csv")
     writing = commands.add_parser("write", help="write the table of a version, from the answers for its cards")
     writing.add_argument("table", type=Path)
@@ -371,16 +439,15 @@ def main() -> None:
         print(check(asked.capability, found, seconds=asked.seconds))
         return
     if asked.command == "ask":
-        ask(asked.capability, asked.answers, seconds=asked.seconds)
+        ask(asked.capability, asked.answers, seconds=asked.seconds, of_all_engines=asked.engines)
         return
     if asked.command == "attention":
-        ask_of_attention(asked.capability, asked.asked, asked.answers)
+        ask_of_attention(asked.capability, asked.answers)
         return
-    asked.table.parent.mkdir(exist_ok=True)
-    with asked.table.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(tabulate(asked.answers))
+    if asked.command == "all":
+        ask_of_all(asked.folder, seconds=asked.seconds)
+        asked.answers = sorted(asked.folder.glob("*.csv"))
+    write(asked.table, asked.answers)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,31 @@ def test_half_a_file_is_no_answer(tmp_path: Path, length: int) -> None:
     assert cache.get("plan 0\n17\n") == ANSWER
 
 
+@pytest.mark.parametrize("place", [0, 9, 13, 25, -80, -1])
+def test_a_damaged_file_is_no_answer(tmp_path: Path, place: int) -> None:
+    """One bit is enough, wherever it is."""
+    cache = cache_in(tmp_path)
+    cache.put("plan 0\n17\n", ANSWER)
+    (path,) = files_of(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    assert cache.get("plan 0\n17\n") is None
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A named pipe has no end, nor has a device behind a link."""
+    cache = cache_in(tmp_path)
+    cache.put("plan 0\n17\n", ANSWER)
+    (path,) = files_of(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.get("plan 0\n17\n") is None
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert cache.get("plan 0\n17\n") is None
+
+
 @pytest.mark.parametrize("foreign", [b"", b"\xff\xfe\x00", b"\n\n\n", b"plan 1\n17\n\nworkspace 2 2 2 cudnn\n"])
 def test_a_foreign_file_is_no_answer(tmp_path: Path, foreign: bytes) -> None:
     """What is not ours, not text, or of another question of the same name, is no answer."""

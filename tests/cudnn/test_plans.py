@@ -32,7 +32,7 @@ def started(gpu: str, seed: int, count: int, mode: str, environment: dict[str, s
 
 def result_of(process: "subprocess.Popen[str]") -> dict[str, Any]:
     """Wait for it, and read what it says."""
-    out, errors = process.communicate(timeout=900)
+    out, errors = process.communicate(timeout=3600)
     assert process.returncode == 0, errors[-3000:]
     said: dict[str, Any] = json.loads(out)
     return said
@@ -40,7 +40,7 @@ def result_of(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("gpu", "count", "benchmarks"),
-    [("T4", 40, 10), ("H100", 40, 4), *(pytest.param(gpu, 500, 500, marks=slow) for gpu in WIDEST)],
+    [("T4", 40, 8), ("H100", 20, 2), *(pytest.param(gpu, 500, 500, marks=slow) for gpu in WIDEST)],
 )
 def test_random_convolutions(gpu: str, count: int, benchmarks: int, with_cudnn: dict[str, str]) -> None:
     """Whatever its form, a convolution runs; where no plan is known the reason names it; benchmarks have an interval.
@@ -201,7 +201,7 @@ def test_without_cudnn_it_is_said_once(tmp_path: Path) -> None:
         environment={"ULLAGE_CUDNN_CACHE": str(tmp_path / "answers"), VARIABLE: ""},
     )
     assert sources in (["table"], ["unknown"], ["table", "unknown"])
-    assert reasons[0] == "cuDNN is not installed beside torch"
+    assert reasons[0].startswith("cuDNN is not installed beside torch; pip install --no-deps --target FOLDER ")
     assert len([reason for reason in reasons if "not installed" in reason]) == 1
     assert not (tmp_path / "answers").exists()
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from ullage._units import KIB
 from ullage.emulator.cudnn import table
 from ullage.emulator.cudnn.table import ANY, COLUMNS, Estimate, TableError, classes_of, estimate
 from ullage.emulator.cudnn.tree import Node, convolution_of, parse
@@ -19,6 +20,7 @@ OPERATIONS = {
     "weights": (11, 714, 715, 716, 717),
     "input": (12, 708, 709, 710, 711),
 }
+FLAT = 64 * KIB  # on either side of every range
 TABLES = sorted(table.FOLDER.glob("*.csv"))
 
 
@@ -63,20 +65,21 @@ WIDE = "75,forward,2,none"
 
 def test_a_workspace_is_a_share_of_the_bytes_of_input_weights_and_output(folder: Path) -> None:
     """Rounded so that what was measured stays within the range."""
-    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,1,0.5,0.1,1.0001,9")
+    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,odd,1,0.5,0.1,1.0001,9")
     found = estimate(question((1, 1, 3, 3), (1, 1, 3, 3), (1, 1, 3, 3)), version=91900, capability=75)
-    assert found == Estimate(expected_bytes=54, low_bytes=10, high_bytes=109)  # of 27 numbers, 108 bytes
+    assert found == Estimate(expected_bytes=54, low_bytes=0, high_bytes=109 + FLAT)  # of 27 numbers, 108 bytes
 
 
 def test_the_narrowest_class_that_was_measured_counts(folder: Path) -> None:
-    """The stride is left out first, then the kernel, then type and layout."""
+    """The stride is left out first, then the places, then the kernel, then type and layout."""
     rows = [
-        "fp32,first,3,1,4,4,4,9",
-        "fp32,first,3,any,3,3,3,9",
-        "fp32,first,any,any,2,2,2,9",
-        "any,any,any,any,1,1,1,9",
+        "fp32,first,3,many,1,5,5,5,9",
+        "fp32,first,3,many,any,4,4,4,9",
+        "fp32,first,3,any,any,3,3,3,9",
+        "fp32,first,any,any,any,2,2,2,9",
+        "any,any,any,any,any,1,1,1,9",
     ]
-    for left in (4, 3, 2, 1):
+    for left in (5, 4, 3, 2, 1):
         write(folder / "9.19.csv", *(f"{WIDE},{row}" for row in rows[-left:]))
         table._load.cache_clear()
         nodes = question()
@@ -89,19 +92,22 @@ def test_the_narrowest_class_that_was_measured_counts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        (question(), "75,forward,2,none,fp32,first,3,1"),
-        (question(kind=2, channels_last=True), "75,forward,2,none,half,last,3,1"),
-        (question(kind=9, direction="weights"), "75,weights,2,none,half,first,3,1"),
-        (question((8, 64, 1, 90), (64, 1, 1, 31), (8, 64, 1, 45), stride=2), "75,forward,1,depthwise,fp32,first,5,2"),
-        (question((8, 64, 9, 9, 9), (32, 16, 1, 1, 1), (8, 32, 9, 9, 9)), "75,forward,3,grouped,fp32,first,1,1"),
+        (question(), "75,forward,2,none,fp32,first,3,many,1"),
+        (question(kind=2, channels_last=True), "75,forward,2,none,half,last,3,many,1"),
+        (question(kind=9, direction="weights"), "75,weights,2,none,half,first,3,many,1"),
+        (
+            question((8, 64, 1, 90), (64, 1, 1, 31), (8, 64, 1, 45), stride=2),
+            "75,forward,1,depthwise,fp32,first,5,odd,2",
+        ),
+        (question((8, 64, 9, 9, 9), (32, 16, 1, 1, 1), (8, 32, 9, 9, 9)), "75,forward,3,grouped,fp32,first,1,odd,1"),
         (
             question((8, 64, 8, 8), (64, 32, 2, 2), (8, 32, 4, 4), direction="input"),
-            "75,input,2,grouped,fp32,first,3,1",
+            "75,input,2,grouped,fp32,first,3,few,1",
         ),
     ],
 )
 def test_a_class_is_told_by_the_graph(nodes: tuple[Node, ...], expected: str) -> None:
-    """By direction, dimensions, groups, type, layout, window and stride."""
+    """By direction, dimensions, groups, type, layout, window, places and stride."""
     convolution = convolution_of(nodes)
     assert convolution
     assert ",".join(next(classes_of(convolution, capability=75))) == expected
@@ -109,7 +115,7 @@ def test_a_class_is_told_by_the_graph(nodes: tuple[Node, ...], expected: str) ->
 
 def test_what_was_not_measured_has_no_estimate(folder: Path) -> None:
     """Neither another direction nor a graph without a convolution is like what was measured."""
-    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,1,1,1,1,9")
+    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,many,1,1,1,1,9")
     assert estimate(question(), version=91900, capability=75)
     assert estimate(question(direction="input"), version=91900, capability=75) is None
     assert estimate(question(kind=1), version=91900, capability=75) is None
@@ -123,7 +129,7 @@ def test_what_was_not_measured_has_no_estimate(folder: Path) -> None:
 def test_of_the_versions_the_nearest_counts(folder: Path, version: int, expected: int) -> None:
     """Of two that are as near, the newer."""
     for number, name in enumerate(("9.10", "9.19", "9.26"), 1):
-        write(folder / f"{name}.csv", f"{WIDE},fp32,first,3,1,{number},{number},{number},9")
+        write(folder / f"{name}.csv", f"{WIDE},fp32,first,3,odd,1,{number},{number},{number},9")
     found = estimate(question((1, 1, 1, 1), (1, 1, 3, 3), (1, 1, 1, 1)), version=version, capability=75)
     assert found
     assert found.expected_bytes == expected * 44
@@ -132,7 +138,7 @@ def test_of_the_versions_the_nearest_counts(folder: Path, version: int, expected
 @pytest.mark.parametrize(("capability", "expected"), [(70, 75), (75, 75), (87, 86), (90, 86), (121, 120)])
 def test_of_the_cards_the_highest_that_is_not_above_counts(folder: Path, capability: int, expected: int) -> None:
     """And the lowest where all are above."""
-    rows = [f"{card},forward,2,none,fp32,first,3,1,{card},{card},{card},9" for card in (75, 80, 86, 120)]
+    rows = [f"{card},forward,2,none,fp32,first,3,odd,1,{card},{card},{card},9" for card in (75, 80, 86, 120)]
     write(folder / "9.19.csv", *rows)
     found = estimate(question((1, 1, 1, 1), (1, 1, 3, 3), (1, 1, 1, 1)), version=91900, capability=capability)
     assert found
@@ -141,8 +147,10 @@ def test_of_the_cards_the_highest_that_is_not_above_counts(folder: Path, capabil
 
 def test_what_was_not_measured_of_one_card_is_taken_from_the_next(folder: Path) -> None:
     """From an older card first, then from another version."""
-    write(folder / "9.19.csv", f"80,{WIDE[3:]},fp32,first,3,1,1,1,1,9", "90,input,2,none,fp32,first,3,1,2,2,2,9")
-    write(folder / "9.26.csv", "80,weights,2,none,fp32,first,3,1,3,3,3,9")
+    write(
+        folder / "9.19.csv", f"80,{WIDE[3:]},fp32,first,3,odd,1,1,1,1,9", "90,input,2,none,fp32,first,3,odd,1,2,2,2,9"
+    )
+    write(folder / "9.26.csv", "80,weights,2,none,fp32,first,3,odd,1,3,3,3,9")
     sizes = (1, 1, 1, 1), (1, 1, 3, 3), (1, 1, 1, 1)
     for direction, share in (("forward", 1), ("input", 2), ("weights", 3)):
         found = estimate(question(*sizes, direction=direction), version=91900, capability=90)
@@ -153,19 +161,19 @@ def test_what_was_not_measured_of_one_card_is_taken_from_the_next(folder: Path) 
 @pytest.mark.parametrize(
     "row",
     [
-        f"{WIDE},fp32,first,3,1,1,2,3,9",  # expects less than the least
-        f"{WIDE},fp32,first,3,1,nan,0,3,9",
-        f"{WIDE},fp32,first,3,1,1,0,inf,9",
-        f"{WIDE},fp32,first,3,1,1,-1,3,9",
-        f"{WIDE},fp32,first,3,1,1,0,3,0",
-        f"{WIDE},fp32,first,3,1,0,3,9",
-        "?,forward,2,none,fp32,first,3,1,1,0,3,9",
+        f"{WIDE},fp32,first,3,many,1,1,2,3,9",  # expects less than the least
+        f"{WIDE},fp32,first,3,many,1,nan,0,3,9",
+        f"{WIDE},fp32,first,3,many,1,1,0,inf,9",
+        f"{WIDE},fp32,first,3,many,1,1,-1,3,9",
+        f"{WIDE},fp32,first,3,many,1,1,0,3,0",
+        f"{WIDE},fp32,first,3,many,1,0,3,9",
+        "?,forward,2,none,fp32,first,3,many,1,1,0,3,9",
         "",
     ],
 )
 def test_a_damaged_row_is_named(folder: Path, row: str) -> None:
     """With its line, and nothing is estimated from the others."""
-    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,1,1,1,1,9", row)
+    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,many,1,1,1,1,9", row)
     with pytest.raises(TableError, match=r"line 3 of .*install ullage again"):
         estimate(question(), version=91900, capability=75)
 
@@ -182,9 +190,9 @@ def test_a_file_that_is_no_table_is_named(folder: Path, data: bytes) -> None:
 
 def test_a_table_is_read_once(folder: Path) -> None:
     """A later question does not go back to the disk."""
-    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,1,1,1,1,9")
+    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,many,1,1,1,1,9")
     first = estimate(question(), version=91900, capability=75)
-    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,1,2,2,2,9")
+    write(folder / "9.19.csv", f"{WIDE},fp32,first,3,many,1,2,2,2,9")
     assert estimate(question(), version=91900, capability=75) == first
 
 
@@ -197,23 +205,23 @@ def attention(*, matmuls: int, size: int = 8) -> tuple[Node, ...]:
 def test_attention_is_a_share_of_its_tensors_that_are_in_memory(folder: Path) -> None:
     """One class forward, one backward; another graph of matrices is none."""
     rows = [
-        "75,attention,any,any,any,any,any,any,0,0,0,9",
-        "75,attention backward,any,any,any,any,any,any,0.5,0.25,1,9",
+        "75,attention,any,any,any,any,any,any,any,0,0,0,9",
+        "75,attention backward,any,any,any,any,any,any,any,0.5,0.25,1,9",
     ]
     write(folder / "9.19.csv", *rows)
     forward, backward = (estimate(attention(matmuls=count), version=91900, capability=75) for count in (2, 5))
-    assert forward == Estimate(expected_bytes=0, low_bytes=0, high_bytes=0)
-    assert backward == Estimate(expected_bytes=512, low_bytes=256, high_bytes=1024)
+    assert forward == Estimate(expected_bytes=0, low_bytes=0, high_bytes=FLAT)
+    assert backward == Estimate(expected_bytes=512, low_bytes=0, high_bytes=1024 + FLAT)
     assert estimate(attention(matmuls=3), version=91900, capability=75) is None
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_the_tables_are_whole_and_small(path: Path) -> None:
     """Every kind of card, direction and group has its widest class, and no class is there twice."""
-    assert path.stat().st_size < 300_000
+    assert path.stat().st_size < 600_000
     rows = list(csv.reader(path.read_text().splitlines()))[1:]
     assert len(rows) == len(table._load(path))
-    widest = {tuple(row[:4]) for row in rows if row[4] == ANY and not row[1].startswith("attention")}
+    widest = {tuple(row[:4]) for row in rows if row[4] == ANY and row[1] in ("forward", "weights", "input")}
     for card in ("75", "80", "86", "89", "90", "120"):
         assert len([one for one in widest if one[0] == card]) == 3 * 3 * 3
 

@@ -1,6 +1,7 @@
 """Sizes that only a real card's handle knows: each is a guess with an interval, and the prediction carries it."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ import pytest
 from tests.guard.inside import inside
 from ullage._units import KIB, MIB
 from ullage.emulator import library
+from ullage.emulator.torch_build import TorchBuild
 from ullage.prediction.prediction import CudnnUse, Guess, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict
-from ullage.prediction.workspace import doubt_of, notes_of, rows_of
+from ullage.prediction.workspace import cudnn_of, doubt_of, notes_of, rows_of
 
+TORCH = TorchBuild(version="2.11.0", cuda=(13, 0), cudnn=91900, folder=Path("torch"), planning=("nvidia-cudnn-cu13",))
 NONE_EXPECTED = {"expected_below_bytes": 0}
 
 
@@ -208,21 +211,21 @@ kept = [layer(x)[0] for layer in layers]
 
 def _cudnn(**changes: Any) -> CudnnUse:
     values: dict[str, Any] = {"version": 91900, "problems": {"cudnn": 68}, "largest_workspace_bytes": 44 * MIB}
-    values |= {"below_bytes": 0, "above_bytes": 0, "reasons": []} | changes
+    values |= {"below_bytes": 0, "above_bytes": 0, "benchmark_bytes": 0, "reasons": []} | changes
     return CudnnUse(**values)
 
 
 @pytest.mark.parametrize(
     ("cudnn", "text"),
     [
-        (_cudnn(), "up to 44.0 MiB at once, in the above; all 68 by cuDNN 9.19's own plans"),
-        (_cudnn(largest_workspace_bytes=0), "none in the above; all 68 by cuDNN 9.19's own plans"),
+        (_cudnn(), "up to 44.0 MiB at once, in the above; all 68 operations by cuDNN 9.19's own plans"),
+        (_cudnn(largest_workspace_bytes=0), "none in the above; all 68 operations by cuDNN 9.19's own plans"),
         (
             _cudnn(problems={"cudnn": 5, "table": 2}, below_bytes=MIB, above_bytes=3 * MIB),
-            "up to 44.0 MiB at once, in the above; 5 by cuDNN 9.19's own plans, 2 estimated from graphs like them; a "
-            "real card may use up to 1.0 MiB less or 3.0 MiB more",
+            "up to 44.0 MiB at once, in the above; operations: 5 by cuDNN 9.19's own plans, 2 estimated from others "
+            "like them; a real card may use up to 1.0 MiB less or 3.0 MiB more",
         ),
-        (_cudnn(problems={"given": 1}), "up to 44.0 MiB at once, in the above; the only one as given"),
+        (_cudnn(problems={"given": 1}), "up to 44.0 MiB at once, in the above; the only operation as given"),
     ],
 )
 def test_the_row_of_cudnn_says_how_much_and_whose_answer(cudnn: CudnnUse, text: str) -> None:
@@ -246,8 +249,29 @@ def test_rows_of_guesses_name_both_ends() -> None:
 
 def test_three_reasons_are_told_and_the_others_counted() -> None:
     """A net of a hundred strange convolutions does not fill the screen."""
-    notes = notes_of(_cudnn(reasons=[f"reason {number}" for number in range(5)]))
+    notes = notes_of(_cudnn(reasons=[f"reason {number}" for number in range(5)]), TORCH)
     assert notes == [
         *(f"workspaces not asked of cuDNN: reason {number}" for number in range(3)),
         "and 2 more reasons of this kind (all with --json)",
     ]
+
+
+def test_another_cudnn_than_torchs_own_is_told() -> None:
+    """Another patch ranks engines alike; another minor version may not."""
+    assert notes_of(_cudnn(version=91999), TORCH) == []
+    (note,) = notes_of(_cudnn(version=92600), TORCH)
+    assert note == "cuDNN 9.26 was asked, and torch 2.11.0 requires 9.19: its plans may be others"
+
+
+@pytest.mark.parametrize(("later", "above"), [([60], 0), ([60, 80], 10), ([100], 30), ([], 30)])
+def test_what_a_benchmark_keeps_adds_to_the_steps_after_its_trials(later: list[int], above: int) -> None:
+    """The first step has tried all plans, and has allocated the largest: only from the second on may there be more."""
+    figures = {"runs": 9, "problems": 3, "largest_tensor_bytes": 50, "largest_workspace_bytes": 5}
+    plans = {"cudnn": figures | {"most_below_bytes": 5, "most_above_bytes": 30}}
+    steps = [{"peak_reserved_bytes": size} for size in [100, *later]]
+    told = {"version": 91900, "by_source": plans, "reasons": []}
+    found = cudnn_of({"cudnn": told, "peak_reserved_bytes": 100, "steps": steps})
+    assert (found.below_bytes, found.above_bytes, found.benchmark_bytes) == (5, above, 30)
+    (row,) = rows_of(found, [])
+    assert "benchmark=True" in row.text
+    assert ("as trying them did" in row.text) == (above == 0)

@@ -85,6 +85,7 @@ FITS = Prediction(
         largest_workspace_bytes=40 * MIB,
         below_bytes=0,
         above_bytes=100 * MIB,
+        benchmark_bytes=0,
         reasons=["cuDNN has no engine for it; convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"],
     ),
     guesses=[Guess(kind="rnn", count=3, guessed_bytes=12 * MIB, low_bytes=0, high_bytes=36 * MIB)],

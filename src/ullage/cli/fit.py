@@ -23,6 +23,8 @@ EPILOG: Final = (
     "ullage fit train.py --gpu T4 --vary --batch-size=8..256:8 --margin 5%\n\n"
     "ullage fit train.py --gpu H100 --vary --batch-size --vary --length=256..4096 (a frontier)\n\n"
     "ullage fit train.py --gpu H100 --vary batch_size (set as batch_size=8, as hydra wants it)\n\n"
+    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
+    "else estimated. [bold]ullage doctor --gpu T4[/] says which.\n\n"
     "[bold]Exit code[/] 0 a value fits, 1 none does, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
 
@@ -46,7 +48,9 @@ def run_fit(
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the runs.")] = None,
     total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
     context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
-    cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
+    cudnn_workspace: Annotated[
+        str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:

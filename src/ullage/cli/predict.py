@@ -23,6 +23,8 @@ EPILOG: Final = (
     "ullage predict train.py --batch-size 8 --gpu T4 --steps 5\n\n"
     "ullage predict train.py --gpu 24GiB --arch sm_89 --alloc-conf expandable_segments:True\n\n"
     "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
+    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
+    "else estimated. [bold]ullage doctor --gpu T4[/] says which.\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
 
@@ -44,7 +46,9 @@ def predict(
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the run.")] = None,
     total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
     context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
-    cudnn_workspace: Annotated[str | None, typer.Option(help="Workspace of every cuDNN plan.")] = None,
+    cudnn_workspace: Annotated[
+        str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,

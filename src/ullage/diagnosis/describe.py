@@ -56,6 +56,8 @@ def _configured(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.driver is not None:
         major, minor = facts.driver.cuda
         yield "driver", f"{facts.driver.version}, CUDA up to {major}.{minor}"
+    if facts.workspaces is not None:
+        yield "workspaces of cuDNN", facts.workspaces
     for card in facts.cards:
         yield f"card {card.index}", _text_of_card(card)
     if not facts.cards:

@@ -90,3 +90,5 @@ class Facts:
     cards: tuple[Card, ...] = ()
     torch: Torch | None = None
     is_emulated: bool = False
+    workspaces: str | None = None
+    """Of an emulated card: who answers for the workspaces of cuDNN."""

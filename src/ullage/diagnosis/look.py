@@ -15,6 +15,7 @@ from ullage.diagnosis.facts import Card, Driver, Facts, Process, Torch
 from ullage.diagnosis.host import look_at_host
 from ullage.diagnosis.nvml import look_at_cards
 from ullage.diagnosis.probe import look_at_torch
+from ullage.emulator.cudnn.start import state_of
 from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
@@ -39,9 +40,10 @@ def look(gpu: str | None = None) -> Facts:
     """
     environment = {name: text for name, text in sorted(os.environ.items()) if _OF_INTEREST.fullmatch(name)}
     is_here = sys.modules.get("torch") is not None
+    workspaces = None
     if gpu is not None:
         find_gpu(gpu)
-        find_torch()
+        workspaces = state_of(find_torch())
         if is_here:
             raise UsageError(f"this process has torch already; {gpu!r} can be looked at in a fresh one: ullage doctor")
     if is_here:
@@ -56,6 +58,7 @@ def look(gpu: str | None = None) -> Facts:
         cards=cards,
         torch=torch,
         is_emulated=gpu is not None or CARD_VARIABLE in os.environ,
+        workspaces=workspaces,
     )
 
 

@@ -69,7 +69,8 @@ def emulate(
         gpu: a card's name ("RTX 4090") or size ("24GiB"), see `ullage.gpus.find_gpu`.
         total_memory_bytes: the card's memory as the driver reports it; None: the card's own.
         context_bytes: what the CUDA context takes of it; None: from the card's profile.
-        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, where it is installed.
+        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, where it is installed beside
+            torch or where the environment variable ULLAGE_CUDNN names it, else an estimate from graphs like it.
         count: how many such cards.
 
     Raises:

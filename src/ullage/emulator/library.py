@@ -4,6 +4,7 @@ The libraries themselves are in `cuda/`, one C file a library.
 """
 
 import ctypes
+import os
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -188,8 +189,13 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
     """
     library = ctypes.CDLL(str(FOLDER / str(cuda_major) / "libullage_cudnn.so"))
     library.cudnn_planner_configure.restype = ctypes.c_bool
-    if not library.cudnn_planner_configure(python.encode(), code.encode(), root.encode(), setup.encode()):
+    if not library.cudnn_planner_configure(os.fsencode(python), code.encode(), os.fsencode(root), setup.encode()):
         raise MemoryError
+
+
+def note_reason(text: str) -> None:
+    """Have a reason told why workspaces are not cuDNN's own answer, with those of `cudnn_plans`."""
+    _card().card_note_reason(text.encode(errors="replace"))
 
 
 def cudnn_plans() -> CudnnPlans:

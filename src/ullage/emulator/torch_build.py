@@ -31,6 +31,8 @@ class TorchBuild:
     cudnn: int
     """The cuDNN it was compiled with, as `cudnnGetVersion` says it: 91900 for 9.19.0."""
     folder: Path
+    planning: tuple[str, ...] = ()
+    """What pip installs for cuDNN's own plans, in the versions that this torch asks for: cuDNN and NVRTC."""
 
     @property
     def cuda_number(self) -> int:
@@ -96,7 +98,14 @@ def find_torch() -> TorchBuild:
             f"the PyTorch in this environment ({version}) is built for CUDA {cuda}; CUDA 12 and 13 can be emulated; "
             f"install a newer one: {INSTALL_LINE}"
         )
-    return TorchBuild(version=version, cuda=(major, minor), cudnn=_compiled_cudnn(), folder=folder)
+    required = _requirements()
+    return TorchBuild(
+        version=version,
+        cuda=(major, minor),
+        cudnn=_compiled_cudnn(required),
+        folder=folder,
+        planning=_planning(required),
+    )
 
 
 def _assigned(text: str, name: str) -> str | None:
@@ -104,13 +113,29 @@ def _assigned(text: str, name: str) -> str | None:
     return match[1] if match else None
 
 
-def _compiled_cudnn() -> int:
+def _requirements() -> dict[str, str]:
+    """The packages that torch asks for in one version, with it."""
     try:
         requirements = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:
         requirements = []
-    for requirement in requirements:
-        if match := re.match(r"nvidia-cudnn-cu\d+\s*==\s*(\d+)\.(\d+)\.(\d+)", requirement):
+    pinned = (re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*==\s*([\w.]+)", requirement) for requirement in requirements)
+    return {match[1]: match[2] for match in pinned if match}
+
+
+def _compiled_cudnn(required: dict[str, str]) -> int:
+    for name, version in required.items():
+        if name.startswith("nvidia-cudnn-cu") and (match := re.match(r"(\d+)\.(\d+)\.(\d+)", version)):
             major, minor, patch = (int(part) for part in match.groups())
             return major * 10000 + minor * 100 + patch
     return _UNKNOWN_CUDNN
+
+
+def _planning(required: dict[str, str]) -> tuple[str, ...]:
+    found = []
+    for name, version in required.items():
+        if name.startswith(("nvidia-cudnn-cu", "nvidia-cuda-nvrtc")):
+            found.append(f"{name}=={version}")
+        elif name == "cuda-toolkit":  # since CUDA 13 it says which NVRTC
+            found.append(f"nvidia-cuda-nvrtc=={'.'.join(version.split('.')[:2])}.*")
+    return tuple(found)

@@ -70,7 +70,10 @@ def _certainty(probe: Probe) -> str:
     deciding = sorted({read.op for read in probe.prediction.reads if read.decides_shape})
     if deciding:
         return f" as far as an emulated card can see (values decide shapes: {', '.join(deciding)})"
-    return "" if probe.prediction.growth else " for certain"
+    if probe.prediction.growth:
+        return ""
+    is_estimated = probe.prediction.cudnn.problems.keys() & {"table", "unknown"}
+    return ", if cuDNN's workspaces are as estimated" if is_estimated else " for certain"
 
 
 def _verdict(probe: Probe) -> str:

@@ -95,7 +95,8 @@ def _card(prediction: Prediction) -> Meter:
         remark = prediction.context_source if context == prediction.context_bytes else "the least that it takes"
     else:
         title = "The card at its fullest"
-        rest = f"headroom (at least {text_of_bytes(prediction.total_memory_bytes - prediction.interval_bytes[1])})"
+        least = prediction.total_memory_bytes - prediction.interval_bytes[1]
+        rest = f"headroom (at least {text_of_bytes(least)})" if least > 0 else "headroom (none for certain)"
         allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
         context, remark = prediction.context_bytes, _context_remark(prediction, low_context, high_context)
     parts = [

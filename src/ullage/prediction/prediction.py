@@ -116,6 +116,8 @@ class CudnnUse:
     """How much less a real card may use than was counted; 0 where all is cuDNN's answer."""
     above_bytes: int
     """How much more."""
+    benchmark_bytes: int
+    """With `torch.backends.cudnn.benchmark`: how much more the plan that a real card keeps may take."""
     reasons: list[str]
     """Why workspaces are not cuDNN's own answer."""
 

@@ -154,7 +154,9 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: dict[str,
     return Prediction(
         verdict=verdict,
         reason=_reason_of_ending(request, gpu, result, timed_out=timed_out, spare=spare)
-        or _reason_of_size(verdict, low, high, total) + _growth_text(result, total - high) + _understatement(result),
+        or _reason_of_size(verdict, low, high, total, cudnn)
+        + _growth_text(result, total - high)
+        + _understatement(result),
         script=str(request.script),
         arguments=list(request.arguments),
         gpu=gpu.driver_name,
@@ -252,10 +254,12 @@ def _reason_of_ending(request: Request, gpu: Gpu, result: dict[str, Any], *, tim
     return None
 
 
-def _reason_of_size(verdict: Verdict, low: int, high: int, total: int) -> str:
+def _reason_of_size(verdict: Verdict, low: int, high: int, total: int, cudnn: CudnnUse) -> str:
     match verdict:
         case Verdict.FITS:
-            return f"at most {text_of_bytes(high)} of {text_of_bytes(total)} would be used"
+            is_estimated = "table" in cudnn.problems or "unknown" in cudnn.problems
+            condition = ", if cuDNN's workspaces are as estimated" if is_estimated else ""
+            return f"at most {text_of_bytes(high)} of {text_of_bytes(total)} would be used{condition}"
         case Verdict.DOES_NOT_FIT:
             return f"at least {text_of_bytes(low)} would be used, and the card has {text_of_bytes(total)}"
         case Verdict.UNKNOWN:
@@ -286,7 +290,7 @@ def _notes(request: Request, torch: TorchBuild, result: dict[str, Any], cudnn: C
             f"shapes depend on values that an emulated card does not have ({', '.join(deciding)}): they read as empty "
             "or zero, so memory is understated after them"
         )
-    notes += notes_of(cudnn)
+    notes += notes_of(cudnn, torch)
     if result["unwritten"]:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result["unwritten"])))
     if request.world_size:

@@ -11,10 +11,12 @@ from typing import Any, Final
 from ullage._units import text_of_bytes
 from ullage.emulator.library import PlanFigures
 from ullage.emulator.profile import workspace_range
+from ullage.emulator.torch_build import TorchBuild
 from ullage.prediction.prediction import CudnnUse, Guess
 from ullage.report.report import Within
 
 _REASONS: Final = 3
+_PATCH: Final = 100  # versions that differ in less rank engines alike
 _KEPT: Final = ("rnn", "batch_norm")  # at least in part
 _LABELS: Final = {
     "rnn": "RNN workspaces",
@@ -29,15 +31,28 @@ def cudnn_of(result: dict[str, Any]) -> CudnnUse:
     """Read what ran in cuDNN from a run's result."""
     told = result.get("cudnn", {"version": 0, "by_source": {}, "reasons": ()})
     plans = {source: PlanFigures(**figures) for source, figures in told["by_source"].items()}
-    below, above = workspace_range(plans)
+    tried = plans.get("cudnn")
+    below, above = workspace_range({source: figures for source, figures in plans.items() if source != "cudnn"})
     return CudnnUse(
         version=told["version"],
         problems={source: figures.problems for source, figures in plans.items()},
         largest_workspace_bytes=max((figures.largest_workspace_bytes for figures in plans.values()), default=0),
-        below_bytes=below,
-        above_bytes=above,
+        below_bytes=max(below, tried.most_below_bytes if tried else 0),
+        above_bytes=max(above, _above_trials(result, tried.most_above_bytes) if tried else 0),
+        benchmark_bytes=tried.most_above_bytes if tried else 0,
         reasons=list(told["reasons"]),
     )
+
+
+def _above_trials(result: dict[str, Any], above: int) -> int:
+    """Bound, in bytes, what the plans that a benchmark keeps on a real card may add to the reserved peak.
+
+    In the first step, where plans are tried, the largest of each problem was allocated and is in the peak. In the later
+    ones the plan that is kept may take as much more than the one that was kept here.
+    """
+    later = [step["peak_reserved_bytes"] for step in result.get("steps", [])[1:]]
+    peak = int(result["peak_reserved_bytes"])
+    return max(0, max(later, default=peak) + above - peak) if above else 0
 
 
 def guesses_of(result: dict[str, Any]) -> list[Guess]:
@@ -84,9 +99,13 @@ def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
     return tuple(rows)
 
 
-def notes_of(cudnn: CudnnUse) -> list[str]:
-    """Say why workspaces are not cuDNN's own, of the first few."""
-    notes = [f"workspaces not asked of cuDNN: {reason}" for reason in cudnn.reasons[:_REASONS]]
+def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
+    """Say why workspaces are not cuDNN's own, of the first few, or whose plans they are."""
+    notes = []
+    if "cudnn" in cudnn.problems and torch.planning and cudnn.version // _PATCH != torch.cudnn // _PATCH:
+        asked, wanted = (f"{number // 10000}.{number // 100 % 100}" for number in (cudnn.version, torch.cudnn))
+        notes.append(f"cuDNN {asked} was asked, and torch {torch.version} requires {wanted}: its plans may be others")
+    notes += [f"workspaces not asked of cuDNN: {reason}" for reason in cudnn.reasons[:_REASONS]]
     if len(cudnn.reasons) > _REASONS:
         notes.append(f"and {len(cudnn.reasons) - _REASONS} more reasons of this kind (all with --json)")
     return notes
@@ -95,21 +114,26 @@ def notes_of(cudnn: CudnnUse) -> list[str]:
 def _plans_text(cudnn: CudnnUse) -> str:
     largest = cudnn.largest_workspace_bytes
     taken = f"up to {text_of_bytes(largest)} at once, in the above" if largest else "none in the above"
+    kept = ""
+    if cudnn.benchmark_bytes:
+        already = ", as trying them did" if not cudnn.above_bytes else ""
+        more = text_of_bytes(cudnn.benchmark_bytes)
+        kept = f"; of the plans that benchmark=True tries, the one that a real card keeps may take {more} more{already}"
     off = [f"{text_of_bytes(cudnn.below_bytes)} less"] if cudnn.below_bytes else []
     off += [f"{text_of_bytes(cudnn.above_bytes)} more"] if cudnn.above_bytes else []
     doubt = f"; a real card may use up to {' or '.join(off)}" if off else ""
-    return f"{taken}; {_sources_text(cudnn)}{doubt}"
+    return f"{taken}; {_sources_text(cudnn)}{kept}{doubt}"
 
 
 def _sources_text(cudnn: CudnnUse) -> str:
     words = {
         "cudnn": f"by cuDNN {cudnn.version // 10000}.{cudnn.version // 100 % 100}'s own plans",
-        "table": "estimated from graphs like them",
+        "table": "estimated from others like them",
         "given": "as given",
         "unknown": "not known and left out",
     }
     counted = [(cudnn.problems[source], text) for source, text in words.items() if source in cudnn.problems]
     if len(counted) > 1:
-        return ", ".join(f"{count} {text}" for count, text in counted)
+        return "operations: " + ", ".join(f"{count} {text}" for count, text in counted)
     count, text = counted[0]
-    return f"all {count} {text}" if count > 1 else f"the only one {text}"
+    return f"all {count} operations {text}" if count > 1 else f"the only operation {text}"

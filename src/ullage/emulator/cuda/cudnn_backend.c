@@ -9,8 +9,11 @@
 
 #include "cudnn_planner.h"
 
-enum { DATA_INT8 = 3, NOTE_TENSOR_CORE = 0 }; /* cudnnDataType_t, cudnnBackendNumericalNote_t */
+enum { DATA_INT8 = 3, NOTE_TENSOR_CORE = 0, NOTE_NONDETERMINISTIC = 4 }; /* cudnnDataType_t, cudnnBackendNumericalNote_t */
 enum { NO_ENGINE = -1 }; /* the index of an engine that is not cuDNN's: of a graph of which it knows none */
+/* Of two such: what cuDNN would rank first, and any other. PyTorch leaves the first out where the script wants no TF32 or
+ * the same result every time, and tries both for a benchmark; so the range of the workspace is wide just then. */
+enum { RANK_OF_FIRST = 0, RANK_OF_ALL = 1 };
 enum { HEURISTICS_MODE = 200, MODE_FALLBACK = 2 };
 
 /* ---- the tensors of a graph, each once. Those that exist only inside a kernel, or are a number, take no memory. */
@@ -58,8 +61,12 @@ static struct tally tally_of(const struct descriptor *graph) {
 static void note_line(const char *answer) {
   char text[400];
   snprintf(text, sizeof text, "%.*s", (int)strcspn(answer, "\n"), answer);
+  int status;
+  char said[440];
   const char *reason = strchr(text, ' ');
-  card_note_reason(reason ? reason + 1 : text);
+  bool is_refused = sscanf(text, "refused %d", &status) == 1 && reason && (reason = strchr(reason + 1, ' '));
+  snprintf(said, sizeof said, "%s%s", is_refused ? "refused by cuDNN:" : "", reason ? reason + !is_refused : text);
+  card_note_reason(said);
 }
 
 /* ---- plans. Written down as text, a plan is the numbers that matter here. */
@@ -72,13 +79,12 @@ static _Thread_local char refusal[400]; /* cuDNN's latest, in case nothing else 
 /* What was answered of a plan: "workspace SIZE LOW HIGH SOURCE", "refused STATUS REASON" or "unknown REASON". */
 static int take_answer(const char *answer, struct cudnn_plan *plan) {
   int status = CUDNN_SUCCESS;
+  int64_t size = -1, low = -1, high = -1;
   char source[16] = "";
   if (!answer) return CUDNN_SUCCESS;
-  if (sscanf(answer, "workspace %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s", &plan->workspace, &plan->low, &plan->high, source) == 4)
-    *plan = plan->workspace >= 0 && plan->low >= 0 && plan->high >= plan->low /* from a file, which may be damaged */
-                ? (struct cudnn_plan){strcmp(source, "cudnn") == 0 ? PLAN_CUDNN : PLAN_TABLE, plan->problem, plan->tensor_bytes,
-                                      plan->workspace, plan->low, plan->high}
-                : (struct cudnn_plan){PLAN_UNKNOWN, plan->problem, plan->tensor_bytes, 0, 0, 0};
+  if (sscanf(answer, "workspace %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s", &size, &low, &high, source) == 4 && size >= 0 && low >= 0 &&
+      high >= low)
+    *plan = (struct cudnn_plan){strcmp(source, "cudnn") == 0 ? PLAN_CUDNN : PLAN_TABLE, plan->problem, plan->tensor_bytes, size, low, high};
   else if (sscanf(answer, "refused %d", &status) != 1 || status == CUDNN_SUCCESS)
     note_line(answer);
   else
@@ -92,8 +98,9 @@ static _Atomic uint64_t planned[PLANNED];
 
 /* An estimate, where cuDNN cannot be asked or refuses every engine. */
 static int estimate(const struct descriptor *config, struct cudnn_plan *plan) {
-  char *answer = config->question ? planner_ask("estimate", config->question) : NULL;
-  if (answer && strncmp(answer, "workspace ", 10) == 0) take_answer(answer, plan);
+  const char *wanted = config->rank == RANK_OF_ALL ? "estimate all" : "estimate";
+  char *answer = config->question ? planner_ask(wanted, config->question) : NULL;
+  if (answer) take_answer(answer, plan);
   free(answer);
   if (refusal[0]) card_note_reason(refusal); /* a real card raises an error then */
   refusal[0] = 0;
@@ -116,9 +123,8 @@ static int plan_of(const struct descriptor *config, struct cudnn_plan *plan) {
   char wanted[32];
   snprintf(wanted, sizeof wanted, "plan %d", config->rank);
   char *answer = config->question ? planner_ask(wanted, config->question) : planner_ask("config", config);
-  bool is_unknown = !answer || strncmp(answer, "unknown ", 8) == 0;
-  if (answer && is_unknown) note_line(answer);
-  int status = is_unknown ? estimate(config, plan) : take_answer(answer, plan);
+  int status = take_answer(answer, plan);
+  if (status == CUDNN_SUCCESS && plan->source == PLAN_UNKNOWN) status = estimate(config, plan);
   if (status == CUDNN_SUCCESS) {
     if (plan->source == PLAN_CUDNN) planned[plan->problem % PLANNED] = plan->problem;
     refusal[0] = 0;
@@ -211,11 +217,14 @@ static int answer_ranked(struct descriptor *heuristics, const char *text, int ra
   return status;
 }
 
-static int answer_unknown(struct descriptor *heuristics, struct descriptor *config) {
+static int answer_unknown(struct descriptor *heuristics, int rank, struct descriptor *config) {
+  static const int32_t notes[] = {NOTE_TENSOR_CORE, NOTE_NONDETERMINISTIC};
   struct descriptor *engine = NULL;
   int status = answer_engine(heuristics, NO_ENGINE, config, &engine);
+  if (status == CUDNN_SUCCESS && rank != RANK_OF_ALL)
+    status = store_attribute(engine, ENGINE_NUMERICAL_NOTES, TYPE_NUMERICAL_NOTE, 2, notes);
   if (status == CUDNN_SUCCESS) status = store_attribute(config, CONFIG_ENGINE, TYPE_DESCRIPTOR, 1, &engine);
-  if (status == CUDNN_SUCCESS) status = store_question(config, heuristics, 0);
+  if (status == CUDNN_SUCCESS) status = store_question(config, heuristics, rank);
   let_go(engine);
   return status;
 }
@@ -230,8 +239,8 @@ static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_
   int status = CUDNN_SUCCESS;
   /* The last resort, where every engine refuses: PyTorch asks the fallback heuristics only then, and for benchmarks. */
   if (ranked < 0 || ranked > MOST_ENGINES) ranked = 0;
-  bool is_last = ranked == 0 || number_of(heuristics, HEURISTICS_MODE, 0) == MODE_FALLBACK;
-  if (count) *count = ranked + is_last;
+  int unknown = ranked == 0 ? 2 : number_of(heuristics, HEURISTICS_MODE, 0) == MODE_FALLBACK;
+  if (count) *count = ranked + unknown;
   const char *at = answer;
   int rank = 0;
   for (; rank < ranked && rank < room && configs && status == CUDNN_SUCCESS; rank++) {
@@ -239,7 +248,8 @@ static int answer_heuristics(struct descriptor *heuristics, int64_t room, int64_
     if (!at || !*++at) break;
     status = answer_ranked(heuristics, at, rank, configs[rank]);
   }
-  if (is_last && rank == ranked && rank < room && configs && status == CUDNN_SUCCESS) status = answer_unknown(heuristics, configs[rank++]);
+  for (; unknown && rank >= ranked && rank < room && configs && status == CUDNN_SUCCESS; unknown--, rank++)
+    status = answer_unknown(heuristics, unknown == 2 ? RANK_OF_FIRST : RANK_OF_ALL, configs[rank]);
   /* torch 2.15 makes room for the best alone, and takes as many as it is told there are. */
   if (count && room > 0 && configs) *count = rank;
   return status;

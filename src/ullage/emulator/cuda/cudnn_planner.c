@@ -1,36 +1,50 @@
-/* Asking cuDNN. Its process is started at the first question and, once it runs, is no child of this one, so that no
- * `wait` of the user's meets it; it ends when this process does. A question that it does not survive costs one restart, and that
+/* Asking cuDNN. Its process is started at the first question and is no child of this one, so that no `wait` of the
+ * user's meets it; it ends when this process does. A question that it does not survive costs one restart, and that
  * question's answer; who dies three times is left in peace. */
 #define _GNU_SOURCE
 #include "cudnn_planner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 extern char **environ;
 
 /* Of questions to cuDNN. An estimate loads no cuDNN, so it may be asked for when cuDNN is not asked any more. */
-enum { MOST_DEATHS = 3, PATIENCE_MS = 120000, LARGEST_REPLY = 16 << 20 };
+enum { MOST_DEATHS = 3, START_MS = 30000, PATIENCE_MS = 120000, LARGEST_REPLY = 16 << 20 };
 
 static char *python, *code, *root, *setup;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int line = -1; /* the socket; a fork of this process has one of its own */
+static ino_t line_inode;
 static int deaths;
+
+/* Whether the number is the socket's still: the user may close any, and open something else under it. */
+static bool is_ours(void) {
+  struct stat about;
+  return line >= 0 && fstat(line, &about) == 0 && S_ISSOCK(about.st_mode) && about.st_ino == line_inode;
+}
+static void hang_up(void) {
+  if (is_ours()) close(line);
+  line = -1;
+}
 
 static void forget_in_fork(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-  if (line >= 0) close(line);
-  line = -1;
+  hang_up();
 }
 
 bool cudnn_planner_configure(const char *python_, const char *code_, const char *root_, const char *setup_) {
@@ -145,40 +159,7 @@ uint64_t planner_hash(const struct descriptor *graph) {
   return hash;
 }
 
-/* ---- the process */
-
-static bool start(void) {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
-  char client[16];
-  snprintf(client, sizeof client, "%d", (int)getpid());
-  /* -I -S: nothing of the user's environment, and no site packages, which the planner does not need. */
-  char *arguments[] = {python, "-I", "-S", "-c", code, root, setup, client, NULL};
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
-  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", 2 /* O_RDWR */, 0);
-  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", 2, 0);
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  pid_t started;
-  int status = posix_spawn(&started, python, &actions, &attributes, arguments, environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  close(ends[1]);
-  if (status != 0) {
-    close(ends[0]);
-    return false;
-  }
-  while (waitpid(started, NULL, 0) < 0 && errno == EINTR) {
-  } /* it has left a process of its own behind, and ends */
-  line = ends[0];
-  return true;
-}
+/* ---- the line */
 
 static bool send_all(const void *start_, size_t length) {
   for (const char *at = start_; length;) {
@@ -190,10 +171,10 @@ static bool send_all(const void *start_, size_t length) {
   return true;
 }
 
-static bool receive_all(void *start_, size_t length) {
+static bool receive_all(void *start_, size_t length, int patience_ms) {
   for (char *at = start_; length;) {
     struct pollfd wait = {.fd = line, .events = POLLIN};
-    int ready = poll(&wait, 1, PATIENCE_MS);
+    int ready = poll(&wait, 1, patience_ms);
     if (ready < 0 && errno == EINTR) continue;
     ssize_t got = ready > 0 ? recv(line, at, length, 0) : 0;
     if (got < 0 && errno == EINTR) continue;
@@ -203,11 +184,85 @@ static bool receive_all(void *start_, size_t length) {
   return true;
 }
 
+/* ---- the process */
+
+/* Its starter: shares this process's memory while the caller waits for it, and ends at once. Without an exit signal no
+ * handler and no `wait` of the user's hears of it; what it has started is nobody's child. */
+struct starter {
+  char **arguments;
+  const posix_spawn_file_actions_t *actions;
+  const posix_spawnattr_t *attributes;
+  int status;
+};
+static int start_planner(void *starter_) {
+  struct starter *starter = starter_;
+  pid_t started;
+  starter->status = posix_spawn(&started, python, starter->actions, starter->attributes, starter->arguments, environ);
+  _exit(0);
+}
+
+static int run_starter(struct starter *starter) {
+  enum { STACK_BYTES = 256 << 10 };
+  char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) return errno;
+  pid_t pid = clone(start_planner, stack + STACK_BYTES, CLONE_VM | CLONE_VFORK, starter);
+  int status = pid < 0 ? errno : starter->status;
+  while (pid > 0 && waitpid(pid, NULL, __WALL) < 0 && errno == EINTR) {
+  }
+  munmap(stack, STACK_BYTES);
+  return status;
+}
+
+/* Above the standard streams, whose numbers may be free. */
+static int lift(int number) {
+  int lifted = number >= 0 ? fcntl(number, F_DUPFD_CLOEXEC, 3) : -1;
+  if (number >= 0) close(number);
+  return lifted;
+}
+
+static bool start(void) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
+  ends[0] = lift(ends[0]), ends[1] = lift(ends[1]);
+  struct stat about;
+  if (ends[0] < 0 || ends[1] < 0 || fstat(ends[0], &about) != 0) {
+    if (ends[0] >= 0) close(ends[0]);
+    if (ends[1] >= 0) close(ends[1]);
+    return false;
+  }
+  char client[16];
+  snprintf(client, sizeof client, "%d", (int)getpid());
+  /* -I -S: nothing of the user's environment, and no site packages, which the planner does not need. */
+  char *arguments[] = {python, "-I", "-S", "-c", code, root, setup, client, NULL};
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
+  posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_RDWR, 0);
+  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_RDWR, 0);
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  int status = run_starter(&(struct starter){arguments, &actions, &attributes, 0});
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  line = ends[0];
+  line_inode = about.st_ino;
+  char hello;
+  if (status == 0 && receive_all(&hello, 1, START_MS)) return true;
+  hang_up();
+  return false;
+}
+
 static char *exchange(const char *question, size_t length) {
   uint32_t size = (uint32_t)length;
-  if (!send_all(&size, sizeof size) || !send_all(question, length) || !receive_all(&size, sizeof size)) return NULL;
+  if (!send_all(&size, sizeof size) || !send_all(question, length) || !receive_all(&size, sizeof size, PATIENCE_MS))
+    return NULL;
   char *reply = size <= LARGEST_REPLY ? malloc((size_t)size + 1) : NULL;
-  if (reply && receive_all(reply, size)) {
+  if (reply && receive_all(reply, size, PATIENCE_MS)) {
     reply[size] = 0;
     return reply;
   }
@@ -221,13 +276,14 @@ char *planner_ask(const char *wanted, const struct descriptor *question) {
   if (!text) return NULL;
   pthread_mutex_lock(&lock);
   int most = strcmp(wanted, "estimate") == 0 ? 2 * MOST_DEATHS : MOST_DEATHS;
+  if (!is_ours()) line = -1;
   if (deaths < most && (line >= 0 || start())) {
     reply = exchange(text, length);
     if (!reply) {
-      close(line);
-      line = -1;
-      card_note_reason(++deaths < MOST_DEATHS ? "cuDNN's process ended, or took more than two minutes, over a question"
-                                              : "cuDNN's process ended three times and is not asked any more");
+      hang_up();
+      card_note_reason(++deaths < MOST_DEATHS
+                           ? "cuDNN's process ended, or took more than two minutes, over a question"
+                           : "cuDNN's process ended three times and is not asked any more; is the installation of cuDNN whole?");
     }
   } else if (deaths < most) {
     deaths = 2 * MOST_DEATHS;

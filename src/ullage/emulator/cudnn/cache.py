@@ -6,12 +6,14 @@ read is no answer, and a folder that cannot be written is left alone.
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
 from ullage._output import write_whole
 
-_FORM: Final = "1"  # of what is written; another number, another folder
+_LARGEST: Final = 16 << 20
+_FORM: Final = "2"  # of what is written; another number, another folder
 
 
 def default_folder() -> Path:
@@ -32,12 +34,14 @@ class Cache:
     def get(self, question: str) -> str | None:
         """Return what was answered to a question; None where nothing was."""
         try:
-            text = self._path(question).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            data = _read_file(self._path(question))
+        except OSError:
             return None
-        asked, separator, answer = text.partition("\n\n")
-        # A file that another question of the same name has written, or half of one, is no answer.
-        return answer if separator and asked == question.rstrip("\n") and answer.endswith("\n") else None
+        kept, _, digest = data.rpartition(b"\n")
+        asked, separator, answer = kept.partition(b"\n\n")
+        # One that is damaged, or that another question of the same name has written, is no answer.
+        is_whole = bool(separator) and _digest(kept) == digest and asked == question.rstrip("\n").encode()
+        return answer.decode() if is_whole else None
 
     def put(self, question: str, answer: str) -> None:
         """Keep an answer, which ends with a line's end."""
@@ -45,9 +49,23 @@ class Cache:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path(question), f"{question.rstrip(chr(10))}\n\n{answer}".encode())
+            kept = f"{question.rstrip(chr(10))}\n\n{answer}".encode()
+            write_whole(self._path(question), kept + b"\n" + _digest(kept))
         except OSError:
             self._is_open = False  # full, or not ours to write: every answer is asked for again
 
     def _path(self, question: str) -> Path:
         return self._folder / hashlib.sha256(question.encode()).hexdigest()[:32]
+
+
+def _read_file(path: Path) -> bytes:
+    """Read a regular file; whatever else has its name is not waited for."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise FileNotFoundError(path)
+        return file.read(_LARGEST)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()

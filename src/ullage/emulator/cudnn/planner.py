@@ -6,6 +6,7 @@ A request's first line is what is wanted, the rest a question as in `tree`:
     plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, of that engine of the same question
     config          -> the same, of an engine configuration that the caller has put together
     estimate        -> the same, of what was measured of graphs like it, for where cuDNN cannot be asked
+    estimate all    -> the same, of all engines that PyTorch may take, not of the one that cuDNN ranks first
 
 and in place of each `refused STATUS REASON`, where cuDNN says that an engine cannot run it, or `unknown REASON`, where
 nothing can be said. Reasons end with what was asked for, in words.
@@ -25,6 +26,7 @@ from ullage.emulator.cudnn.tree import describe, parse
 
 _LASTING: Final = range(2000, 4000)
 """Refusals that hold for ever: bad parameters, not supported; another, such as no memory, is not kept on disk."""
+_COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
 _SOURCE: Final = "cudnn"
 
@@ -86,6 +88,8 @@ class Planner:
         try:
             answer = self._answer(wanted.split(), question)
         except CudnnError as error:
+            if error.status == _COMPILATION_FAILED and self._setup.without_compiler:
+                return f"unknown {self._setup.without_compiler}\n"
             answer = f"refused {error.status} {error}; {_words(question)}\n"
             if error.status not in _LASTING:
                 return answer
@@ -97,7 +101,9 @@ class Planner:
 
     def _answer(self, wanted: list[str], question: str) -> str:
         if wanted == ["estimate"]:
-            return self._estimate(question)
+            return self._estimate(question, of_all_engines=False)
+        if wanted == ["estimate", "all"]:
+            return self._estimate(question, of_all_engines=True)
         cudnn = self._library()
         if cudnn is None:
             return f"unknown {self._broken}\n"  # of every graph: said once
@@ -105,7 +111,7 @@ class Planner:
             case ["heuristics"]:
                 found = cudnn.candidates(parse(question))
                 if not found:
-                    raise ValueError(self._setup.without_compiler or "cuDNN has no engine for it")
+                    raise ValueError(self._setup.without_compiler or "cuDNN has no engine for it: a card raises")
                 self._keep(question, [config for _, config in found])
                 lines = [
                     ";".join(
@@ -129,12 +135,19 @@ class Planner:
                 raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
-    def _estimate(self, question: str) -> str:
+    def _estimate(self, question: str, *, of_all_engines: bool) -> str:
         """Say what graphs like it have taken; not kept on disk, where it would outlive the table."""
-        found = estimate(parse(question), version=self._setup.version, capability=self._setup.capability)
+        found = estimate(
+            parse(question),
+            version=self._setup.version,
+            capability=self._setup.capability,
+            of_all_engines=of_all_engines,
+        )
         if found is None:
             return f"unknown nothing like it was measured; {_words(question)}\n"
-        return f"workspace {found.expected_bytes} {found.low_bytes} {found.high_bytes} table\n"
+        # Of all engines some take more than any card has; PyTorch goes on to the next where memory is short.
+        most = max(found.expected_bytes, json.loads(self._setup.device_json).get("totalGlobalMem", 0))
+        return f"workspace {found.expected_bytes} {found.low_bytes} {min(found.high_bytes, most)} table\n"
 
     def _library(self) -> Cudnn | None:
         if self._cudnn is None and not self._broken:
@@ -143,7 +156,11 @@ class Planner:
                     ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
                 for path in self._setup.before:
                     ctypes.CDLL(path)
-                self._cudnn = Cudnn(Path(self._setup.library), self._setup.device_json)
+                cudnn = Cudnn(Path(self._setup.library), self._setup.device_json)
+                if cudnn.version != self._setup.version:
+                    said = f"its header says that it is {self._setup.version}, itself that it is {cudnn.version}"
+                    raise CudnnError(0, said)
+                self._cudnn = cudnn
             except (OSError, CudnnError, AttributeError) as error:
                 self._broken = f"cuDNN cannot be asked: {' '.join(str(error).split())}"
         return self._cudnn

@@ -71,9 +71,7 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 
 def main(setup_json: str, client: int) -> None:
-    """Be the planner of a process, over the socket in the place of standard input."""
-    if os.fork():
-        os._exit(0)  # so that the client does not find a child that it has not started
+    """Be the planner of a process, over the socket in the place of standard input; a byte says that it is there."""
     os.setsid()  # Ctrl-C is not for us: we end when our client does
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
@@ -82,5 +80,6 @@ def main(setup_json: str, client: int) -> None:
     os.closerange(3, _MOST_FILES)  # whatever the user has open for children: who reads to its end would wait for us
     with socket.socket(fileno=os.dup(0)) as line, suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        line.sendall(b"\n")
         serve(Planner(Setup.of_json(setup_json)), line, client)
     os._exit(0)

@@ -9,7 +9,7 @@ from ullage.emulator.cudnn.cache import default_folder
 from ullage.emulator.cudnn.card import json_of
 from ullage.emulator.cudnn.planner import Setup
 from ullage.emulator.cudnn.real import OLDEST
-from ullage.emulator.cudnn.wheel import CudnnWheel, find_compiler, find_cudnn
+from ullage.emulator.cudnn.wheel import VARIABLE, CudnnWheel, find_compiler, find_cudnn, why_none
 from ullage.emulator.torch_build import TorchBuild
 
 # Isolated, without site packages, so nothing of the user's is imported; where this package is, is told.
@@ -27,20 +27,28 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
     builtins = find_compiler(wheel) if wheel else ()
     setup = Setup(
         library=str(wheel.library) if wheel and wheel.version >= OLDEST else "",
-        why_not=_why_not(wheel),
+        why_not=_why_not(wheel, torch),
         version=wheel.version if wheel else torch.cudnn,
         # It asks cuBLAS for its version, and the driver and NVRTC to compile and load kernels, which then never run.
         symbols=(str(library.FOLDER / "libullage_card.so"), str(folder / "libullage_cublasLt.so")),
         before=(str(folder / "libcuda.so.1"), *map(str, builtins)),
-        without_compiler=""
-        if builtins
-        else "cuDNN would compile its kernels for it, and NVRTC is not installed beside torch",
+        without_compiler="" if builtins else _without_compiler(torch),
         capability=figures["cc_major"] * 10 + figures["cc_minor"],
         device_json=json_of(gpu, figures, cuda_number=torch.cuda_number),
         cache=_cache(),
     )
     if sys.executable:
         library.use_planner(torch.cuda[0], python=sys.executable, code=_CODE, root=_ROOT, setup=setup.to_json())
+    else:
+        library.note_reason("sys.executable names no Python that could ask cuDNN")
+
+
+def state_of(torch: TorchBuild) -> str:
+    """Say who answers for the workspaces of this torch's convolutions and attention."""
+    wheel = wheel_of(torch)
+    if wheel is None or wheel.version < OLDEST:
+        return f"estimated; {_why_not(wheel, torch)}"
+    return f"cuDNN {wheel.text}'s own" + ("" if find_compiler(wheel) else f", in part; {_without_compiler(torch)}")
 
 
 def version_of(torch: TorchBuild) -> int:
@@ -61,9 +69,20 @@ def _cache() -> str:
         return ""
 
 
-def _why_not(wheel: CudnnWheel | None) -> str:
+def _why_not(wheel: CudnnWheel | None, torch: TorchBuild) -> str:
     if wheel is None:
-        return "cuDNN is not installed beside torch"
+        return why_none(torch.folder) + _remedy(torch)
     if wheel.version < OLDEST:
-        return f"cuDNN {wheel.text} is too old to plan for a card that is not there (9.8 and newer can)"
+        return f"cuDNN {wheel.text} is too old to plan for a card that is not there (9.8 and newer can){_remedy(torch)}"
     return ""
+
+
+def _without_compiler(torch: TorchBuild) -> str:
+    return f"cuDNN would compile kernels while it plans, and NVRTC is not installed beside it{_remedy(torch)}"
+
+
+def _remedy(torch: TorchBuild) -> str:
+    if not torch.planning:
+        return ""
+    packages = " ".join(f'"{package}"' for package in torch.planning)
+    return f"; pip install --no-deps --target FOLDER {packages}, and {VARIABLE}=FOLDER, has cuDNN's own plans"

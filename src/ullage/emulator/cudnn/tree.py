@@ -28,7 +28,18 @@ _NAMES: Final = {13: "pointwise", 19: "matmul", 22: "reduction", 31: "reshape", 
 _ATTENTION: Final = (19, 41, 43)
 _GRAPH_OPERATIONS: Final = 801
 _GRAPH: Final = 15
-_TYPES: Final = {0: "fp32", 1: "fp64", 2: "fp16", 3: "int8", 4: "int32", 9: "bf16", 12: "fp8", 13: "fp8"}
+_TYPES: Final = {
+    0: "fp32",
+    1: "fp64",
+    2: "fp16",
+    9: "bf16",
+    12: "fp8",
+    13: "fp8",
+    3: "int8",
+    4: "int32",
+    6: "uint8",
+    10: "int64",
+}
 _LARGEST: Final = 4 << 20  # characters
 _MOST_NODES: Final = 4096
 _FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one of space

@@ -13,6 +13,7 @@ VARIABLE: Final = "ULLAGE_CUDNN"
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"
+_PART: Final = 100  # of a version's number; no part is larger
 _NUMBERS: Final = ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
 
 
@@ -36,13 +37,29 @@ def find_cudnn(beside: Path) -> CudnnWheel | None:
     Args:
         beside: torch's folder; wheels lie next to it, or in another folder of packages.
     """
-    given = [Path(named)] if (named := os.environ.get(VARIABLE)) else []
-    for folder in dict.fromkeys([*given, beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())]):
+    for folder in _folders(beside):
         library = (folder / "nvidia" / "cudnn" / _LIBRARY).absolute()
         if library.is_file():
             version = _version_of(folder / "nvidia" / "cudnn" / _HEADER)
             return CudnnWheel(library=library, version=version) if version else None
     return None
+
+
+def why_none(beside: Path) -> str:
+    """Say why `find_cudnn` finds none."""
+    named = os.environ.get(VARIABLE)
+    text = "cuDNN is not installed beside torch"
+    if named:
+        text = f"{VARIABLE} names {named}, which has no nvidia/cudnn/{_LIBRARY}, and {text}"
+    for folder in _folders(beside):
+        if (folder / "nvidia" / "cudnn" / _LIBRARY).is_file():
+            return f"{folder / 'nvidia' / 'cudnn' / _HEADER} does not say which cuDNN it is"
+    return text
+
+
+def _folders(beside: Path) -> dict[Path, None]:
+    given = [Path(named)] if (named := os.environ.get(VARIABLE)) else []
+    return dict.fromkeys([*given, beside.parent, *map(Path, sys.path), *map(Path, site.getsitepackages())])
 
 
 def find_compiler(cudnn: CudnnWheel) -> tuple[Path, ...]:
@@ -66,4 +83,4 @@ def _version_of(header: Path) -> int | None:
     if not all(found):
         return None
     major, minor, patch = (int(match[1]) for match in found if match)
-    return major * 10000 + minor * 100 + patch
+    return major * 10000 + minor * 100 + patch if max(minor, patch) < _PART else None
