@@ -8,7 +8,7 @@ OLDEST := 2.11.0
 NEWEST := 2.15.0
 JOBS ?= 2
 # What the newest torch is tried with on every change; `make truth` has the rest.
-NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py) tests/truth/test_roles.py tests/recording/test_recorder.py $(addprefix tests/cudnn/test_plans.py::,test_random_convolutions test_attention)
+NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py) tests/truth/test_roles.py tests/recording/test_recorder.py $(addprefix tests/cudnn/test_plans.py::,test_random_convolutions test_attention test_without_cudnn_it_is_said_once) tests/emulated/test_workspaces.py
 
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
