@@ -18,7 +18,7 @@ PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test suite lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice cudnn tables gpu docs pictures symbols clean
+.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice cudnn tables gpu docs pictures symbols clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -32,11 +32,9 @@ setup-newest:
 	tools/cudnn.sh $(NEWEST_ENV) $(NEWEST_ENV)-cudnn
 
 test:  ## Lint, run the whole suite, and the emulated card on the newest torch (what continuous integration runs).
-	$(MAKE) -j 3 lint suite setup-newest # the newest torch is downloaded meanwhile
-	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
-
-suite: setup
+	$(MAKE) -j 2 lint setup-newest
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
 
 lint: setup  ## Check style, types, layers, and the C code's warnings.
 	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks

@@ -166,9 +166,9 @@ def test_a_list_that_is_named_often_is_looked_at_once(tmp_path: Path, name: str)
     trace = [{"action": "alloc", "addr": address, "size": 512, name: shared} for address in range(count)]
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps({"device_traces": [trace]}))
-    began = time.monotonic()
+    began = time.process_time()
     assert len(load_snapshot(path).devices[0]) == count
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_a_small_file_that_unzips_to_a_large_one(tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_numbers_of_kept_values_stay_below_the_file_size() -> None:
 def test_a_dictionary_that_grows_while_it_is_named_is_looked_at_once() -> None:
     """Key by key, and named after each: the square of a file's size would be a hang."""
     grown = b"\x80\x04]q\x01}q\x00" + b"K\x01K\x01s" * 300_000 + b"0"
-    began = time.monotonic()
+    began = time.process_time()
     assert len(read(grown + b"h\x00K\x01K\x01sa" * 300_000 + b".")["root"]) == 300_000
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 ENTRY = {"action": "alloc", "addr": 0x7F0000000000, "size": 512, "time_us": 1}
@@ -282,9 +282,9 @@ def test_many_devices_and_many_texts_do_not_multiply(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     traces = [[ENTRY | {"user_metadata": f"m{device}"}] for device in range(1024)]
     path.write_bytes(pickle.dumps({"device_traces": traces, "external_annotations": ranges}))
-    began = time.monotonic()
+    began = time.process_time()
     devices = load_snapshot(path).devices
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert [one.labels.texts[one.labels.metadata[0]] for one in devices.values()] == [f"m{n}" for n in range(1024)]
     assert len(devices[0].annotations) == 200_000
 
