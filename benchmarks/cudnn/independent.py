@@ -90,12 +90,9 @@ def engine_of(config: ctypes.c_void_p) -> tuple[int, list[int]]:
     return index.value, list(notes[:noted])
 
 
-def withdrawn(device_json: str, dimensions: int) -> set[tuple[str, int]]:
-    """List the engines that are known to be wrong, which PyTorch leaves out: the errata compiled into 2.11 and 2.15."""
-    if cudnn.cudnnGetVersion() < 92300:  # 2.11, whose cuDNN is 9.19
-        return {("input", 23)} if dimensions == 3 else set()
-    is_sm120 = json.loads(device_json)["deviceVer"] == 1200
-    return {("forward", 58), ("input", 63), ("weights", 63)} if is_sm120 else set()
+def withdrawn(dimensions: int) -> set[tuple[str, int]]:
+    """List the engines that are known to be wrong, which PyTorch (2.11 and 2.15) leaves out by its errata."""
+    return {("input", 23)} if dimensions == 3 else set()
 
 
 def workspace(
@@ -175,7 +172,6 @@ def main(library: str, device_json: str, type_name: str, *preload: str) -> None:
     for path in apart.split():
         ctypes.CDLL(path)
     cudnn = ctypes.CDLL(library)
-    cudnn.cudnnGetVersion.restype = ctypes.c_size_t
     unwanted = {"fp32": {DOWN_CONVERT_INPUTS}, "fp32-strict": {DOWN_CONVERT_INPUTS, TENSOR_CORE}}.get(type_name, set())
     device = make(38, (2702, 24, list(device_json.encode()), ctypes.c_uint8))
     answers = []
@@ -184,7 +180,7 @@ def main(library: str, device_json: str, type_name: str, *preload: str) -> None:
         directions = ["input" if layer["transposed"] else "forward", "weights"]
         if layer["input_needs_grad"]:
             directions.append("forward" if layer["transposed"] else "input")
-        wrong = withdrawn(device_json, len(layer["x"]) - 2)
+        wrong = withdrawn(len(layer["x"]) - 2)
         for direction in directions:
             problem = [direction, layer["x"], layer["w"], layer["y"], layer["channels_last"]]
             question = json.dumps([problem, layer["stride"], layer["padding"], layer["dilation"]])
