@@ -9,21 +9,7 @@ set -euo pipefail
 python=$1/bin/python
 folder=$2
 
-wanted=$("$python" - <<'END'
-import importlib.metadata as metadata
-import re
-
-found = {}
-for requirement in metadata.requires("torch"):
-    if match := re.match(r"([\w.-]+)(?:\[[^]]*\])?==([\w.]+)", requirement):
-        found[match[1]] = match[2]
-for name, version in found.items():
-    if name.startswith(("nvidia-cudnn-", "nvidia-cuda-nvrtc")):
-        print(f"{name}=={version}")
-    elif name == "cuda-toolkit":  # since CUDA 13 it says which NVRTC
-        print(f"nvidia-cuda-nvrtc=={'.'.join(version.split('.')[:2])}.*")
-END
-)
+wanted=$("$python" -c 'from ullage.emulator.torch_build import find_torch; print("\n".join(find_torch().planning))')
 
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock"
