@@ -10,7 +10,7 @@ from ullage._output import check_output
 from ullage._units import is_size, parse_bytes
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import size_of, steps_of
+from ullage.cli.values import WORKSPACES, size_of, steps_of
 from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe
 from ullage.fitting.fit import Fit, fit
@@ -23,8 +23,7 @@ EPILOG: Final = (
     "ullage fit train.py --gpu T4 --vary --batch-size=8..256:8 --margin 5%\n\n"
     "ullage fit train.py --gpu H100 --vary --batch-size --vary --length=256..4096 (a frontier)\n\n"
     "ullage fit train.py --gpu H100 --vary batch_size (set as batch_size=8, as hydra wants it)\n\n"
-    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
-    "else estimated. [bold]ullage doctor --gpu T4[/] says which.\n\n"
+    f"{WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 a value fits, 1 none does, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
 

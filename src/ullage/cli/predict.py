@@ -10,7 +10,7 @@ from ullage._errors import UsageError
 from ullage._output import check_output
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import size_of, steps_of
+from ullage.cli.values import WORKSPACES, size_of, steps_of
 from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.describe import describe
 from ullage.prediction.ranks import predict_all_ranks
@@ -23,8 +23,7 @@ EPILOG: Final = (
     "ullage predict train.py --batch-size 8 --gpu T4 --steps 5\n\n"
     "ullage predict train.py --gpu 24GiB --arch sm_89 --alloc-conf expandable_segments:True\n\n"
     "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
-    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
-    "else estimated. [bold]ullage doctor --gpu T4[/] says which.\n\n"
+    f"{WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
 

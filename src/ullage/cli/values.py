@@ -1,10 +1,14 @@
-"""Values of options that several subcommands have."""
+"""Options that several subcommands have: their values, and what is said of them."""
 
 from typing import Final
 
 from ullage._errors import UsageError
 from ullage._units import parse_bytes
 
+WORKSPACES: Final = (
+    "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
+    "else estimated. [bold]ullage doctor --gpu T4[/] says which."
+)
 _STEPS: Final = 3
 _MORE_STEPS: Final = 6
 
