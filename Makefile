@@ -6,9 +6,10 @@ PYTHON ?= python3
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ullage/environments
 OLDEST := 2.11.0
 NEWEST := 2.15.0
+CUDA12 := 2.6.0 2.7.1 2.8.0
 JOBS ?= 2
 # What the newest torch is tried with on every change; `make truth` has the rest.
-NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py) tests/truth/test_roles.py tests/recording/test_recorder.py $(addprefix tests/cudnn/test_plans.py::,test_random_convolutions test_attention test_without_cudnn_it_is_said_once) tests/emulated/test_workspaces.py
+NEWEST_TESTS := $(addprefix tests/emulated/,test_torch.py test_card.py test_children.py test_allocator.py test_placement.py test_outside.py) tests/truth/test_roles.py tests/recording/test_recorder.py $(addprefix tests/cudnn/test_plans.py::,test_random_convolutions test_attention test_without_cudnn_it_is_said_once) tests/emulated/test_workspaces.py
 
 environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_ENV := $(call environment,$(OLDEST))
@@ -16,9 +17,12 @@ NEWEST_ENV := $(call environment,$(NEWEST))
 DOCS_ENV := $(CACHE)/docs
 PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
+LIBRARIES ?= $(dir $(CACHE))libraries
+REAL ?= $(dir $(CACHE))real
+WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test lint sanitize fuzz truth cuda12 versions public bench bytes-left habits rivals advice cudnn tables gpu docs pictures symbols clean
+.PHONY: help setup setup-newest test slow lint sanitize fuzz truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,19 +40,24 @@ test:  ## Lint, run the whole suite, and the emulated card on the newest torch (
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
 
+slow: setup  ## The whole suite with all that `make test` leaves out (an hour and more).
+	ULLAGE_SLOW=1 $(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+
 lint: setup  ## Check style, types, layers, and the C code's warnings.
 	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks
 	$(OLDEST_ENV)/bin/ruff format --check src tests tools examples benchmarks
 	cd src && $(OLDEST_ENV)/bin/mypy
 	cd src && $(OLDEST_ENV)/bin/lint-imports --config ../pyproject.toml
-	tools/check_c.sh
+	tools/check_c.sh $(OLDEST_ENV)
+	tools/check_page.sh $(OLDEST_ENV)
 
 sanitize:  ## Build the allocator core alone with sanitizers and run random programs (new seeds at every run).
 	tools/sanitize.sh
 
-fuzz: setup setup-newest  ## Random operations on two versions of torch's own allocator and on the core (new seeds; PROGRAMS=400).
-	$(OLDEST_ENV)/bin/python tests/emulated/twin.py --programs $(or $(PROGRAMS),400)
-	$(NEWEST_ENV)/bin/python tests/emulated/twin.py --programs $(or $(PROGRAMS),400)
+fuzz:  ## Random operations on torch's own allocator and on the core (new seeds; PROGRAMS=400, VERSIONS="2.11.0 2.15.0").
+	set -e; for version in $(or $(VERSIONS),$(OLDEST) $(NEWEST)); do \
+	  tools/environment.sh $$version $(call environment,$$version); \
+	  $(call environment,$$version)/bin/python tests/emulated/twin.py --programs $(or $(PROGRAMS),400); done
 
 truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records
@@ -57,25 +66,25 @@ truth: setup  ## Compare every recorded workload of every torch version, to the 
 	$(MAKE) setup-newest
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records
 
-cuda12:  ## Run the tests of the emulated card on torch 2.8, whose build is for CUDA 12 (downloads it).
-	tools/environment.sh 2.8.0 $(call environment,2.8.0)
-	$(call environment,2.8.0)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/emulated/test_torch.py tests/emulated/test_card.py
+cuda12: $(CUDA12:%=cuda12-%)  ## Run the tests of the emulated card on torch 2.6, 2.7 and 2.8, whose builds are for CUDA 12 (downloads them).
 
-versions: setup  ## Try the emulated card on torch 2.8 to 2.15 and write docs/versions.md (slow: downloads seven; ONLY="2.8.0 2.15.0").
+cuda12-%:
+	tools/environment.sh $* $(call environment,$*)
+	$(call environment,$*)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/emulated/test_torch.py tests/emulated/test_card.py
+
+versions: setup  ## Try the emulated card on torch 2.6 to 2.15 and write docs/versions.md (slow: downloads nine; ONLY="2.8.0 2.15.0").
 	tools/versions.sh $(CACHE) $(if $(ONLY),"$(ONLY)")
 
 public: setup  ## Predict public scripts of others on three cards, and write docs/public_scripts.md (fetches them from GitHub).
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
 	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
-bench: setup  ## Measure the speed of predictions, of the allocator core beside PyTorch's own, of owners, and what guards, monitors and runs cost; exit 1 past a bound.
-	$(OLDEST_ENV)/bin/python benchmarks/predict.py
-	$(OLDEST_ENV)/bin/python benchmarks/allocator/run.py
-	$(OLDEST_ENV)/bin/python benchmarks/snapshot.py
-	$(OLDEST_ENV)/bin/python benchmarks/guard/overhead.py
-	$(OLDEST_ENV)/bin/python benchmarks/monitor/overhead.py
-	$(OLDEST_ENV)/bin/python benchmarks/recording/overhead.py
-	$(OLDEST_ENV)/bin/python benchmarks/ownership/many.py
+BENCHMARKS := predict.py allocator/run.py snapshot.py guard/overhead.py monitor/overhead.py recording/overhead.py ownership/many.py
+bench: setup  ## Measure the speed of predictions, of the allocator core beside PyTorch's own, of owners, of guards, monitors and runs, and of all beside the commit before (COMMIT=...); exit 1 past a bound.
+	@status=0; for each in $(BENCHMARKS) "before.py $(or $(COMMIT),HEAD~1)"; do echo "benchmarks/$$each"; $(OLDEST_ENV)/bin/python benchmarks/$$each || status=1; done; exit $$status
+
+bench-before: setup  ## Measure the speed beside an earlier commit alone (COMMIT=HEAD~1).
+	$(OLDEST_ENV)/bin/python benchmarks/before.py $(or $(COMMIT),HEAD~1)
 
 bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
 	$(OLDEST_ENV)/bin/python benchmarks/ownership/bytes_left.py --write docs/bytes_left.md
@@ -87,6 +96,9 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 	tools/packages.sh $(OLDEST_ENV) $(RIVALS) benchmarks/guard
 	PYTHONPATH=$(RIVALS) $(OLDEST_ENV)/bin/python benchmarks/guard/rivals.py
 
+libraries: setup  ## Load and run the CUDA libraries people use beside torch on an emulated card, and write docs/libraries.md (downloads 4 GiB; ONLY=name, FROM=index).
+	$(OLDEST_ENV)/bin/python benchmarks/libraries/run.py $(LIBRARIES) $(CACHE) $(if $(FROM),--from "$(FROM)") $(if $(ONLY),--only "$(ONLY)",--write docs/libraries.md)
+
 advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
 
@@ -96,8 +108,14 @@ cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent scr
 tables: setup  ## Measure cuDNN's workspaces for where it is not installed, on every card, and write the table (an hour).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/measure.py all build/answers src/ullage/emulator/cudnn/tables/9.19.csv
 
+contexts: setup  ## Make the profiles of CUDA contexts from published readings, and write docs/contexts.md.
+	$(OLDEST_ENV)/bin/python tools/read_contexts.py --write docs/contexts.md
+
 gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
 	$(PYTHON) benchmarks/real_card.py measure
+
+real: setup  ## Run again what others measured on real cards, and write docs/real_cards.md (ONLY=recordings/..., FROM=where repositories are; hours).
+	$(OLDEST_ENV)/bin/python -m benchmarks.real_cards.run $(REAL) --environments $(CACHE) $(if $(FROM),--from '$(FROM)') $(if $(ONLY),--only '$(ONLY)') --write docs/real_cards.md
 
 docs: setup  ## Run the commands in the documents, and build the site build/site (SLOW=1: those that need torch, too).
 	tools/site.sh $(OLDEST_ENV) $(DOCS_ENV) $(if $(SLOW),--slow)
@@ -105,9 +123,13 @@ docs: setup  ## Run the commands in the documents, and build the site build/site
 pictures: setup  ## Make the pictures of the README and of the documents from real runs (needs Chromium and tmux).
 	$(OLDEST_ENV)/bin/python tools/pictures.py
 
-symbols: setup  ## Read the CUDA symbols of the installed torch into the committed lists.
+symbols: setup  ## Read the functions of NVIDIA's wheels (6 GB) and of the installed torch into the committed lists.
 	$(OLDEST_ENV)/bin/pip install --quiet pyelftools
+	tools/symbols.sh $(OLDEST_ENV)/bin/python
 	$(OLDEST_ENV)/bin/python tools/read_symbols.py $(OLDEST_ENV)/lib/python*/site-packages/torch
+
+wheel:  ## Build the sdist and the wheels into dist/, and try each on Python 3.11 to 3.14 without a compiler (downloads torch; ONLY="3.11 3.14").
+	$(PYTHON) tools/wheel.py $(WHEEL) --torch $(NEWEST) $(if $(ONLY),--only "$(ONLY)")
 
 clean:  ## Remove what was built in the tree.
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -40,15 +40,15 @@ if [ "$version" = 2.11.0 ] && [ "$(cat "$folder/.frameworks" 2>/dev/null)" != "$
   pip install --no-deps "${frameworks[@]}"
   echo "${frameworks[*]}" >"$folder/.frameworks"
 fi
-tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy import-linter typer rich plotly jinja2 cloudpickle 'nvidia-ml-py>=12.560' 'ipython>=8' 'textual>=1'
+tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy basedpyright import-linter typer rich plotly jinja2 cloudpickle 'nvidia-ml-py>=12.560' 'ipython>=8' 'textual>=1'
   'prometheus-client>=0.20' 'pyarrow>=15' 'tensorboard>=2.15'
-  scikit-build-core nanobind cmake ninja)
+  scikit-build-core nanobind cmake ninja clang-format==23.1.5)
 if [ "$(cat "$folder/.tools" 2>/dev/null)" != "${tools[*]}" ]; then
   pip install "${tools[@]}"
   echo "${tools[*]}" >"$folder/.tools"
 fi
 # The project is installed as a user gets it: a wheel. It is built again when a file has changed.
-state=$(cd "$here" && cat $(git ls-files --cached --others --exclude-standard CMakeLists.txt pyproject.toml src 2>/dev/null || find src CMakeLists.txt pyproject.toml -type f -not -name '*.so*' -not -name '*.pyc') | sha256sum)
+state=$("$here/tools/state.sh")
 if [ "$(cat "$folder/.project" 2>/dev/null)" != "$state" ]; then
   build=$(mktemp -d) # not in the tree: two environments may be made at once
   trap 'rm -rf "$build"' EXIT

@@ -14,12 +14,12 @@ from html import escape
 from pathlib import Path
 
 from ullage._units import MIB, text_of_bytes
-from ullage.allocator.replay import Blocks, Device, Replay, State, replay
+from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
 from ullage.rebuild import program_of
 from ullage.settings import Settings, parse_settings
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.tuning.candidate import split_options
-from ullage.tuning.trial import Run, Trial
+from ullage.tuning.trial import RecordedRun, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
 SNAPSHOT = ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz"
@@ -73,7 +73,7 @@ class Moment:
         return sum(piece.size for segment in self.segments for piece in segment)
 
 
-def pieces_of(blocks: Blocks) -> tuple[tuple[Piece, ...], ...]:
+def pieces_of(blocks: BlockColumns) -> tuple[tuple[Piece, ...], ...]:
     """Put together what lies side by side in one state; address space without memory is left out."""
     segments: dict[int, list[Piece]] = {}
     for segment, size, state in zip(
@@ -93,7 +93,7 @@ def pieces_of(blocks: Blocks) -> tuple[tuple[Piece, ...], ...]:
 def moments() -> Iterator[Moment]:
     """Replay the run under each setting."""
     rebuilt = program_of(load_snapshot(SNAPSHOT).devices[0])
-    run, device = Run.of(rebuilt), Device(total_bytes=rebuilt.room_bytes)
+    run, device = RecordedRun.of(rebuilt), ReplayDevice(total_bytes=rebuilt.room_bytes)
 
     def done(settings: Settings, count: int | None = None) -> Replay:
         program = rebuilt.program

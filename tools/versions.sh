@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run the tests of the emulated card on every torch from 2.8 to the newest, and write the table of docs/versions.md.
+# Run the tests of the emulated card on every torch from 2.6 to the newest, and write the table of docs/versions.md.
 #
 #     tools/versions.sh CACHE [VERSIONS]      with VERSIONS ("2.8.0 2.15.0") the rows of the others stay
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cache=${1:?the folder for environments}
-all="2.8.0 2.9.1 2.10.0 2.11.0 2.12.0 2.13.0 2.14.0 2.15.0"
+all="2.6.0 2.7.1 2.8.0 2.9.1 2.10.0 2.11.0 2.12.0 2.13.0 2.14.0 2.15.0"
 versions=${2:-$all}
 tests=(tests/emulated/test_torch.py tests/emulated/test_card.py tests/emulated/test_ranks.py tests/emulated/test_compile.py)
 table=$here/docs/versions.md
@@ -16,6 +16,7 @@ python=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:
   echo
   echo "Written by \`make versions\`: ${tests[*]##*/} on PyPI's CUDA build of each version, Python $python."
   echo "Recorded workloads are compared to the byte on 2.11, 2.13 and 2.15 (\`make truth\`)."
+  echo "The failure on 2.6: a compiled script takes 248 MiB more there than it does without; why was not looked into."
   echo "The errors on 2.8: its compile workers, when they are ended with the run, may leave a temporary folder."
   echo
   echo "| torch | CUDA | tests |"

@@ -1,74 +1,25 @@
 """The GPU-memory toolkit for PyTorch. Importing it starts nothing and needs no torch.
 
+Every public name is loaded when it is first asked for. Their list is `__init__.pyi`, which type checkers read too. All
+other modules are internal.
+
 PYTEST_DONT_REWRITE: pytest would warn of a package with a plugin that was imported before, by an emulated card.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ullage._errors import (
-        EmulationError,
-        IsolationError,
-        ScriptError,
-        TorchMissingError,
-        UllageError,
-        UnknownGpuError,
-        UsageError,
-    )
-    from ullage.emulator import Emulation, emulate
-    from ullage.guard.guard import Guard
-    from ullage.guard.sampler import TokenBudgetBatchSampler
-    from ullage.monitor.monitor import Monitor
-    from ullage.ownership.certificate import Certificate
-    from ullage.ownership.holding import Holding, Holdings
-    from ullage.ownership.isolated import isolated
-    from ullage.ownership.owners import owners
-    from ullage.ownership.release import release
+from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Certificate": "ullage.ownership.certificate",
-    "Emulation": "ullage.emulator",
-    "EmulationError": "ullage._errors",
-    "Guard": "ullage.guard.guard",
-    "Holding": "ullage.ownership.holding",
-    "Holdings": "ullage.ownership.holding",
-    "IsolationError": "ullage._errors",
-    "Monitor": "ullage.monitor.monitor",
-    "ScriptError": "ullage._errors",
-    "TokenBudgetBatchSampler": "ullage.guard.sampler",
-    "TorchMissingError": "ullage._errors",
-    "UllageError": "ullage._errors",
-    "UnknownGpuError": "ullage._errors",
-    "UsageError": "ullage._errors",
-    "emulate": "ullage.emulator",
-    "isolated": "ullage.ownership.isolated",
-    "load_ipython_extension": "ullage.integrations.notebook",
-    "owners": "ullage.ownership.owners",
-    "release": "ullage.ownership.release",
-    "unload_ipython_extension": "ullage.integrations.notebook",
-}
-__all__ = [
-    "Certificate",
-    "Emulation",
-    "EmulationError",
-    "Guard",
-    "Holding",
-    "Holdings",
-    "IsolationError",
-    "Monitor",
-    "ScriptError",
-    "TokenBudgetBatchSampler",
-    "TorchMissingError",
-    "UllageError",
-    "UnknownGpuError",
-    "UsageError",
-    "emulate",
-    "isolated",
-    "owners",
-    "release",
-]
+
+def _homes() -> dict[str, str]:
+    """Return the module of every public name."""
+    with open(f"{__file__.removesuffix('.py')}.pyi", encoding="utf-8") as stub:
+        words = [line.split() for line in stub if line.startswith("from ")]
+    return {name: module for _, module, _, name, *_ in words}
+
+
+_HOMES = _homes()
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -90,3 +41,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Answer `%load_ext ullage`."""
+    from ullage.integrations.notebook import load_ipython_extension as load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Answer `%unload_ext ullage`."""
+    from ullage.integrations.notebook import unload_ipython_extension as unload
+
+    unload(shell)

@@ -9,41 +9,50 @@ UllageError                 everything below; carries the exit code of the comma
 └── IsolationError          a function in a process of its own did not come to a result that can be handed over
 """
 
+from ullage._public import public
 
+
+@public
 class UllageError(Exception):
     """Base of every error that ullage raises on purpose."""
 
     exit_code = 2
 
 
+@public
 class UsageError(UllageError):
     """Report a request that cannot be carried out as it was given."""
 
     exit_code = 2
 
 
+@public
 class UnknownGpuError(UsageError):
     """Report a card name that no card, or more than one, answers to."""
 
 
+@public
 class TorchMissingError(UllageError):
     """Report that there is no PyTorch built for CUDA to work with."""
 
     exit_code = 4
 
 
+@public
 class EmulationError(UllageError):
     """Report that this process cannot emulate a card, or emulates another one already."""
 
     exit_code = 4
 
 
+@public
 class ScriptError(UllageError):
     """Report that the user's script could not be run to a result."""
 
     exit_code = 3
 
 
+@public
 class IsolationError(UllageError):
     """Report that a function in a process of its own did not come to a result that can be handed over."""
 

@@ -1,4 +1,4 @@
-"""The files that are written on request: refused before anything has run, and then written whole or not at all."""
+"""Output files that the user asked for: checked before anything runs, then written whole or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from typing import BinaryIO, Final
 
 from ullage._errors import UsageError
 
-_LONGEST: Final = 230  # letters of a name, beside what a file that is not yet whole is called
+_LONGEST_NAME: Final = 230  # letters of a name, beside what a file that is not yet whole is called
 
 
 def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
-    """Raise UsageError where a file cannot be written, or would replace one of `inputs`, before anything has run."""
+    """Raise UsageError where a file cannot be written or would replace one of `inputs`; nothing has run by then."""
     if path.name.startswith("-"):
         raise UsageError(f"{option} {path} looks like an option; expected the name of a file to write")
-    if len(os.fsencode(path.name)) > _LONGEST:
-        raise UsageError(f"{option} {path.name[:40]}... is too long a name; expected {_LONGEST} letters at most")
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise UsageError(f"{option} {path.name[:40]}... is too long a name; expected {_LONGEST_NAME} letters at most")
     for other in inputs:
         if os.path.realpath(path) == os.path.realpath(other):
             raise UsageError(f"{option} {path} would replace {other}, which is needed; expected another name")
@@ -43,7 +43,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write into, piece by piece; it has its name once all is written, and is gone if that fails.
+    """Open a file to write in pieces; it appears under its name once complete, and is removed if writing fails.
 
     Raises:
         OSError: it cannot be written; the error names the file.
@@ -54,7 +54,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             yield file
         part.replace(path)
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; what was printed holds", str(path)) from None
+        text = f"{error.strerror}; the file was not written, but the printed answer is complete"
+        raise OSError(error.errno, text, str(path)) from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Turn byte counts into text and text into byte counts.
+"""Conversion between byte counts and text.
 
 Powers of 1024 throughout. It does not know decimal units: "24GB" is read as 24 GiB, because that is what
 people mean by a 24 GB card, and text written here always says KiB, MiB, GiB or TiB.
@@ -23,7 +23,7 @@ _SIZE: Final = re.compile(
 
 
 def is_size(text: str) -> bool:
-    """Tell whether a text is a number with a unit of bytes, of whatever sign."""
+    """Return whether a text is a number with a unit of bytes, of either sign."""
     return _SIZE.fullmatch(text) is not None
 
 

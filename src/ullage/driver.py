@@ -1,4 +1,4 @@
-"""What the driver says of its cards, by NVIDIA's management library (NVML): one place that asks it, by nvidia-ml-py.
+"""The driver's counts of memory per card, from NVIDIA's management library (NVML), which nvidia-ml-py asks.
 
 Asking starts no CUDA context and needs no torch. In a process that emulates a card the emulated NVML answers, which
 knows that one process. NVML knows neither CUDA_VISIBLE_DEVICES nor which of PyTorch's tensors uses the memory.
@@ -11,47 +11,47 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 
-class Memory(NamedTuple):
-    """Of one card."""
+class CardMemory(NamedTuple):
+    """Memory of one card."""
 
     total_bytes: int
     used_bytes: int
-    """By all processes together, contexts included."""
+    """Bytes in use by all processes together, contexts included."""
 
 
 class Nvml:
-    """NVML, which has been started."""
+    """NVML after it was started."""
 
     def __init__(self, library: ModuleType) -> None:
         self._library = library
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Return what a function of nvidia-ml-py answers; None where the driver does not have it, or does not tell."""
+        """Return the answer of a function of nvidia-ml-py; None where the driver lacks it or has no answer."""
         try:
             return getattr(self._library, function)(*arguments)
         except self._library.NVMLError:
             return None
 
     def handles(self) -> Iterator[tuple[int, Any]]:
-        """Yield NVML's number of each card that answers, and its handle."""
+        """Yield NVML's index and handle of each card that answers."""
         for index in range(self.ask("nvmlDeviceGetCount") or 0):
             handle = self.ask("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 yield index, handle
 
-    def memory_of(self, handle: Any) -> Memory | None:
-        """Return a card's bytes; None where it does not tell (no permission, or a form of card without a count)."""
+    def memory_of(self, handle: Any) -> CardMemory | None:
+        """Return a card's bytes; None where it reports none (no permission, or a card without a count)."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
-        return Memory(memory.total, memory.used) if memory is not None else None
+        return CardMemory(memory.total, memory.used) if memory is not None else None
 
 
 class DriverSilentError(Exception):
-    """There is no driver, or it does not answer; its text says which."""
+    """There is no driver, or it does not answer; the text says which."""
 
 
 @contextmanager
 def asked() -> Iterator[Nvml]:
-    """Start NVML, and end it afterwards; whoever else in the process has started it keeps it.
+    """Start NVML and shut it down afterwards; other users of NVML in this process keep it.
 
     Raises:
         DriverSilentError: there is no driver, or it cannot be asked.
@@ -73,7 +73,7 @@ def asked() -> Iterator[Nvml]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardCount:
-    """The memory of one card that is in use, of all processes together and contexts included."""
+    """The memory of one card that is in use by all processes together, contexts included."""
 
     index: int
     name: str
@@ -82,7 +82,7 @@ class CardCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCount:
-    """What the driver counts, card by card, or why it cannot be asked."""
+    """The driver's count for each card, or the reason why it cannot be asked."""
 
     cards: tuple[CardCount, ...] = ()
     why_not: str = ""

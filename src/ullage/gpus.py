@@ -1,8 +1,9 @@
 """The cards that people train on: what the driver says of each, found by name or made from a size.
 
-The figures and where each was published are in `gpus.toml`, which is read at the first look-up. This module
-does not know the card in this machine, what the CUDA context takes, or how fast a card is; and a figure in
-`Gpu.assumed` was published nowhere that we found.
+The figures and where each was published are in `gpus.toml`, which is read at the first look-up. A slice of a card (MIG)
+is a card of its own, and a card may have several totals, one by driver and cloud. This module does not know the card in
+this machine, what the CUDA context takes, or how fast a card is; and a figure in `Gpu.assumed` was published nowhere
+that we found.
 """
 
 import difflib
@@ -25,8 +26,9 @@ DEFAULT_ARCHITECTURE: Final = "sm_80"
 _SMALLEST_BYTES: Final = 256 * MIB
 _LARGEST_BYTES: Final = 16 * TIB
 _LONGEST_SHOWN: Final = 80  # characters of a given text that are compared and shown
-_ALIKE: Final = 0.6  # the likeness of names above which a fourth and fifth suggestion help
+_LEAST_SIMILARITY: Final = 0.6  # the likeness of names above which a fourth and fifth suggestion help
 _UNLIKE: Final = (0.0, 0)
+_LEAST_OF_NOMINAL: Final = 0.8  # no driver keeps more than a fifth of a card
 _MAKER: Final = ("nvidia",)
 _BRANDS: Final = ("nvidia", "geforce", "tesla", "quadro")
 _NOISE: Final = re.compile(r"[\s_()-]+")
@@ -47,8 +49,10 @@ class Gpu:
     """The name that torch and nvidia-smi show."""
     aliases: tuple[str, ...]
     nominal_gib: float
-    """The size on the box, which vendors call GB."""
+    """The advertised size, which vendors call GB."""
     total_memory_bytes: int
+    other_totals: tuple[tuple[int, str], ...]
+    """Totals of the same card under other drivers and clouds: (bytes, source)."""
     compute_capability: tuple[int, int]
     sm_count: int
     l2_cache_bytes: int
@@ -58,7 +62,7 @@ class Gpu:
     regs_per_sm: int
     """32-bit registers of one SM."""
     sources: tuple[tuple[str, str], ...]
-    """(field, where it was published), for each figure."""
+    """The source of each figure: (field, where it was published)."""
     assumed: frozenset[str]
     """The fields for which no published figure was found."""
 
@@ -92,7 +96,8 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
     """Find a card by its name, or make one from its size.
 
     Case, spaces, hyphens, underscores, parentheses, the words NVIDIA, GeForce, Tesla and Quadro, and a leading
-    RTX do not matter. A size ("24GiB", "16384 MiB", "1.5TiB") gives a card without a name of that total and of
+    RTX do not matter. "T4@14.56GiB" is the card with another total: one of its `other_totals` where it says the same,
+    else that size. A size ("24GiB", "16384 MiB", "1.5TiB") gives a card without a name of that total and of
     `arch` ("sm_90", "sm90", "9.0" or "90"; `DEFAULT_ARCHITECTURE` when left out), with the SM count and L2
     cache of a typical card of it. "24GB" means 24 GiB, as it does to people.
 
@@ -100,6 +105,9 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         UnknownGpuError: no card, or more than one, answers to the name.
         UsageError: the size or `arch` cannot be, or `arch` was given with a named card.
     """
+    name, at, size = text.partition("@")
+    if at and not is_size(name):
+        return _with_total(find_gpu(name, arch=arch), size)
     gpu = _find_named(text)
     if gpu is None and is_size(text):
         return _gpu_of_size(text, arch=arch)
@@ -112,7 +120,7 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         )
     if arch is not None:
         raise UsageError(
-            f"{gpu.short_name} is {gpu.architecture} by itself, and {_shown(arch)} was asked for as well; "
+            f"{gpu.short_name} has the architecture {gpu.architecture}, and {_shown(arch)} was given as well; "
             "leave the architecture out, or give a size in place of the name, such as 24GiB"
         )
     return gpu
@@ -152,7 +160,7 @@ def _nearest(text: str) -> list[Gpu]:
         likeness[gpu.name] = max(likeness.get(gpu.name, _UNLIKE), (ratio, shared))
     ranked = list(reversed(all_gpus()))  # so that of equals the newer and larger comes first
     ranked.sort(key=lambda gpu: likeness.get(gpu.name, _UNLIKE), reverse=True)
-    return ranked[:3] + [gpu for gpu in ranked[3:5] if likeness.get(gpu.name, _UNLIKE)[0] >= _ALIKE]
+    return ranked[:3] + [gpu for gpu in ranked[3:5] if likeness.get(gpu.name, _UNLIKE)[0] >= _LEAST_SIMILARITY]
 
 
 def _key_of(text: str, *, drop: tuple[str, ...]) -> str:
@@ -177,13 +185,34 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "...")
 
 
+def _with_total(gpu: Gpu, size: str) -> Gpu:
+    """Return a card with another total, which one of the readings has or the user gives."""
+    total_bytes = parse_bytes(size)
+    readings = dict(((gpu.total_memory_bytes, gpu.source_of("total_memory_bytes")), *gpu.other_totals))
+    # Error texts have GiB with two digits, and so do people.
+    nearest = min(readings, key=lambda reading: abs(reading - total_bytes))
+    read = nearest if abs(nearest - total_bytes) <= GIB // 200 else None
+    if read is None and not _LEAST_OF_NOMINAL * gpu.nominal_gib * GIB <= total_bytes <= gpu.nominal_gib * GIB:
+        raise UsageError(
+            f"there is no {gpu.short_name} with {size.strip()}; expected one of: "
+            f"{', '.join(text_of_bytes(reading) for reading in sorted(readings))}, or a total near them"
+        )
+    source = "given by the user" if read is None else readings[read]
+    return replace(
+        gpu,
+        total_memory_bytes=total_bytes if read is None else read,
+        sources=tuple((figure, source if figure == "total_memory_bytes" else told) for figure, told in gpu.sources),
+        assumed=gpu.assumed - ({"total_memory_bytes"} if read != gpu.total_memory_bytes else set()),
+    )
+
+
 # --- sizes and architectures -----------------------------------------------------------------------------------
 
 
 def _gpu_of_size(text: str, *, arch: str | None) -> Gpu:
     total_bytes = parse_bytes(text)
     if not _SMALLEST_BYTES <= total_bytes <= _LARGEST_BYTES:
-        raise UsageError(f"a card of {text.strip()} cannot be; expected 256 MiB to 16 TiB, such as 24GiB")
+        raise UsageError(f"there is no card of {text.strip()}; expected 256 MiB to 16 TiB, such as 24GiB")
     capability = _capability_of(DEFAULT_ARCHITECTURE if arch is None else arch)
     typical = find_gpu(_table()["architecture"][capability]["typical"])
     number, unit = text_of_bytes(total_bytes).split()
@@ -191,7 +220,7 @@ def _gpu_of_size(text: str, *, arch: str | None) -> Gpu:
     as_typical = f"as {typical.short_name}, which is typical of {typical.architecture}"
     new_sources = {
         "total_memory_bytes": "given by the user",
-        "compute_capability": f"{DEFAULT_ARCHITECTURE} unless told otherwise" if arch is None else "given by the user",
+        "compute_capability": f"{DEFAULT_ARCHITECTURE} unless given" if arch is None else "given by the user",
         "sm_count": as_typical,
         "l2_cache_bytes": as_typical,
     }
@@ -202,6 +231,7 @@ def _gpu_of_size(text: str, *, arch: str | None) -> Gpu:
         aliases=(),
         nominal_gib=total_bytes / GIB,
         total_memory_bytes=total_bytes,
+        other_totals=(),
         sources=tuple((figure, new_sources.get(figure, source)) for figure, source in typical.sources),
         assumed=frozenset({"sm_count", "l2_cache_bytes"} | ({"compute_capability"} if arch is None else set())),
     )
@@ -245,6 +275,7 @@ def _gpu_of_card(card: dict[str, Any]) -> Gpu:
         nominal_gib=card["nominal_gib"],
         # Exact: the table's fractions of a MiB are multiples of 1/16.
         total_memory_bytes=int(card["total_mib"] * MIB),
+        other_totals=tuple((int(mib * MIB), _text_of_source(source)) for mib, source in card.get("other_totals", ())),
         compute_capability=(int(major), int(minor)),
         sm_count=card["sm_count"],
         l2_cache_bytes=int(card["l2_cache_mib"] * MIB),

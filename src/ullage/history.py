@@ -1,9 +1,9 @@
-"""A history: what was recorded of an allocator, as columns. It knows no file format, and nothing of what it means."""
+"""A history: the recording of an allocator, as columns. It knows no file format and interprets nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ullage.program import Column
 
 
 class Action(IntEnum):
-    """What a trace entry records; the names are PyTorch's."""
+    """The kind of a trace entry; the names are PyTorch's."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -23,6 +23,21 @@ class Action(IntEnum):
     OOM = 7
     SNAPSHOT = 8
     OTHER = 9
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "alloc": Action.ALLOC,
+    "free": Action.FREE_COMPLETED,
+    "free_requested": Action.FREE_REQUESTED,
+    "free_completed": Action.FREE_COMPLETED,
+    "segment_alloc": Action.SEGMENT_ALLOC,
+    "segment_free": Action.SEGMENT_FREE,
+    "segment_map": Action.SEGMENT_MAP,
+    "segment_unmap": Action.SEGMENT_UNMAP,
+    "oom": Action.OOM,
+    "snapshot": Action.SNAPSHOT,
+}
+"""Actions by PyTorch's names; any other name is `Action.OTHER`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +53,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
+class RecordedStacks:
     """Every stack that was recorded, each once: stack n is `frames[starts[n]:starts[n + 1]]`, rows of `table`."""
 
     starts: Column
@@ -53,15 +68,15 @@ class Stacks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class SnapshotBlock:
     """A block of a segment when the snapshot was taken; sizes in bytes."""
 
     address: int
     size: int
     requested: int
-    """What was asked for; of a block that is not allocated what its last life asked for."""
+    """Bytes asked for; for a free block, the bytes asked for when it was last allocated."""
     state: str
-    """active_allocated, active_pending_free or inactive."""
+    """PyTorch's name of the state: active_allocated, active_pending_free or inactive."""
     stack: int
 
 
@@ -76,7 +91,7 @@ class Segment:
     is_expandable: bool
     pool: int
     """The private pool's number; 0: the default pool."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[SnapshotBlock, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +109,12 @@ def _nothing() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What was put on trace entries: columns as long as the trace, or empty where no entry has any."""
+    """Labels of trace entries: columns as long as the trace, or empty where no entry has any."""
 
     metadata: Column = field(default_factory=_nothing)
-    """The user's own (torch.cuda.memory._set_memory_metadata), an index of `texts`; -1: none."""
+    """The user's own label (torch.cuda.memory._set_memory_metadata) as an index of `texts`; -1: none."""
     context: Column = field(default_factory=_nothing)
-    """The compiled region, an index of `texts`; -1: none."""
+    """The compiled region as an index of `texts`; -1: none."""
     pool: Column = field(default_factory=_nothing)
     """The private pool's number; 0: the default pool."""
     texts: tuple[str, ...] = ()
@@ -107,22 +122,22 @@ class Labels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What one device's allocator recorded: trace entries as columns of equal length, and the state at the end."""
+    """The recording of one device's allocator: trace entries as columns of equal length, and the final state."""
 
     device: int
     action: Column
     address: Column
-    """Of an OOM entry: what the driver said was free, in bytes."""
+    """The address; in an OOM entry, the bytes that the driver reported free."""
     size: Column
     stream: Column
     time_us: Column
-    """-1 where it was not recorded."""
+    """The time in microseconds; -1 where it was not recorded."""
     stack: Column
-    stacks: Stacks
+    stacks: RecordedStacks
     segments: tuple[Segment, ...]
     annotations: tuple[Annotation, ...]
     settings: Mapping[str, Any]
-    """What PyTorch says of the allocator's settings; empty in older files."""
+    """The allocator's settings as PyTorch recorded them; empty in older files."""
     labels: Labels = field(default_factory=Labels)
 
     def __len__(self) -> int:
@@ -130,5 +145,5 @@ class History:
 
     @property
     def reserved_bytes(self) -> int:
-        """Of the segments at the end."""
+        """Bytes of the segments at the end."""
         return sum(segment.size for segment in self.segments)

@@ -13,7 +13,7 @@ Column = npt.NDArray[np.int64]
 
 
 class Op(IntEnum):
-    """What an operation does; the core has the same table (allocator/_core/replay.hpp)."""
+    """The kind of an operation; the core has the same table (allocator/_core/replay.hpp)."""
 
     ALLOCATE = 0
     FREE = 1
@@ -44,7 +44,7 @@ class StartSegment:
     is_small: bool
     is_expandable: bool
     blocks: tuple[tuple[int, int, int], ...]
-    """(bytes after rounding, bytes asked for, the program's key or -1: free)"""
+    """Blocks as (bytes after rounding, bytes asked for, the program's key or -1 for a free block)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Program:
     settings: tuple[Settings, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
-    """Where the first cudaMallocs put their segments, as far as that is known."""
+    """Addresses of the first cudaMallocs, as far as they are known."""
 
     def __len__(self) -> int:
         return len(self.op)
@@ -74,7 +74,7 @@ class Program:
 
 @dataclass(slots=True)
 class ProgramWriter:
-    """Collect operations one after the other."""
+    """Collects operations one after the other."""
 
     _rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     _routes: list[tuple[int, ...]] = field(default_factory=list)

@@ -1,14 +1,17 @@
-"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF, its defaults and limits, by version.
+"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF, its defaults and limits, by version; and what
+the allocators of the versions do differently (`ALLOCATORS`).
 
-It reads a text as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.11 and 2.15),
+It reads a text as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.8 to 2.15),
 and refuses what they refuse. A real process aborts while torch is loaded; here an error names the option, the value
 and what is allowed. It knows nothing of a card: fractions stay fractions.
 """
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final
 
 from ullage._errors import UsageError
@@ -19,9 +22,68 @@ UNLIMITED: Final = (1 << 64) - 1
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""In the order in which they count, also in builds for CUDA (torch 2.11, 2.15; 2.8 reads the first alone)."""
-SEMANTICS: Final = ("2.11", "2.15")
-"""The versions whose allocator is modelled. Versions up to 2.14 are taken for 2.11, later ones for 2.15."""
+"""The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
+
+Tried on the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: from 2.10 on the first that is set counts; 2.8 and 2.9 read
+the first alone."""
+VARIABLE: Final = VARIABLES[0]
+"""The variable that every version reads, and that wins wherever it is set: the one to set."""
+_OTHERS_SINCE: Final = (2, 10)
+
+
+class Tie(IntEnum):
+    """The rule that chooses among equally large free blocks; the core has the same (allocator/_core/settings.hpp)."""
+
+    ADDRESS = 0
+    """The block at the lower address is taken."""
+    BLOCK = 1
+    """The block that was made earlier is taken, at any address; a split makes a new block in front and keeps the
+    rest."""
+    SEGMENT = 2
+    """The block whose segment is older is taken, at any address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocator:
+    """The behaviour in which the allocators of torch versions differ, as the wheel of each version showed."""
+
+    tie: Tie
+    routes_capture: bool
+    """Whether every route to a private pool counts as a capture, and not only a CUDA graph's."""
+
+
+ALLOCATORS: Final[Mapping[str, Allocator]] = {
+    "2.8": Allocator(tie=Tie.ADDRESS, routes_capture=True),
+    "2.10": Allocator(tie=Tie.ADDRESS, routes_capture=True),
+    "2.11": Allocator(tie=Tie.ADDRESS, routes_capture=True),
+    "2.12": Allocator(tie=Tie.BLOCK, routes_capture=True),
+    "2.13": Allocator(tie=Tie.SEGMENT, routes_capture=False),
+    "2.15": Allocator(tie=Tie.SEGMENT, routes_capture=False),
+}
+"""The modelled allocators by the version of torch that introduced them. The first also stands for older versions, the
+last for newer ones.
+
+Those from 2.10 on are equal to the wheels of 2.10 to 2.15. That of 2.8 differs from its wheel where max_split_size_mb
+is set or private pools are used; otherwise it is assumed equal to 2.10."""
+SEMANTICS: Final = tuple(ALLOCATORS)
+"""The versions whose allocator is modelled."""
+USUAL: Final = "2.11"
+"""The version that is assumed where it is not known."""
+SINCE: Final[Mapping[str, tuple[int, int]]] = {
+    "expandable_segments": (2, 1),
+    "graph_capture_record_stream_reuse": (2, 10),  # not in 2.8; 2.9 was not looked at for this one and the next
+    "pinned_reserve_segment_size_mb": (2, 10),
+    "per_process_memory_fraction": (2, 10),
+    "large_segment_size_mb": (2, 11),
+    "throw_on_cudamalloc_oom": (2, 12),
+    "pinned_max_round_threshold_mb": (2, 13),
+    "pinned_max_cached_size_mb": (2, 13),
+    "pinned_free_catch_all": (2, 12),
+    "expandable_segments_reserve": (2, 15),
+    "expandable_segments_reserve_by_class": (2, 15),
+}
+"""Options with the first version of torch that knows them: an older one would abort. Read from the libraries of torch
+2.8 to 2.15."""
 
 
 class SettingsError(UsageError):
@@ -30,18 +92,18 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the allocator is told; sizes in bytes, fractions of the card's memory.
+    """The allocator's settings; sizes in bytes, fractions of the card's memory.
 
     The defaults are those of a process in which nothing is set.
     """
 
-    semantics: str = "2.11"
+    semantics: str = USUAL
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = LARGE_SEGMENT_BYTES
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
-    """For sizes from 1 MiB, 2 MiB, ... 64 GiB on: into how many steps a power of two is divided; 0 and 1: none."""
+    """Number of steps between two powers of two, for sizes from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1: no rounding."""
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
@@ -50,7 +112,7 @@ class Settings:
     backend: str = "native"
 
     def reserve_bytes(self, total_bytes: int) -> int:
-        """Address space of an expandable segment on a card; 0 where none is set."""
+        """Return the address space of an expandable segment on a card; 0 where none is set."""
         if self.reserve is None:
             return 0
         kind, value = self.reserve
@@ -58,34 +120,76 @@ class Settings:
 
 
 def semantics_of(version: str) -> str:
-    """Return which modelled allocator a version of torch has: "2.11" or "2.15".
+    """Return which modelled allocator a version of torch has, such as "2.13" for 2.14.0.
 
     Raises:
         SettingsError: the text is no version.
     """
     match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", version)
     if match is None:
-        raise SettingsError(f"{version!r} is no version of torch; expected one such as 2.11 or 2.15.0")
-    return "2.15" if (int(match[1]), int(match[2])) >= (2, 15) else "2.11"
+        raise SettingsError(f"{version!r} is not a version of torch; expected one such as 2.11 or 2.15.0")
+    wanted = int(match[1]), int(match[2])
+    return max((name for name in SEMANTICS if _version_of(name) <= wanted), key=_version_of, default=SEMANTICS[0])
 
 
-def settings_in_force(environment: Mapping[str, str]) -> tuple[str, str | None]:
+def _version_of(name: str) -> tuple[int, int]:
+    major, minor = name.split(".")
+    return int(major), int(minor)
+
+
+def knows(semantics: str, option: str) -> bool:
+    """Return whether the allocator of a modelled version knows an option."""
+    return SINCE.get(option, (0, 0)) <= _version_of(semantics)
+
+
+def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) -> tuple[str, str | None]:
     """Return the text that torch would read from an environment, and the variable it stands in.
 
-    The first of `VARIABLES` that is set counts as a whole, even an empty one: nothing is merged (torch 2.11, 2.15).
+    The first of `VARIABLES` that is set counts as a whole, even an empty one: nothing is merged.
+
+    Args:
+        environment: the variables of a process.
+        semantics: the allocator's version, one of `SEMANTICS`; before 2.10 only one variable is read.
     """
-    for name in VARIABLES:
+    for name in VARIABLES if _version_of(semantics) >= _OTHERS_SINCE else (VARIABLE,):
         if name in environment:
             return environment[name], name
     return "", None
 
 
-def parse_settings(text: str, *, semantics: str = "2.11", before: Settings | None = None) -> Settings:
+def recorded_settings(recorded: Mapping[str, object]) -> str | None:
+    """Return the settings text in a snapshot (`allocator_settings`); None where it has none."""
+    return next((text for name in VARIABLES if isinstance(text := recorded.get(name), str) and text), None)
+
+
+def line_to_paste(text: str) -> str:
+    """Return the shell line that gives a process started afterwards these settings, and no others.
+
+    Whatever the shell has set before: the variable that is set here wins over the others.
+    """
+    if not text:
+        return f"unset {' '.join(reversed(VARIABLES))}"
+    return f"export {VARIABLE}={shlex.quote(text)}"
+
+
+def split_options(text: str) -> tuple[tuple[str, str], ...]:
+    """Split a text that PyTorch accepts into (option, value)."""
+    found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
+    return tuple((name, value) for name, value in found)
+
+
+def with_options(text: str, more: str) -> str:
+    """Return settings with more options; where both set one, the value in `more` wins."""
+    options = dict(split_options(text)) | dict(split_options(more))
+    return ",".join(f"{name}:{value}" for name, value in options.items())
+
+
+def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None = None) -> Settings:
     """Read a text such as "expandable_segments:True,max_split_size_mb:128".
 
     Args:
-        text: as it stands in PYTORCH_ALLOC_CONF; blanks are skipped.
-        semantics: "2.11" or "2.15".
+        text: the text of PYTORCH_ALLOC_CONF; blanks are skipped.
+        semantics: one of `SEMANTICS`.
         before: the settings that are changed, as torch._C._accelerator_setAllocatorSettings does: of these only
             max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults.
 
@@ -93,7 +197,7 @@ def parse_settings(text: str, *, semantics: str = "2.11", before: Settings | Non
         SettingsError: PyTorch would refuse the text; the message names the option, the value and what is allowed.
     """
     if semantics not in SEMANTICS:
-        raise SettingsError(f"{semantics!r} is no modelled allocator; expected one of {', '.join(SEMANTICS)}")
+        raise SettingsError(f"{semantics!r} is not a modelled allocator; expected one of {', '.join(SEMANTICS)}")
     settings = replace(before or Settings(), semantics=semantics)
     settings = replace(
         settings, max_split_bytes=UNLIMITED, roundup_divisions=(0,) * _SLOTS, garbage_collection_threshold=0.0
@@ -103,11 +207,11 @@ def parse_settings(text: str, *, semantics: str = "2.11", before: Settings | Non
     while not tokens.at_end:
         option = tokens.next("an option")
         read = _OPTIONS.get(option)
-        if read is None or (option in _SINCE and semantics != "2.15"):
-            known = sorted(name for name in _OPTIONS if name not in _SINCE or semantics == "2.15")
-            since = f" before torch {_SINCE[option]}" if option in _SINCE else ""
+        if read is None or not knows(semantics, option):
+            known = sorted(name for name in _OPTIONS if knows(semantics, name))
+            since = " before torch {}.{}".format(*SINCE[option]) if option in SINCE else ""
             raise SettingsError(
-                f"{option!r} is no option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
+                f"{option!r} is not an option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
             )
         tokens.expect(":", option)
         settings = read(settings, option, tokens)
@@ -149,7 +253,7 @@ def _reserve_of(n_bytes: float) -> str:
 
 
 def _checked(settings: Settings, given: set[str]) -> Settings:
-    """What depends on the final size of a large segment, in whatever order the options stand."""
+    """Check and complete what depends on the final size of a large segment, whatever the options' order."""
     large = settings.large_segment_bytes
     if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
         settings = replace(settings, max_non_split_rounding_bytes=large)
@@ -165,7 +269,7 @@ def _checked(settings: Settings, given: set[str]) -> Settings:
 
 
 class _Tokens:
-    """The words and the four signs of a text, taken one after the other."""
+    """The words and the four signs of a text, read one after the other."""
 
     def __init__(self, text: str) -> None:
         self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
@@ -187,9 +291,7 @@ class _Tokens:
     def expect(self, sign: str, option: str) -> None:
         found = self.next(f"{sign!r} of {option}")
         if found != sign:
-            raise SettingsError(
-                f"{found!r} stands where {sign!r} should in {option}; expected option:value,option:value"
-            )
+            raise SettingsError(f"{found!r} in place of {sign!r} in {option}; expected option:value,option:value")
 
 
 # ---- the options: each reads its value and returns the settings with it
@@ -216,7 +318,7 @@ def _number(option: str, text: str, allowed: str, *, fits: Callable[[float], boo
 def _boolean(option: str, tokens: _Tokens) -> bool:
     text = tokens.next(f"the value of {option}")
     if text not in ("True", "False"):
-        raise SettingsError(f"{option}:{text} is not allowed; expected True or False, written so")
+        raise SettingsError(f"{option}:{text} is not allowed; expected True or False (case matters)")
     return text == "True"
 
 
@@ -365,12 +467,4 @@ _OPTIONS: Final[dict[str, _Reader]] = {
     "pinned_reserve_segment_size_mb": _count,
     "pinned_max_round_threshold_mb": _count,
     "pinned_max_cached_size_mb": _count,
-}
-_SINCE: Final = {  # of options that torch 2.11 does not know
-    "throw_on_cudamalloc_oom": "2.12",
-    "pinned_max_round_threshold_mb": "2.13",
-    "pinned_max_cached_size_mb": "2.13",
-    "pinned_free_catch_all": "2.15",
-    "expandable_segments_reserve": "2.15",
-    "expandable_segments_reserve_by_class": "2.15",
 }

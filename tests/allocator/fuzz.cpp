@@ -106,7 +106,7 @@ void run(std::uint64_t seed, int length) {
   other.expandable_segments = !settings.expandable_segments;
   Program columns{program.op.data(), program.key.data(), program.size.data(), program.stream.data(),
                   static_cast<std::int64_t>(program.op.size()), ids, program.routes, {settings, settings, other}, start, random_addresses(chance)};
-  const Machine machine{4 * GIB, 0, static_cast<Placement>(below(3)), static_cast<Semantics>(below(2)), below(3) ? 1.0 : 0.5};
+  const Machine machine{4 * GIB, 0, static_cast<Placement>(below(4)), {static_cast<Ties>(below(3)), below(2) != 0}, below(3) ? 1.0 : 0.5};
   const Replay found = replay(columns, machine, {true, true, true, 0});
   std::int64_t allocated = 0, active = 0, mapped = 0, whole = 0, requested = 0;
   for (std::size_t i = 0; i < found.block_size.size(); i++) {
@@ -118,8 +118,13 @@ void run(std::uint64_t seed, int length) {
     if (i && found.block_segment[i] == found.block_segment[i - 1])
       expect(found.block_address[i] == found.block_address[i - 1] + found.block_size[i - 1], "blocks leave a gap", seed);
   }
-  std::int64_t segments = 0;
-  for (const std::int64_t size : found.segment_size) segments += size;
+  std::int64_t segments = 0, end = 0;
+  for (std::size_t i = 0; i < found.segment_size.size(); i++) {
+    segments += found.segment_size[i];
+    if (found.segment_is_expandable[i]) continue;  // theirs is a range of its own
+    expect(found.segment_address[i] >= end, "segments overlap", seed);
+    end = found.segment_address[i] + found.segment_size[i];
+  }
   expect(whole == segments, "blocks do not fill their segments", seed);
   if (!found.broken.empty()) return;
   for (std::size_t i = 0; i < found.block_key.size(); i++)

@@ -1,4 +1,4 @@
-"""What must hold whatever a program does: of any operations, under any settings, of either version."""
+"""What must hold whatever a program does: of any operations, under any settings, of any version."""
 
 import os
 import time
@@ -14,7 +14,8 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from ullage._errors import UsageError
-from ullage.allocator.replay import Call, Device, LevelColumns, Replay, State, replay
+from ullage.allocator.placement import PLACEMENTS
+from ullage.allocator.replay import Call, LevelColumns, Replay, ReplayDevice, State, replay
 from ullage.program import Op, Program, ProgramWriter, StartSegment
 from ullage.settings import Settings, parse_settings
 
@@ -34,7 +35,7 @@ class Case:
 
     program: Program
     settings: Settings
-    device: Device
+    device: ReplayDevice
     has_pools: bool
 
     def run(self, length: int | None = None, **wanted: Any) -> Replay:
@@ -100,7 +101,7 @@ def starts(draw: st.DrawFn) -> tuple[StartSegment, ...]:
 
 @st.composite
 def cases(draw: st.DrawFn, *, pools: bool = True) -> Case:
-    semantics = draw(st.sampled_from(("2.11", "2.15")))
+    semantics = draw(st.sampled_from(("2.11", "2.12", "2.13", "2.15")))
     settings = draw(alloc_confs(semantics))
     start = draw(starts())
     writer = ProgramWriter()
@@ -141,9 +142,9 @@ def cases(draw: st.DrawFn, *, pools: bool = True) -> Case:
                 writer.add(op, key=draw(st.integers(1, max(made, 1))))
             case "capture":
                 writer.add(draw(st.sampled_from((Op.BEGIN_CAPTURE, Op.END_CAPTURE))))
-    device = Device(
+    device = ReplayDevice(
         total_bytes=800 * MIB,
-        placement=draw(st.sampled_from(("first fit", "ascending", "descending"))) if not start else "first fit",
+        placement=draw(st.sampled_from((None, *PLACEMENTS))) if not start else None,
     )
     return Case(replace(writer.program(), start=start), settings, device, has_pools)
 
@@ -303,7 +304,7 @@ def test_a_million_operations_take_less_than_a_second() -> None:
     size = np.where(op == Op.ALLOCATE, chance.integers(1, 8 * MIB, 2 * pairs), 0)
     program = Program(op=op, key=key, size=size, stream=np.zeros(2 * pairs, np.int64))
     began = time.thread_time()
-    done = replay(program, Settings(), Device(total_bytes=1 << 34))
+    done = replay(program, Settings(), ReplayDevice(total_bytes=1 << 34))
     assert time.thread_time() - began < 1
     assert done.now.allocated_bytes == 0
     assert done.done == 2 * pairs
@@ -316,7 +317,7 @@ def test_what_was_split_before_the_program_is_not_given_back_by_halves() -> None
     writer = ProgramWriter()
     writer.add(Op.ALLOCATE, key=1, size=700 * MIB)
     settings = parse_settings("max_split_size_mb:50")
-    done = replay(replace(writer.program(), start=start), settings, Device(total_bytes=800 * MIB))
+    done = replay(replace(writer.program(), start=start), settings, ReplayDevice(total_bytes=800 * MIB))
     assert done.oom_ops.tolist() == [0]
     assert done.now.reserved_bytes == 600 * MIB
     assert done.blocks.size.tolist() == [100 * MIB, 500 * MIB]
@@ -325,7 +326,7 @@ def test_what_was_split_before_the_program_is_not_given_back_by_halves() -> None
 def test_a_size_that_wraps_gets_an_empty_block_as_in_pytorch() -> None:
     """2^64 - 512 bytes are a whole number of small blocks, and with the segment's rounding none at all."""
     columns = {name: np.zeros(1, np.int64) for name in ("op", "key", "stream")}
-    done = replay(Program(**columns, size=np.array([-512])), Settings(), Device(total_bytes=1 << 30))
+    done = replay(Program(**columns, size=np.array([-512])), Settings(), ReplayDevice(total_bytes=1 << 30))
     assert not done.ran_out
     assert done.call_counts[Call.MALLOC] == 1
     assert (done.now.allocated_bytes, done.now.reserved_bytes, done.now.requested_bytes) == (0, 0, -512)
@@ -353,7 +354,7 @@ def test_what_cannot_have_been_there_is_refused(segments: list[tuple[int, tuple[
         for address, sizes in segments
     )
     with pytest.raises(UsageError, match=said):
-        replay(replace(ProgramWriter().program(), start=start), Settings(), Device(total_bytes=1 << 30))
+        replay(replace(ProgramWriter().program(), start=start), Settings(), ReplayDevice(total_bytes=1 << 30))
 
 
 @pytest.mark.parametrize(
@@ -370,4 +371,4 @@ def test_what_cannot_have_been_there_is_refused(segments: list[tuple[int, tuple[
 def test_a_program_that_makes_no_sense_is_refused(change: dict[str, int], said: str) -> None:
     columns = {name: np.array([change.get(name, 0)], np.int64) for name in ("op", "key", "size", "stream")}
     with pytest.raises(UsageError, match=said.replace("^", r"\^")):
-        replay(Program(**columns), Settings(), Device(total_bytes=1 << 30))
+        replay(Program(**columns), Settings(), ReplayDevice(total_bytes=1 << 30))

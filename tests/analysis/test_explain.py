@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,11 +18,12 @@ from ullage.analysis.cause import Cause
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import explain
 from ullage.analysis.recording import Recording, insert
-from ullage.history import Action, History, Labels, Stacks
+from ullage.history import Action, History, Labels, RecordedStacks
 from ullage.program import Op
 from ullage.rebuild import program_of
 from ullage.report.report import Report, Table, TableRow, Tone
 from ullage.report.terminal import draw
+from ullage.settings import parse_settings, split_options
 from ullage.snapshot.snapshot import load_snapshot
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
@@ -45,7 +47,7 @@ def history_made_of(rows: tuple[tuple[int, int, int], ...], **settings: object) 
         stream=nothing,
         time_us=nothing - 1,
         stack=nothing - 1,
-        stacks=Stacks(starts=np.zeros(1, np.int64), frames=np.zeros(0, np.int64), table=()),
+        stacks=RecordedStacks(starts=np.zeros(1, np.int64), frames=np.zeros(0, np.int64), table=()),
         segments=(),
         annotations=(),
         settings=settings,
@@ -148,11 +150,11 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
-        ((DATA / "MANIFEST.md",), "says nothing of memory running out"),
+        ((DATA / "MANIFEST.md",), "says nothing about memory running out"),
         ((recorded("oom"), "--device", "3"), "--device 3 has no history in"),
         ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
         ((recorded("oom"), "--alloc-conf", "max_split_size_mb:1"), "max_split_size_mb:1 is too small"),
-        ((recorded("oom"), "--torch-version", "new"), "'new' is no version of torch"),
+        ((recorded("oom"), "--torch-version", "new"), "'new' is not a version of torch"),
         ((recorded("oom"), "--html", recorded("oom")), "would replace"),
     ],
 )
@@ -198,7 +200,7 @@ def test_a_room_in_which_the_run_fits_is_told() -> None:
     """The recorded request failed; with 4 GiB to reserve none does."""
     explanation = explain(load_snapshot(recorded("variable_length_oom")).devices[0], capacity_bytes=4 * GIB)
     assert explanation.cause is Cause.CANNOT_TELL
-    assert "a request failed in the recording; in the room that was given none does" in explanation.notes
+    assert "a request failed in the recording; with the given capacity none does" in explanation.notes
     assert explanation.departures == 0, "compared in the room that the recording had"
 
 
@@ -222,8 +224,10 @@ def test_the_version_is_told_where_something_speaks_for_it() -> None:
     """An option that torch 2.11 does not know, or nothing at all."""
     history = load_snapshot(recorded("normal")).devices[0]
     newer = explain(history, alloc_conf="pinned_free_catch_all:True")
-    assert "the allocator is taken for that of torch 2.15, whose replay is nearest to what was recorded" in newer.notes
-    assert any("taken for that of torch 2.11; a snapshot does not say" in note for note in explain(history).notes)
+    assert "torch 2.15 is assumed: the replay of its allocator is closest to the recording" in newer.notes
+    assert any(
+        "torch 2.11 is assumed; a snapshot does not record its version" in note for note in explain(history).notes
+    )
     assert not any("is taken for" in note for note in explain(history, semantics="2.11").notes)
 
 
@@ -338,9 +342,9 @@ def test_a_snapshot_of_the_oldest_protocol_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--capacity", "0B"), "--capacity 0B is no card's; expected a size such as 10GiB"),
-        (("--capacity", "8388608TiB"), "is no card's; expected a size such as 10GiB, up to 1024 TiB"),
-        (("--torch-version", "1" * 5000 + ".0"), "is no version of torch"),
+        (("--capacity", "0B"), "--capacity 0B is not a card's memory; expected a size such as 10GiB"),
+        (("--capacity", "8388608TiB"), "is not a card's memory; expected a size such as 10GiB, up to 1024 TiB"),
+        (("--torch-version", "1" * 5000 + ".0"), "is not a version of torch"),
         (("--html", "loop"), "loop is a link or a device"),
         (("--html", "x" * 250), "is too long a name; expected 230 letters at most"),
         (("--html", "-"), "looks like an option"),
@@ -416,3 +420,31 @@ def test_a_table_that_is_too_wide_is_a_list() -> None:
     draw(report, Console(file=stream, width=80))
     assert f"  {row.cells[0]}\n" in re.sub(" +\n", "\n", stream.getvalue())
     assert f"with {row.cells[1]}" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "in_force",
+    ["", "roundup_power2_divisions:2", "max_split_size_mb:512,pinned_use_background_threads:True"],
+)
+def test_the_line_to_paste_gives_the_settings_that_were_replayed(in_force: str) -> None:
+    """The run's own options stay, whatever the shell has set; a replay of the pasted line does what is said of it."""
+    history = replace(
+        load_snapshot(recorded("variable_length_oom")).devices[0], settings={"PYTORCH_CUDA_ALLOC_CONF": in_force}
+    )
+    explanation = explain(history)
+    [pasted] = re.findall(r"^  (export .*)$", explanation.sentence, re.MULTILINE)
+    shell = (
+        f"export PYTORCH_ALLOC_CONF=a:b PYTORCH_CUDA_ALLOC_CONF=c:d; {pasted}; exec {shlex.quote(sys.executable)} -c "
+    )
+    code = "import os, ullage.settings as s; print(s.settings_in_force(os.environ)[0])"
+    text = subprocess.run(["sh", "-c", shell + shlex.quote(code)], capture_output=True, text=True, check=True).stdout
+    assert set(split_options(in_force)) < set(split_options(text))
+    recording = Recording.of(history, program_of(history))
+    for remedy in explanation.remedies:
+        if remedy.alloc_conf is None:
+            continue
+        done = recording.run(parse_settings(remedy.alloc_conf, semantics=recording.rebuilt.settings.semantics))
+        assert (done.peak.reserved_bytes, done.driver_calls) == (remedy.peak_reserved_bytes, remedy.driver_calls)
+        assert set(split_options(remedy.alloc_conf)) > set(split_options(in_force)) or remedy.setting is not None
+    best = next(remedy for remedy in explanation.remedies if remedy.alloc_conf == text.strip())
+    assert best.fits

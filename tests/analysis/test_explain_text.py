@@ -212,7 +212,7 @@ def test_what_to_record_next_time_is_code_that_runs() -> None:
 
 
 def test_a_text_of_something_else_is_one_clear_sentence() -> None:
-    with pytest.raises(UsageError, match=r"^train\.log says nothing of memory running out: .*; give "):
+    with pytest.raises(UsageError, match=r"^train\.log says nothing about memory running out: .*; give "):
         explain_text("epoch 1\n", source="train.log")
 
 
@@ -255,11 +255,11 @@ def test_a_log_comes_through_a_pipe_gzip_too() -> None:
 @pytest.mark.parametrize(
     ("data", "options", "said"),
     [
-        (b"nothing\n", (), "says nothing of memory running out"),
-        (b"", (), "says nothing of memory running out"),
+        (b"nothing\n", (), "says nothing about memory running out"),
+        (b"", (), "says nothing about memory running out"),
         (b"\x1f\x8b\x08\x00damaged", (), "cannot be read"),
         (b"RuntimeError: CUDA error: out of memory", ("--capacity", "8GiB"), "--capacity is for a snapshot"),
-        (b"\x80\x04N.", (), "is no snapshot"),
+        (b"\x80\x04N.", (), "is not a snapshot"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -26,7 +26,7 @@ def planner_of(client: int | None = None) -> int:
     return found[0]
 
 
-def is_gone(process: int, *, within_seconds: float) -> bool:
+def is_emptied(process: int, *, within_seconds: float) -> bool:
     """Wait for the end of a process that is nobody's child."""
     end = time.monotonic() + within_seconds
     while time.monotonic() < end:

@@ -37,7 +37,7 @@ NEARLY = st.lists(
 
 
 def written(tree: tuple[Node, ...]) -> str:
-    """Write a tree as `cudnn_planner.c` does."""
+    """Write a tree as `client/ask_planner.c` does."""
     lines = []
     for node in tree:
         words = [f"{each.name}:{each.type}:{','.join(map(str, each.values))}" for each in node.attributes]

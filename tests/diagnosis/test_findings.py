@@ -6,12 +6,12 @@ import pytest
 
 from ullage._units import GIB, MIB
 from ullage.diagnosis.diagnosis import Diagnosis, findings_of
-from ullage.diagnosis.facts import Card, Driver, Facts, Host, Process, Torch
-from ullage.diagnosis.finding import Finding, Weight
+from ullage.diagnosis.facts import CardFacts, CardProcess, Driver, Host, MachineFacts, Torch
+from ullage.diagnosis.finding import DiagnosisFinding, Weight
 from ullage.diagnosis.variable import visible_indices
 
 TORCH = Torch(version="2.11.0+cu130", cuda="13.0", architectures=("sm_75", "sm_90", "compute_120"), settings="")
-CARD = Card(
+CARD = CardFacts(
     index=0,
     name="Tesla T4",
     uuid="GPU-aa",
@@ -21,28 +21,28 @@ CARD = Card(
     compute_mode="default",
 )
 HOST = Host(memory_bytes=64 * GIB, shared_total_bytes=32 * GIB, shared_free_bytes=31 * GIB)
-SOUND = Facts(host=HOST, driver=Driver(version="580.1", cuda=(13, 0)), cards=(CARD,), torch=TORCH)
+SOUND = MachineFacts(host=HOST, driver=Driver(version="580.1", cuda=(13, 0)), cards=(CARD,), torch=TORCH)
 
 
-def found(facts: Facts) -> dict[str, Finding]:
+def found(facts: MachineFacts) -> dict[str, DiagnosisFinding]:
     """The findings by their names; each has all that a reader needs."""
     findings = findings_of(facts)
     assert all(one.title and one.seen and one.why and one.cure for one in findings)
     return {finding.name: finding for finding in findings}
 
 
-def with_variables(facts: Facts = SOUND, /, *, read: str = "", **variables: str) -> Facts:
+def with_variables(facts: MachineFacts = SOUND, /, *, read: str = "", **variables: str) -> MachineFacts:
     """A sound machine with variables, and the text that its allocator says it has read."""
     assert facts.torch is not None
     return replace(facts, environment=variables, torch=replace(facts.torch, settings=read))
 
 
-def with_card(**changes: object) -> Facts:
+def with_card(**changes: object) -> MachineFacts:
     return replace(SOUND, cards=(replace(CARD, **changes),))  # type: ignore[arg-type]
 
 
-def process(pid: int, **changes: object) -> Process:
-    return Process(**{"pid": pid, "name": "python", "used_bytes": 3 * GIB} | changes)  # type: ignore[arg-type]
+def process(pid: int, **changes: object) -> CardProcess:
+    return CardProcess(**{"pid": pid, "name": "python", "used_bytes": 3 * GIB} | changes)  # type: ignore[arg-type]
 
 
 def test_a_sound_machine_has_no_finding() -> None:
@@ -57,7 +57,7 @@ def test_a_sound_machine_has_no_finding() -> None:
 
 def test_nothing_at_all_has_no_finding() -> None:
     """No torch, no driver, no card, nothing that could be read."""
-    assert findings_of(Facts()) == ()
+    assert findings_of(MachineFacts()) == ()
 
 
 def test_only_a_problem_makes_the_exit_code_1() -> None:
@@ -91,7 +91,7 @@ def test_an_empty_variable_hides_another() -> None:
     """As torch 2.11 has it: the first that is set counts, even empty."""
     finding = found(with_variables(PYTORCH_CUDA_ALLOC_CONF="", PYTORCH_ALLOC_CONF="backend:native"))["settings-ignored"]
     assert "PYTORCH_CUDA_ALLOC_CONF counts as a whole" in finding.why
-    assert "no setting at all" in finding.seen
+    assert "no setting is in force" in finding.seen
 
 
 def test_a_variable_that_this_version_does_not_read_is_a_problem() -> None:
@@ -133,7 +133,7 @@ def test_without_torch_the_grammar_judges() -> None:
 def test_settings_that_were_changed_in_this_process_are_told() -> None:
     """A variable that is set after torch has read it does nothing; so does one that a program overrules."""
     facts = replace(SOUND, torch=replace(TORCH, is_here=True), environment={"PYTORCH_ALLOC_CONF": "backend:native"})
-    assert "The allocator reads its variable once" in found(facts)["settings-ignored"].why
+    assert "The allocator reads the variable once" in found(facts)["settings-ignored"].why
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_memory_of_processes_that_cannot_be_seen_is_told() -> None:
     """In a container the driver counts what others use and does not name them."""
     unseen = found(with_card(used_bytes=9 * GIB))["others"]
     assert "no process is visible" in unseen.seen
-    assert "another container" in unseen.why
+    assert "other containers" in unseen.why
     partly = found(with_card(used_bytes=9 * GIB, processes=(process(7),)))["others"]
     assert "6.00 GiB more by processes that cannot be seen" in partly.seen
     unknown = found(with_card(used_bytes=9 * GIB, processes=(process(7, used_bytes=None),)))["others"]
@@ -319,7 +319,7 @@ def test_workers_of_a_loader_on_the_card_are_told() -> None:
     assert "ghosts" not in found_there
 
 
-def ranks(*, on_card_0: int, count: int = 4) -> Facts:
+def ranks(*, on_card_0: int, count: int = 4) -> MachineFacts:
     """`count` ranks, each on its own card, and the first of them with a context on card 0 too."""
     cards = []
     for index in range(count):

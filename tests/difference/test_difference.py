@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ullage.cli.app import main
-from ullage.difference.difference import Change, Difference, Kind, Moment, difference_of
+from ullage.difference.difference import ChangeKind, Difference, LineChange, Moment, difference_of
 from ullage.difference.holding import UNNAMED, holding_at_end, holding_at_peak
 from ullage.history import Frame, History, Labels
 from ullage.rebuild import program_of
@@ -38,7 +38,7 @@ def edited(history: History, lines: dict[int, int], *, file: str = "workloads.py
     return replace(history, stacks=replace(history.stacks, table=table))
 
 
-def by_name(changes: tuple[Change, ...]) -> dict[str, Change]:
+def by_name(changes: tuple[LineChange, ...]) -> dict[str, LineChange]:
     return {change.name: change for change in changes}
 
 
@@ -76,17 +76,17 @@ def test_the_peak_is_what_pytorch_called_it(normal: History) -> None:
 
 def test_a_run_and_itself(normal: History) -> None:
     found = difference_of([normal], [normal])
-    assert all(change.kind is Kind.SAME and change.grown_bytes == 0 for change in found.lines)
+    assert all(change.kind is ChangeKind.SAME and change.grown_bytes == 0 for change in found.lines)
     assert not found.notes
 
 
 def test_lines_that_moved_together_are_the_same_lines(normal: History) -> None:
     """Three lines were put above everything: nothing grew, and each line says where it was."""
     found = difference_of([normal], [edited(normal, {line: line + 3 for line in range(1, 200)})])
-    moved = [change for change in found.lines if change.kind is Kind.MOVED]
+    moved = [change for change in found.lines if change.kind is ChangeKind.MOVED]
     assert moved
     assert all(change.grown_bytes == 0 for change in found.lines)
-    assert {change.kind for change in found.lines} <= {Kind.SAME, Kind.MOVED}
+    assert {change.kind for change in found.lines} <= {ChangeKind.SAME, ChangeKind.MOVED}
     for change in moved:
         assert change.moved_from is not None
         assert int(change.name.rpartition(":")[2]) == int(change.moved_from.rpartition(":")[2]) + 3
@@ -100,24 +100,29 @@ def test_lines_that_moved_together_are_the_same_lines(normal: History) -> None:
         # A function's only line, wherever it is now.
         ([10], [25], {10: 25}, {}),
         # One line alone of several that are left may as well be another.
-        ([10, 20], [11, 35], {}, {10: Kind.VANISHED, 20: Kind.VANISHED, 11: Kind.NEW, 35: Kind.NEW}),
+        (
+            [10, 20],
+            [11, 35],
+            {},
+            {10: ChangeKind.VANISHED, 20: ChangeKind.VANISHED, 11: ChangeKind.NEW, 35: ChangeKind.NEW},
+        ),
         # What stayed is not taken for what moved into its place.
-        ([10, 20], [10, 20, 30], {}, {30: Kind.NEW}),
+        ([10, 20], [10, 20, 30], {}, {30: ChangeKind.NEW}),
     ],
 )
 def test_what_counts_as_moved(
-    normal: History, before: list[int], after: list[int], moved: dict[int, int], kinds: dict[int, Kind]
+    normal: History, before: list[int], after: list[int], moved: dict[int, int], kinds: dict[int, ChangeKind]
 ) -> None:
     found = difference_of([made(normal, before)], [made(normal, after)])
     assert {
         int((change.moved_from or "").rpartition(":")[2]): int(change.name.rpartition(":")[2])
         for change in found.lines
-        if change.kind is Kind.MOVED
+        if change.kind is ChangeKind.MOVED
     } == moved
     assert {
         int(change.name.rpartition(":")[2]): change.kind
         for change in found.lines
-        if change.kind in (Kind.NEW, Kind.VANISHED)
+        if change.kind in (ChangeKind.NEW, ChangeKind.VANISHED)
     } == kinds
 
 
@@ -146,7 +151,7 @@ def test_paths_of_two_machines_are_the_same_file(normal: History) -> None:
     )
     assert elsewhere != normal.stacks.table
     moved = replace(normal, stacks=replace(normal.stacks, table=elsewhere))
-    assert all(change.kind is Kind.SAME for change in difference_of([normal], [moved]).lines)
+    assert all(change.kind is ChangeKind.SAME for change in difference_of([normal], [moved]).lines)
 
 
 def test_annotations_name_what_was_allocated_in_them(normal: History) -> None:
@@ -167,7 +172,7 @@ def test_what_the_program_put_on_an_allocation_comes_first(normal: History) -> N
     )
     assert holding_at_end([labelled]).annotations.keys() == {"fold 3"}
     found = difference_of([normal], [labelled])
-    assert by_name(found.annotations)["fold 3"].kind is Kind.NEW
+    assert by_name(found.annotations)["fold 3"].kind is ChangeKind.NEW
 
 
 def test_several_cards_are_added_up(normal: History) -> None:
@@ -211,7 +216,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ((DATA / "normal.pickle.gz", "none.pickle"), "none.pickle cannot be read"),
-        ((DATA / "normal.pickle.gz",) * 2 + ("--at", "noon"), "--at 'noon' is no moment"),
+        ((DATA / "normal.pickle.gz",) * 2 + ("--at", "noon"), "--at 'noon' is not a moment"),
         ((DATA / "normal.pickle.gz",) * 2 + ("--device", "2"), "--device 2 has no history"),
         ((DATA / "normal.pickle.gz",) * 2 + ("--html", DATA / "normal.pickle.gz"), "would replace"),
     ],

@@ -1,5 +1,7 @@
 """torch.compile on the emulated card: Inductor and Triton compile for it, CUDA graphs are captured and replayed."""
 
+from pathlib import Path
+
 import pytest
 
 from .conftest import Predict, slow
@@ -30,3 +32,17 @@ def test_the_report_shows_both(predict: Predict) -> None:
     assert ended.code == 0, ended.error
     assert "With torch.compile, and with it switched off" in ended.text
     assert "compiled, 1 graph" in ended.text
+
+
+def test_without_a_c_compiler_one_sentence_says_what_to_do(
+    predict: Predict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where ullage came as a wheel: it needs no compiler itself, Triton does."""
+    monkeypatch.delenv("CC", raising=False)
+    caches = {name: str(tmp_path / name) for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+    ended = predict("compiles.py", "default", PATH=str(tmp_path), **caches)
+    assert ended.code == 3
+    (last,) = [line for line in ended.error.splitlines() if line.startswith("error: ")]
+    assert "compiles.py cannot go on at line 12 of " in last
+    assert "no C compiler; install gcc, or name a compiler in CC, or set TORCHDYNAMO_DISABLE=1" in last
+    assert "Traceback" not in ended.error

@@ -287,9 +287,9 @@ def test_steps_are_counted(predict: Predict, how: str, last: str | None, ended_b
 def test_a_request_is_plain_data() -> None:
     """What travels to the script's process has nothing of the caller's folder in it."""
     request = Request(script=Path("a.py"), gpu="T4")
-    assert request.message()["script"] == str(Path.cwd() / "a.py")
-    assert request.message()["name"] == "a.py"
-    assert dataclasses.replace(request, snapshot=Path("b")).message()["snapshot"] == str(Path.cwd() / "b")
+    assert request.for_child().script == str(Path.cwd() / "a.py")
+    assert request.for_child().name == "a.py"
+    assert dataclasses.replace(request, snapshot=Path("b")).for_child().snapshot == str(Path.cwd() / "b")
 
 
 # ---- what the script may do to us
@@ -311,3 +311,16 @@ def test_a_card_that_the_build_has_no_code_for_is_not_judged(predict: Predict) -
     ended = predict("train.py", gpu="V100 32GB")
     assert ended.code == 4
     assert "has no code for sm_70" in ended.error
+
+
+def test_running_out_beside_free_memory_that_is_no_whole_segment_does_not_fit(tmp_path: Path) -> None:
+    """PyTorch asks the driver for 20 MiB to serve 8.1 MiB; 16 MiB that are free do not help."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "kept = torch.empty(96 << 20, dtype=torch.uint8, device='cuda')\n"
+        "more = torch.empty(8_500_000, dtype=torch.uint8, device='cuda')\n"
+    )
+    found = predict_here(Request(script=script, gpu="T4", total_memory_bytes=1 << 30, context_bytes=(1024 - 112) << 20))
+    assert found.oom is not None
+    assert found.verdict.value == "does not fit"

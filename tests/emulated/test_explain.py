@@ -100,7 +100,7 @@ def test_a_limit_is_bounded_by_what_was_refused(explained: dict[str, Explanation
 
 def test_letting_go_of_what_grows_is_proved_to_help(explained: dict[str, Explanation]) -> None:
     remedies = {remedy.name: remedy for remedy in explained["leak"].remedies}
-    cure = remedies["letting go, at the end of each step, of the 150.0 MiB that it keeps"]
+    cure = remedies["free at each step's end the 150.0 MiB that it keeps"]
     assert (cure.proved, cure.fits) == (True, True)
     assert cure.peak_reserved_bytes < 800 * MIB, "what the first two steps keep may be the optimizer's state, and stays"
     assert not remedies["expandable_segments:True"].fits

@@ -42,20 +42,20 @@ def test_the_largest_fits_the_next_does_not_and_predict_says_the_same(workplace:
         alone = Ended(code=done.returncode, out=done.stdout, error=done.stderr)
         assert alone.code == code
         assert alone.json["peak_reserved_bytes"] == verdicts[value]["peak_reserved_bytes"]
-    assert {lever["how"] for lever in answer["levers"]} == {
+    assert {change["how"] for change in answer["changes"]} == {
         "expandable_segments:True",
         "max_split_size_mb:128",
         "AdamW(..., fused=True)",
         "AdamW(..., foreach=False)",
     }
-    for lever in answer["levers"]:
-        tried = {probe["value"]: probe["fits"] for probe in lever["probes"]}
+    for change in answer["changes"]:
+        tried = {probe["value"]: probe["fits"] for probe in change["probes"]}
         # One without a gain was tried with the value that does not fit without it.
-        assert (lever["best"] >= answer["next"]) == tried[answer["next"]]
+        assert (change["best"] >= answer["next"]) == tried[answer["next"]]
 
 
 def test_a_margin_stays_free_and_a_range_ends(workplace: Path) -> None:
-    ended = fit(workplace, "--vary", "--batch-size=64..128:64", "--margin", "30%", "--no-levers")
+    ended = fit(workplace, "--vary", "--batch-size=64..128:64", "--margin", "30%", "--no-changes")
     assert ended.code == 0, ended.error
     assert "BATCH SIZE 128 FITS" in ended.text
     assert "with a margin of 307.2 MiB" in " ".join(ended.out.split())
@@ -64,7 +64,7 @@ def test_a_margin_stays_free_and_a_range_ends(workplace: Path) -> None:
 
 def test_two_options_make_a_frontier(workplace: Path) -> None:
     ended = fit(
-        workplace, "--vary", "--batch-size=8192..131072:16384", "--vary", "--width=512..1024", "--json", "--no-levers"
+        workplace, "--vary", "--batch-size=8192..131072:16384", "--vary", "--width=512..1024", "--json", "--no-changes"
     )
     assert ended.code == 0, ended.error
     rows = ended.json["frontier"]
@@ -73,7 +73,7 @@ def test_two_options_make_a_frontier(workplace: Path) -> None:
 
 
 def test_nothing_fits(workplace: Path) -> None:
-    ended = fit(workplace, "--vary", "--batch-size=10000000..20000000", "--no-levers")
+    ended = fit(workplace, "--vary", "--batch-size=10000000..20000000", "--no-changes")
     assert ended.code == 1, ended.error
     assert "NOTHING FITS" in ended.text
     assert "Even batch size 10000000 does not fit" in ended.text
@@ -90,7 +90,7 @@ def test_a_value_with_which_the_script_fails_is_named(workplace: Path) -> None:
 @slow
 def test_where_the_script_fails_the_range_ends(workplace: Path) -> None:
     """What was proved until then is kept."""
-    line = fit_command(SCRIPTS / "refuses.py", *CARD, "--vary", "--batch-size=1..1000", "--no-levers", "--json")
+    line = fit_command(SCRIPTS / "refuses.py", *CARD, "--vary", "--batch-size=1..1000", "--no-changes", "--json")
     done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
     assert done.returncode == 0, done.stderr
     answer = Ended(code=0, out=done.stdout, error=done.stderr).json
@@ -102,7 +102,7 @@ def test_where_the_script_fails_the_range_ends(workplace: Path) -> None:
 def test_an_option_that_changes_nothing_is_told(workplace: Path) -> None:
     ended = fit(workplace, "--vary", "--steps=10..")
     assert ended.code == 2
-    assert "--steps without an end: larger and larger values need no more than" in ended.error
+    assert "--steps has no upper end: ever larger values need no more than" in ended.error
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_option_that_changes_nothing_is_told(workplace: Path) -> None:
 )
 def test_a_run_that_proves_nothing_is_no_proof(workplace: Path, how: str, said: str) -> None:
     """A script that halves its batch when memory runs out, and one that drops a last batch which is not full."""
-    line = fit_command(SCRIPTS / "gives_way.py", *CARD, how, "--vary", "--batch-size=500..2500:500", "--no-levers")
+    line = fit_command(SCRIPTS / "gives_way.py", *CARD, how, "--vary", "--batch-size=500..2500:500", "--no-changes")
     done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
     assert done.returncode == 0, done.stderr
     assert "BATCH SIZE 1500 FITS" in done.stdout or "BATCH SIZE 1000 FITS" in done.stdout, done.stdout
@@ -125,8 +125,8 @@ def test_mistakes_are_one_sentence(workplace: Path) -> None:
     for arguments, said in (
         (("--vary", "--a", "--vary", "--b", "--vary", "--c"), "--vary is given 3 times; expected once, or twice"),
         (("--vary", "--a", "--vary", "--a=1..2"), "--vary --a is given twice; expected two different options"),
-        (("--vary", "--a", "--margin", "x"), "--margin 'x' is no part of a card's memory; expected a percentage"),
-        (("--vary", "--a", "--margin", "nan%"), "--margin 'nan%' is no part of a card's memory"),
+        (("--vary", "--a", "--margin", "x"), "--margin 'x' is not a part of a card's memory; expected a percentage"),
+        (("--vary", "--a", "--margin", "nan%"), "--margin 'nan%' is not a part of a card's memory"),
         (("--vary", "--a", "--margin", "2GiB"), "a margin of 2.00 GiB leaves nothing of a card of 1.00 GiB"),
         (("--vary", "--a=3"), "has one value only"),
     ):

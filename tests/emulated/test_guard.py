@@ -16,7 +16,7 @@ if INSIDE:
 
     import ullage
     from ullage.guard.batch import form_of
-    from ullage.guard.plan import Plan
+    from ullage.guard.plan import BatchPlan
 
     class Writes(TorchDispatchMode):
         """Counts how often each tensor has been written by an operation that came to its end."""
@@ -53,13 +53,13 @@ def _net(width: int = 256, depth: int = 4) -> "nn.Module":
 
 
 PLANS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "split": ({"parts": 2}, {}, "taken in 2 parts from here on"),
+    "split": ({"parts": 2}, {}, "split into 2 parts from here on"),
     "checkpoint": (
         {"checkpoint": True},
         {"splittable": False, "checkpoint": ["0", "1", "2", "3"]},
-        "taken with modules computed again in backward",
+        "retried with activation checkpointing",
     ),
-    "offload": ({"offload": True}, {"splittable": False}, "taken with saved tensors on the host"),
+    "offload": ({"offload": True}, {"splittable": False}, "retried with saved tensors offloaded to the host"),
 }
 
 
@@ -74,7 +74,7 @@ def _taken(options: dict[str, Any], plan: dict[str, Any], mib: float) -> tuple[l
     model = _net()
     guard = ullage.Guard(model, torch.optim.AdamW(model.parameters()), log=lambda _: None, **options)
     batches = [torch.randn(16384, 256, device="cuda") for _ in range(3)]
-    guard._ladder.plans.succeeded(form_of(batches[0]).shape, Plan(**plan))
+    guard._ladder.plans.succeeded(form_of(batches[0]).shape, BatchPlan(**plan))
     reserved = 0.0
     for batch in batches:
         torch.cuda.reset_peak_memory_stats()  # how it got there is another matter than the last step
@@ -99,8 +99,8 @@ def test_what_does_not_fit_is_taken_in_a_way_that_does(name: str) -> str:
     assert figures[2] < whole[2]
     assert _taken(options, plan, reserved)[:2] == ([], figures)
     said, again, _ = _taken(options, {}, reserved)
-    assert (said[0], said[-1]) == ("1 taken back, and taken again as it was", f"1 {action}"), said
-    assert set(said[1:-1]) <= {"1 taken again after empty_cache"}, said
+    assert (said[0], said[-1]) == ("1 undone, and retried unchanged", f"1 {action}"), said
+    assert set(said[1:-1]) <= {"1 retried after empty_cache"}, said
     assert again == figures, (again, figures)
     return f"{whole[2] / MIB:.0f} MiB became {figures[2] / MIB:.0f} MiB"
 
@@ -120,8 +120,8 @@ def test_pieces_are_joined_by_giving_the_cache_back() -> None:
     del cached
     guard.step(torch.randn(8, 4, device="cuda"), loss_of)
     assert [event.action for event in guard.events] == [
-        "taken back, and taken again as it was",
-        "taken again after empty_cache",
+        "undone, and retried unchanged",
+        "retried after empty_cache",
     ]
     guard.step(torch.randn(8, 4, device="cuda"), loss_of)
     assert len(guard.events) == 2
@@ -165,7 +165,7 @@ def test_temporaries_that_do_not_fit_go_one_by_one() -> None:
     _limit(128 * 4 + 100)
     for _ in range(3):
         guard.step(batch, lambda batch: model(batch).sum())
-    assert [(event.step, event.action) for event in guard.events] == [(1, "tried out again")] * 2
+    assert [(event.step, event.action) for event in guard.events] == [(1, "dry run retried")] * 2
     assert optimizer.param_groups[0]["foreach"] is False
     assert all(int(optimizer.state[parameter]["exp_avg"].numel()) == 2048**2 for parameter in model.parameters())
 

@@ -5,7 +5,7 @@ import pytest
 from tests.emulated.fresh import answer
 from ullage.analysis.text.explain import explain_text
 from ullage.message.message import Message, read_message
-from ullage.message.wording import Kind
+from ullage.message.wording import MessageKind
 
 GIB, MIB = 1 << 30, 1 << 20
 CODE = """
@@ -66,7 +66,7 @@ def rounds_to(said: int | None, real: int) -> bool:
 @pytest.mark.parametrize("settings", ["plain", "expandable"])
 def test_a_full_card(settings: str, request: pytest.FixtureRequest) -> None:
     message, text, (*_, total) = request.getfixturevalue(settings)["full"]
-    assert (message.kind, message.wording, message.device) == (Kind.ALLOCATOR, "of_which_free", 0)
+    assert (message.kind, message.wording, message.device) == (MessageKind.ALLOCATOR, "of_which_free", 0)
     assert message.requested_bytes == 8 * GIB
     assert rounds_to(message.total_bytes, total)
     told = explain_text(text)
@@ -100,15 +100,15 @@ def test_cuda_malloc_async() -> None:
 
 def test_more_than_an_exabyte(plain: Raised) -> None:
     message, text, _ = plain["exabyte"]
-    assert (message.kind, message.requested_bytes) == (Kind.BOGUS_SIZE, None)
+    assert (message.kind, message.requested_bytes) == (MessageKind.BOGUS_SIZE, None)
     assert explain_text(text).explanation.cause == "bogus_size"
 
 
 def test_pinned_memory_reads_as_the_cards(plain: Raised) -> None:
-    assert plain["pinned"][0].kind is Kind.DRIVER
+    assert plain["pinned"][0].kind is MessageKind.DRIVER
 
 
 def test_the_hosts_allocator(plain: Raised) -> None:
     message, text, _ = plain["host"]
-    assert (message.kind, message.requested_bytes) == (Kind.HOST, 1 << 43)
+    assert (message.kind, message.requested_bytes) == (MessageKind.HOST, 1 << 43)
     assert "The machine's own memory ran out" in explain_text(text).explanation.sentence

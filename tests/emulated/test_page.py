@@ -93,7 +93,7 @@ def test_a_prediction_is_drawn_without_a_network(predict: Predict, workplace: Pa
 def test_a_frontier_is_drawn(workplace: Path) -> None:
     """Curve 0 is the line, curve 1 what fits."""
     vary = ("--vary", "--batch-size=8..16:8", "--vary", "--width=64..128")
-    ended = fit(workplace, *vary, "--no-levers", "--html", "page.html")
+    ended = fit(workplace, *vary, "--no-changes", "--html", "page.html")
     assert ended.code == 0, ended.error
     assert_alive(workplace / "page.html", workplace, point="{curveNumber: 1, pointNumber: 0}", pictures=4)
 

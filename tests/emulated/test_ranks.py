@@ -78,7 +78,7 @@ def test_every_rank_in_turn_names_the_fullest(predict: Predict) -> None:
         (("--world-size", "4", "--rank", "4"), "--rank 4 is no rank of the run; expected 0 to 3"),
         (("--world-size", "0"), "--world-size 0 has no rank; expected 1 or more"),
         (("--rank", "all"), "--rank all runs every rank; expected a --world-size of 1 to 64 beside it"),
-        (("--world-size", "4", "--rank", "x"), "--rank 'x' is no rank; expected a number from 0 on, or all"),
+        (("--world-size", "4", "--rank", "x"), "--rank 'x' is not a rank; expected a number from 0 on, or all"),
     ],
 )
 def test_a_rank_that_cannot_be_is_told(predict: Predict, arguments: tuple[str, ...], said: str) -> None:

@@ -59,6 +59,7 @@ WAYS = {  # how it is recorded, and how it is written
     ),
     "state": ("_record_memory_history('state')", "pickle.dumps(torch.cuda.memory._snapshot())"),
 }
+_CLOCK_US = 1000
 EVERY = """
 torch.cuda.init()
 answers = {}
@@ -113,7 +114,9 @@ def test_what_pytorch_writes_is_read(dumped: tuple[Path, dict[str, Any]], tmp_pa
         assert len(found) == len(told) == (5 if name == "ring" else 1)
         assert found[-1][0] == "snapshot"
     else:
-        assert found[: len(told)] == told
+        # Each snapshot converts the clock's ticks anew, and may round a time otherwise.
+        assert all(abs(one[4] - other[4]) <= _CLOCK_US for one, other in zip(found, told, strict=False))
+        assert [row[:4] + row[5:] for row in found[: len(told)]] == [row[:4] + row[5:] for row in told]
         assert {"alloc", "free_requested", "free_completed", "oom"} <= set(names)
         assert {"segment_map" if "expandable" in name else "segment_alloc"} <= set(names)
         assert history.size[history.action == Action.OOM].tolist() == [1 << 40]

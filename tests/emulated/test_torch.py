@@ -102,6 +102,23 @@ tell([x.sum().item(), written, again.data_ptr() == address, again.tolist(), (x >
     assert told == [0.0, [1, 2, 3], True, [0, 0, 0], True, False, [0, 1], 0.0]
 
 
+def test_all_of_one_element_reads_true_as_all_of_many_does_and_any_of_one_does_not() -> None:
+    told = emulated(
+        """
+one, host = torch.zeros(1, dtype=torch.long, device="cuda"), torch.tensor([False]).cuda()
+mask = one == 0
+tell([[mask.all().item(), mask.view(1, 1).all(-1).item(), mask[0].all().item(), bool(mask.all()),
+       torch.ones(1, device="cuda").all().item(), torch.all(mask, dim=(0,)).item()],
+      [mask.any().item(), mask[0].item(), mask.clone().item(), torch.isnan(torch.ones(1, device="cuda")).any().item()],
+      [host.all().item(), host.any().item(), (~host).all().item()]])
+"""
+    )
+    every, others, written = told
+    assert every == [True] * 6
+    assert others == [False] * 4
+    assert written == [False, False, True]  # what the host wrote is known, and what a kernel made of it is not
+
+
 def test_the_largest_of_whole_numbers_that_the_host_wrote_is_what_it_is() -> None:
     told = emulated(
         """
@@ -157,20 +174,22 @@ tell([used, library.unwritten_functions()])
 
 def test_nvidias_own_libraries_stay_out_though_they_are_installed() -> None:
     """The test environment has NVIDIA's runtime wheel; torch binds to the emulated one all the same."""
-    wheel, loaded, emulator = emulated(
+    wheel, loaded, emulator, major = emulated(
         """
 import importlib.util
 torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")
 spec = importlib.util.find_spec("nvidia")
 wheel = list(spec.submodule_search_locations)[0] if spec else ""
 names = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
-tell([wheel, [n for n in names if "/nvidia/" in n], [n for n in names if "libullage_cudart" in n]])
+emulator = [n.split("/")[-2] for n in names if "libullage_cudart" in n]
+tell([wheel, [n for n in names if "/nvidia/" in n], emulator, torch.version.cuda.split(".")[0]])
 """
     )
     assert wheel, "the environment lacks nvidia-cuda-runtime, see tools/environment.sh"
     assert list(Path(wheel).rglob("libcudart.so*"))
     assert loaded == []
-    assert len(emulator) == 1
+    assert major in emulator
+    assert sorted(emulator) == ["12", "13"]  # packages for the other version find theirs, too
 
 
 @pytest.mark.parametrize(
@@ -179,7 +198,7 @@ tell([wheel, [n for n in names if "/nvidia/" in n], [n for n in names if "libull
         ("import sys, ullage; sys.modules['torch'] = sys; ullage.emulate('T4')", "torch is imported already"),
         ("import ullage; ullage.emulate('T4'); ullage.emulate('H100')", "emulates 1 x Tesla T4 already"),
         ("import ullage; ullage.emulate('T4', count=0)", "count=0 cards cannot be emulated; expected 1 to 16"),
-        ("import ullage; ullage.emulate('T4', total_memory_bytes=1 << 20)", "has no room beside a CUDA context"),
+        ("import ullage; ullage.emulate('T4', total_memory_bytes=1 << 20)", "has no room left with a CUDA context"),
         ("import ullage; ullage.emulate('T4', context_bytes=-1)", "a size is negative"),
         ("import ullage; ullage.emulate('RTX 4900')", "no card named 'RTX 4900' is known; nearest: RTX 4090"),
     ],

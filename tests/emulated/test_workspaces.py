@@ -1,6 +1,6 @@
 """Sizes that only a real card's handle knows: each is a guess with an interval, and the prediction carries it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ from tests.guard.inside import inside
 from ullage._units import KIB, MIB
 from ullage.emulator import library
 from ullage.emulator.torch_build import TorchBuild
-from ullage.prediction.prediction import CudnnUse, Guess, Verdict
+from ullage.prediction.prediction import CudnnUse, Guess, Step, Verdict
 from ullage.prediction.request import Request
+from ullage.prediction.result import NOTHING_MEASURED
 from ullage.prediction.script import predict
 from ullage.prediction.workspace import cudnn_of, doubt_of, notes_of, rows_of
 
@@ -209,6 +210,17 @@ kept = [layer(x)[0] for layer in layers]
 # ---- words
 
 
+def _step(number: int, reserved: int) -> Step:
+    return Step(
+        step=number,
+        peak_allocated_bytes=0,
+        peak_reserved_bytes=reserved,
+        end_allocated_bytes=0,
+        oom=False,
+        complete=True,
+    )
+
+
 def _cudnn(**changes: Any) -> CudnnUse:
     values: dict[str, Any] = {"version": 91900, "problems": {"cudnn": 68}, "largest_workspace_bytes": 44 * MIB}
     values |= {"below_bytes": 0, "above_bytes": 0, "benchmark_bytes": 0, "reasons": []} | changes
@@ -266,11 +278,17 @@ def test_another_cudnn_than_torchs_own_is_told() -> None:
 @pytest.mark.parametrize(("later", "above"), [([60], 0), ([60, 80], 10), ([100], 30), ([], 30)])
 def test_what_a_benchmark_keeps_adds_to_the_steps_after_its_trials(later: list[int], above: int) -> None:
     """The first step has tried all plans, and has allocated the largest: only from the second on may there be more."""
-    figures = {"runs": 9, "problems": 3, "largest_tensor_bytes": 50, "largest_workspace_bytes": 5}
-    plans = {"cudnn": figures | {"most_below_bytes": 5, "most_above_bytes": 30}}
-    steps = [{"peak_reserved_bytes": size} for size in [100, *later]]
-    told = {"version": 91900, "by_source": plans, "reasons": []}
-    found = cudnn_of({"cudnn": told, "peak_reserved_bytes": 100, "steps": steps})
+    figures = library.PlanFigures(
+        runs=9,
+        problems=3,
+        largest_tensor_bytes=50,
+        largest_workspace_bytes=5,
+        most_below_bytes=5,
+        most_above_bytes=30,
+    )
+    plans = library.CudnnPlans(by_source={"cudnn": figures}, reasons=())
+    steps = [_step(number, size) for number, size in enumerate([100, *later], 1)]
+    found = cudnn_of(replace(NOTHING_MEASURED, cudnn_version=91900, cudnn=plans, peak_reserved_bytes=100, steps=steps))
     assert (found.below_bytes, found.above_bytes, found.benchmark_bytes) == (5, above, 30)
     (row,) = rows_of(found, [])
     assert "benchmark=True" in row.text

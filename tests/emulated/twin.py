@@ -5,6 +5,7 @@
 It imports torch once and forks a process for every program: each has an allocator and settings of its own. Exit code 0:
 no difference; 1: the first difference, with the seed and the program that show it again. What the emulated card cannot
 be made to do is not tried: events that stay open (its card is infinitely fast) and failures of the driver.
+TWIN_PLACEMENT=windows in the environment places segments as Windows does.
 """
 
 import argparse
@@ -19,14 +20,17 @@ import ullage
 
 MIB = 1 << 20
 CARD_BYTES, CONTEXT_BYTES = 1 << 30, 64 * MIB
-LOWEST, OURS_LOWEST = 0x0A0000000000, 0x700000000000  # where cudaMalloc begins, on the emulated card and in the core
-ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES)  # before torch is imported
+# Where cudaMalloc begins by each rule, on the emulated card and in the core.
+BEGINNINGS = {"linux": (0x500000000000, 0x780000000000), "windows": (0x0A0000000000, 0x700000000000)}
+PLACEMENT = os.environ.get("TWIN_PLACEMENT", "linux")
+THEIRS, OURS = BEGINNINGS[PLACEMENT]
+ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, placement=PLACEMENT)  # before torch is imported
 
 import torch  # noqa: E402  the card has to be there first
 
-from ullage.allocator.replay import Call, Device, Replay, State, replay  # noqa: E402  after the card
+from ullage.allocator.replay import Call, Replay, ReplayDevice, State, replay  # noqa: E402  after the card
 from ullage.program import Op, ProgramWriter  # noqa: E402  after the card
-from ullage.settings import Settings, parse_settings, semantics_of  # noqa: E402  after the card
+from ullage.settings import ALLOCATORS, Settings, SettingsError, Tie, parse_settings, semantics_of  # noqa: E402  after the card
 
 SEMANTICS = semantics_of(torch.__version__)
 CONFS = (
@@ -41,13 +45,19 @@ CONFS = (
     "large_segment_size_mb:33,max_split_size_mb:48,max_non_split_rounding_mb:100",
     "expandable_segments:True,garbage_collection_threshold:0.7",
 )
-CONFS_2_15 = (
+NEWER_CONFS = (  # with options that not every version knows
     "throw_on_cudamalloc_oom:True",
     "expandable_segments:True,expandable_segments_reserve:0.25",
     "expandable_segments:True,throw_on_cudamalloc_oom:True,max_split_size_mb:50",
 )
 KEPT: list[Any] = []
 """Until its process ends: a MemPool's destructor counts its users, and those are released one by one here."""
+
+
+def set_settings(text: str) -> None:
+    """Tell torch's allocator."""
+    known = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # from torch 2.9 or 2.10 on
+    (known or torch._C._cuda_cudaCachingAllocator_set_allocator_settings)(text)
 
 
 class Different(Exception):
@@ -145,7 +155,7 @@ class Twin:
         self.said = f"settings {text}"
         self.now = parse_settings(text, semantics=SEMANTICS, before=self.now)
         self.writer.set_settings(self.now)
-        torch._C._accelerator_setAllocatorSettings(text)
+        set_settings(text)
         self.orders_addresses = False  # reservations and cudaMalloc share one range of addresses there
 
     def begin_pool(self) -> None:
@@ -201,8 +211,8 @@ class Twin:
         else:
             # With pools PyTorch's own answer varies: what it notes of such a block stays under the block's address.
             weights.append((self.record_stream, 12))
-        if SEMANTICS == "2.15" and not has_pools:
-            # Before, equally large blocks are taken by address, and here reservations lie among the cudaMallocs.
+        if ALLOCATORS[SEMANTICS].tie is not Tie.ADDRESS and not has_pools:
+            # By address it would count that reservations lie among the cudaMallocs here.
             weights.append((self.change_settings, 0.5))
         self.chance.choices([act for act, _ in weights], [weight for _, weight in weights])[0]()
 
@@ -215,7 +225,7 @@ class Twin:
             Different: the first thing in which they differ.
         """
         stats = torch._C._cuda_memoryStats(0)
-        device = Device(total_bytes=CARD_BYTES, others_bytes=CONTEXT_BYTES, placement="first fit")
+        device = ReplayDevice(total_bytes=CARD_BYTES, others_bytes=CONTEXT_BYTES, placement=PLACEMENT)
         done = replay(self.writer.program(), self.settings, device, calls=True)
         for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes"):
             self.same(name, stats[name]["all"]["current"], getattr(done.now, name))
@@ -257,8 +267,8 @@ class Twin:
         if theirs != ours:
             raise Different(f"{what}: torch {theirs}, the core {ours}, after {self.said}")
 
-    def place(self, address: int, lowest: int, *, is_expandable: bool) -> int:
-        return address - lowest if self.orders_addresses and not is_expandable else 0
+    def place(self, address: int, beginning: int, *, is_expandable: bool) -> int:
+        return address - beginning if self.orders_addresses and not is_expandable else 0
 
     def their_segments(self) -> list[list[Any]]:
         codes = {"active_allocated": 2, "active_pending_free": 1, "active_awaiting_free": 1, "inactive": 0}
@@ -269,7 +279,7 @@ class Twin:
                 for block in segment["blocks"]
             ]
             expandable, small = segment["is_expandable"], segment["segment_type"] == "small"
-            at = self.place(segment["address"], LOWEST, is_expandable=expandable)
+            at = self.place(segment["address"], THEIRS, is_expandable=expandable)
             pool = segment["segment_pool_id"][1]
             found.append([at, expandable, small, segment["stream"], pool, segment["total_size"], blocks])
         return sorted(found)
@@ -285,7 +295,7 @@ class Twin:
             if blocks.segment[row] != segment:
                 segment = int(blocks.segment[row])
                 expandable = bool(blocks.segment_is_expandable[segment])
-                at = self.place(int(blocks.address[row]), OURS_LOWEST, is_expandable=expandable)
+                at = self.place(int(blocks.address[row]), OURS, is_expandable=expandable)
                 small, stream, pool = bool(blocks.is_small[row]), int(blocks.stream[row]), int(blocks.pool[row])
                 found.append([at, expandable, small, stream, pool, 0, []])
             size = int(blocks.size[row])
@@ -294,15 +304,23 @@ class Twin:
         return sorted(found)
 
 
+def is_known(conf: str) -> bool:
+    """Whether the installed torch knows every option: one that does not would abort."""
+    try:
+        parse_settings(conf, semantics=SEMANTICS)
+    except SettingsError:
+        return False
+    return True
+
+
 def run(seed: int, operations: int) -> tuple[int, str]:
     """Run one program; return how many operations were compared, and what differs, if anything."""
     chance = random.Random(seed)
-    confs = CONFS + (CONFS_2_15 if SEMANTICS == "2.15" else ())
-    conf = chance.choice(confs)
+    conf = chance.choice([conf for conf in CONFS + NEWER_CONFS if is_known(conf)])
     # With pools and expandable segments PyTorch miscounts, until an assertion of its own fails: tests/allocator has it.
     has_pools = chance.random() < 0.4 and "expandable_segments:True" not in conf
     if conf:
-        torch._C._accelerator_setAllocatorSettings(conf)
+        set_settings(conf)
     torch.cuda.init()
     twin = Twin(chance.getrandbits(64), conf)
     KEPT.append(twin)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.export.drain import Row
+from ullage.export.drain import SampleRow
 from ullage.export.prometheus import Endpoint
-from ullage.export.table import CsvFile, Table
-from ullage.recording.facts import Card, Facts, Peak
-from ullage.recording.live import LiveWriter, Sample
+from ullage.export.table import CsvFile, SampleTable
+from ullage.run_files.facts import RunCard, RunFacts, RunPeak
+from ullage.run_files.live import LiveWriter, Sample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
@@ -26,13 +26,13 @@ def _named(title: str) -> list[str]:
 def run(tmp_path: Path) -> Path:
     """A run of which everything is known."""
     writer = LiveWriter(tmp_path / "rank0-1.live")
-    card = Card(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=9, limit_bytes=8)
-    facts = Facts(
+    card = RunCard(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=9, limit_bytes=8)
+    facts = RunFacts(
         pid=os.getpid(), command=(), host="here", started=time.time(), told=2.0, rank=0, cards=(card,),
         step_seconds=0.1,
-        roles={"parameters": 1}, peaks=(Peak(bytes=9, device=0, step=1),),
+        roles={"parameters": 1}, peaks=(RunPeak(bytes=9, device=0, step=1),),
     )  # fmt: skip
-    writer.tell(facts.to_json())
+    writer.write_facts(facts.to_json())
     for step, peak in ((0, 5), (1, 4), (1, 7), (2, 3)):
         writer.add(Sample(step, 1.0, 0, 1, 2, peak, 3, 4, 5, 6))
     return tmp_path
@@ -40,9 +40,9 @@ def run(tmp_path: Path) -> Path:
 
 def test_every_column_and_metric_is_on_the_page(run: Path) -> None:
     """In the order of the file, and none is named that is not there."""
-    assert _named("Rows: `--csv`, `--parquet`") == list(Row._fields)
+    assert _named("Rows: `--csv`, `--parquet`") == list(SampleRow._fields)
     endpoint = Endpoint("0")
-    endpoint.look(run)
+    endpoint.update(run)
     told = {sample.name for metric in endpoint.metrics() for sample in metric.samples}
     endpoint.close()
     assert set(_named("An endpoint: `--prometheus`")) == {name for name in told if not name.endswith("_created")}
@@ -50,7 +50,7 @@ def test_every_column_and_metric_is_on_the_page(run: Path) -> None:
 
 def test_the_peak_of_each_step_is_as_the_page_computes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample within a step counts to that step."""
-    Table(run / "samples.csv", CsvFile, print).end(run)
+    SampleTable(run / "samples.csv", CsvFile, print).finish(run)
     monkeypatch.chdir(run)
     [code] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     names: dict[str, dict[tuple[str, int], int]] = {}

@@ -19,12 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from ullage._errors import UsageError
 from ullage.export.prometheus import Endpoint
-from ullage.recording.facts import Card, Facts, Peak
-from ullage.recording.live import LiveWriter, Sample
+from ullage.run_files.facts import RunCard, RunFacts, RunPeak
+from ullage.run_files.live import LiveWriter, Sample
 
 BEGAN = time.time()
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-CARD = Card(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=16 << 30, limit_bytes=15 << 30)
+CARD = RunCard(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=16 << 30, limit_bytes=15 << 30)
 Values = dict[tuple[str, ...], float]
 
 
@@ -53,8 +53,8 @@ def _one(values: Values, name: str, *labels: str) -> float:
 
 def _process(folder: Path, name: str, **facts: object) -> LiveWriter:
     writer = LiveWriter(folder / f"{name}.live")
-    told = Facts(pid=os.getpid(), command=(), host="here", started=BEGAN, told=2.0, cards=(CARD,))
-    writer.tell(told.to_json() | facts)
+    told = RunFacts(pid=os.getpid(), command=(), host="here", started=BEGAN, told=2.0, cards=(CARD,))
+    writer.write_facts(told.to_json() | facts)
     return writer
 
 
@@ -62,7 +62,7 @@ def _process(folder: Path, name: str, **facts: object) -> LiveWriter:
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     """One of a folder without processes."""
     endpoint = Endpoint("0")
-    endpoint.look(tmp_path)
+    endpoint.update(tmp_path)
     yield endpoint
     endpoint.close()
 
@@ -77,7 +77,7 @@ def test_metrics_are_what_the_process_shows(endpoint: Endpoint, tmp_path: Path) 
         roles={"parameters": 40},
         growth=["leak"],
         ooms=2,
-        peaks=[asdict(Peak(bytes=900, device=0, step=1))],
+        peaks=[asdict(RunPeak(bytes=900, device=0, step=1))],
         step_seconds=0.25,
     )
     writer.add(Sample(7, 1.0, 0, 100, 200, 300, -1, 10, 5, 0))
@@ -151,7 +151,7 @@ def test_many_processes_and_an_older_prometheus(endpoint: Endpoint, tmp_path: Pa
 def test_a_port_is_asked_for_in_words_that_are_checked() -> None:
     """What is no address, what is taken and what is another machine's is refused with a sentence."""
     for text in ("", "port", "-1", "65536", ":9400", "here:"):
-        with pytest.raises(UsageError, match=r"is no address; expected a port, such as 9400, or ADDRESS:PORT"):
+        with pytest.raises(UsageError, match=r"is not an address; expected a port, such as 9400, or ADDRESS:PORT"):
             Endpoint(text)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from ullage.export.drain import Drain, Row
-from ullage.export.table import CsvFile, ParquetFile, Table
-from ullage.recording.facts import Card, Facts
-from ullage.recording.live import RECENT, LiveWriter, Sample
+from ullage.export.drain import Drain, SampleRow
+from ullage.export.table import CsvFile, ParquetFile, SampleTable
+from ullage.run_files.facts import RunCard, RunFacts
+from ullage.run_files.live import RECENT, LiveWriter, Sample
 
-CARD = Card(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=16 << 30, limit_bytes=15 << 30)
+CARD = RunCard(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=16 << 30, limit_bytes=15 << 30)
 
 
 def _sample(step: int, *, device: int = 0, peak: int = 3) -> Sample:
@@ -26,8 +26,8 @@ def _sample(step: int, *, device: int = 0, peak: int = 3) -> Sample:
 
 def _process(folder: Path, name: str, **facts: object) -> LiveWriter:
     writer = LiveWriter(folder / f"{name}.live")
-    told = Facts(pid=int(name.rpartition("-")[2]), command=(), host="here", started=1.0, told=2.0, cards=(CARD,))
-    writer.tell(told.to_json() | facts)
+    told = RunFacts(pid=int(name.rpartition("-")[2]), command=(), host="here", started=1.0, told=2.0, cards=(CARD,))
+    writer.write_facts(told.to_json() | facts)
     return writer
 
 
@@ -59,9 +59,9 @@ def _lines(path: Path) -> list[dict[str, str]]:
 def test_every_sample_comes_once(folder: Path, tmp_path: Path) -> None:
     """Of all processes, those that come later too; at any moment the file has whole lines."""
     told: list[str] = []
-    table = Table(tmp_path / "run.csv", CsvFile, told.append)
-    table.look(folder)
-    assert (tmp_path / "run.csv").read_text() == ",".join(Row._fields) + "\n"
+    table = SampleTable(tmp_path / "run.csv", CsvFile, told.append)
+    table.update(folder)
+    assert (tmp_path / "run.csv").read_text() == ",".join(SampleRow._fields) + "\n"
     writers = [_process(folder, "rank0-71", rank=0)]
     for look in range(4):
         if look == 2:
@@ -69,9 +69,9 @@ def test_every_sample_comes_once(folder: Path, tmp_path: Path) -> None:
         for writer in writers:
             for step in range(1000 * look, 1000 * look + 1000):
                 writer.add(_sample(step + 1))
-        table.look(folder)
+        table.update(folder)
         assert len(_lines(tmp_path / "run.csv")) == [1000, 2000, 4000, 6000][look]
-    table.end(folder)
+    table.finish(folder)
     lines = _lines(tmp_path / "run.csv")
     assert [int(line["step"]) for line in lines if line["rank"] == "0"] == list(range(1, 4001))
     assert [int(line["step"]) for line in lines if line["rank"] == "1"] == list(range(2001, 4001))
@@ -92,7 +92,7 @@ def test_samples_within_a_step_are_of_that_step(folder: Path) -> None:
         writer.add(_sample(step))
     writer.add(_sample(1, device=1))
     first = drain.rows(folder)
-    drain.keep()
+    drain.commit()
     for step in (1, 2, 3, 3):
         writer.add(_sample(step))
     rows = first + drain.rows(folder)
@@ -116,14 +116,14 @@ def test_a_process_that_was_killed_before_it_told_anything_has_its_number(folder
 def test_what_was_too_fast_is_said(folder: Path, tmp_path: Path) -> None:
     """More samples than a file keeps, between two looks: the table has a gap, and its size is told."""
     told: list[str] = []
-    table = Table(tmp_path / "run.csv", CsvFile, told.append)
+    table = SampleTable(tmp_path / "run.csv", CsvFile, told.append)
     writer = _process(folder, "rank2-70", rank=2)
     for step in range(1, 11):
         writer.add(_sample(step))
-    table.look(folder)
+    table.update(folder)
     for step in range(11, RECENT + 111):
         writer.add(_sample(step))
-    table.end(folder)
+    table.finish(folder)
     steps = [int(line["step"]) for line in _lines(tmp_path / "run.csv")]
     assert steps == [*range(1, 11), *range(112, RECENT + 111)]
     assert told == [f"101 samples of rank2-70 are not in {tmp_path}/run.csv: they were overwritten by later ones"]
@@ -133,20 +133,20 @@ def test_a_full_disk_leaves_whole_lines_and_is_said_once(folder: Path, tmp_path:
     """What could not be written is written when there is room again: none is missing, none is there twice."""
     told: list[str] = []
     path = tmp_path / "run.csv"
-    table = Table(path, CsvFile, told.append)
+    table = SampleTable(path, CsvFile, told.append)
     writer = _process(folder, "process-5")
     for step in range(1, 101):
         writer.add(_sample(step))
-    table.look(folder)
+    table.update(folder)
     with _no_file_beyond(path.stat().st_size + 1000):
         for step in range(101, 201):
             writer.add(_sample(step))
-        table.look(folder)
+        table.update(folder)
         assert [int(line["step"]) for line in _lines(path)] == list(range(1, 101))
-        table.look(folder)
+        table.update(folder)
     assert len(told) == 1
     assert told[0].startswith(f"{path} cannot be written (")
-    table.end(folder)
+    table.finish(folder)
     assert [int(line["step"]) for line in _lines(path)] == list(range(1, 201))
     assert len(told) == 1
 
@@ -155,17 +155,17 @@ def test_parquet_has_what_csv_has(folder: Path, tmp_path: Path, monkeypatch: pyt
     """In several groups of rows, with types, and what is not known as null; there is no file before the end."""
     monkeypatch.setattr("ullage.export.table._GROUP_ROWS", 1500)
     told: list[str] = []
-    csv_table = Table(tmp_path / "run.csv", CsvFile, told.append)
-    table = Table(tmp_path / "run.parquet", ParquetFile, told.append)
+    csv_table = SampleTable(tmp_path / "run.csv", CsvFile, told.append)
+    table = SampleTable(tmp_path / "run.parquet", ParquetFile, told.append)
     writer = _process(folder, "process-5")
     for look in range(9):
         for step in range(300 * look, 300 * look + 300):
             writer.add(_sample(step + 1))
         for one in (table, csv_table):
-            one.look(folder)
+            one.update(folder)
     assert not (tmp_path / "run.parquet").exists()
     for one in (table, csv_table):
-        one.end(folder)
+        one.finish(folder)
     read = pyarrow.parquet.read_table(tmp_path / "run.parquet")
     assert pyarrow.parquet.ParquetFile(tmp_path / "run.parquet").num_row_groups == 2
     assert read.column("rank").null_count == read.num_rows == 2700
@@ -185,10 +185,10 @@ def test_parquet_has_what_csv_has(folder: Path, tmp_path: Path, monkeypatch: pyt
 def test_a_run_without_samples_leaves_an_empty_table(folder: Path, tmp_path: Path) -> None:
     """What reads it finds columns and no rows."""
     for name, kind in (("run.csv", CsvFile), ("run.parquet", ParquetFile)):
-        Table(tmp_path / name, kind, print).end(folder)
+        SampleTable(tmp_path / name, kind, print).finish(folder)
     assert _lines(tmp_path / "run.csv") == []
     read = pyarrow.parquet.read_table(tmp_path / "run.parquet")
-    assert (read.num_rows, read.column_names) == (0, list(Row._fields))
+    assert (read.num_rows, read.column_names) == (0, list(SampleRow._fields))
 
 
 def test_a_parquet_file_that_cannot_be_written_leaves_nothing(
@@ -196,16 +196,16 @@ def test_a_parquet_file_that_cannot_be_written_leaves_nothing(
 ) -> None:
     """It cannot be made whole any more: its part is removed, that is said once, and the next looks do nothing."""
     told: list[str] = []
-    table = Table(tmp_path / "run.parquet", ParquetFile, told.append)
+    table = SampleTable(tmp_path / "run.parquet", ParquetFile, told.append)
     writer = _process(folder, "process-5")
     monkeypatch.setattr("ullage.export.table._GROUP_ROWS", 1500)
     with _no_file_beyond(2000):
         for look in range(6):
             for step in range(300 * look, 300 * look + 300):
                 writer.add(_sample(step + 1, peak=step * 7919 % (1 << 30)))
-            table.look(folder)
-    table.look(folder)
-    table.end(folder)
+            table.update(folder)
+    table.update(folder)
+    table.finish(folder)
     assert len(told) == 1
     assert "run.parquet cannot be written (" in told[0]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -214,10 +214,10 @@ def test_a_parquet_file_that_cannot_be_written_leaves_nothing(
 def test_a_folder_that_may_not_be_written_is_said(folder: Path, tmp_path: Path) -> None:
     """The run goes on, and a file is made as soon as one can be."""
     told: list[str] = []
-    table = Table(tmp_path / "later" / "run.csv", CsvFile, told.append)
+    table = SampleTable(tmp_path / "later" / "run.csv", CsvFile, told.append)
     for _ in range(2):
-        table.look(folder)
-    assert told == [f"{tmp_path}/later/run.csv cannot be written ({os.strerror(errno.ENOENT)}); the run goes on"]
+        table.update(folder)
+    assert told == [f"{tmp_path}/later/run.csv cannot be written ({os.strerror(errno.ENOENT)}); the run continues"]
     (tmp_path / "later").mkdir()
-    table.end(folder)
+    table.finish(folder)
     assert _lines(tmp_path / "later" / "run.csv") == []

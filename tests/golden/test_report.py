@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from ullage.difference.describe import describe as describe_difference
-from ullage.difference.difference import Change, Difference, Kind, Level, Moment
+from ullage.difference.difference import ChangeKind, Difference, Level, LineChange, Moment
 from ullage.fitting.axis import Axis
+from ullage.fitting.changes import CHANGES
 from ullage.fitting.describe import describe as describe_fit
-from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
-from ullage.fitting.lever import LEVERS
+from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
 from ullage.prediction.describe import describe
 from ullage.prediction.prediction import (
     CudnnUse,
@@ -24,7 +24,9 @@ from ullage.prediction.prediction import (
     Guess,
     LineUse,
     Oom,
+    Outside,
     Peaks,
+    Placement,
     Prediction,
     RankPeaks,
     Read,
@@ -34,7 +36,7 @@ from ullage.prediction.prediction import (
 from ullage.report.terminal import draw
 from ullage.tuning.describe import describe as describe_tune
 from ullage.tuning.trial import Trial
-from ullage.tuning.tune import Need, Tuning
+from ullage.tuning.tune import LeastRoom, Tuning
 
 FOLDER = Path(__file__).parent
 GIB = 1 << 30
@@ -64,7 +66,7 @@ LINES = [
 ALLOCATED = sum(ROLES.values())
 FITS = Prediction(
     verdict=Verdict.FITS,
-    reason="at most 8.29 GiB of 11.62 GiB would be used",
+    reason="at most 8.31 GiB of 11.62 GiB would be used",
     script="train.py",
     arguments=["--batch-size", "8"],
     gpu="NVIDIA GeForce RTX 3060",
@@ -89,7 +91,11 @@ FITS = Prediction(
         reasons=["cuDNN has no engine for it; convolution fp64 8x3x32x32 with 8x3x3x3, stride 1"],
     ),
     guesses=[Guess(kind="rnn", count=3, guessed_bytes=12 * MIB, low_bytes=0, high_bytes=36 * MIB)],
-    interval_bytes=(ALLOCATED + 788 * MIB, ALLOCATED + 1424 * MIB),
+    outside=Outside(uses=[], peak_bytes=0, managed_on_card_bytes=0),
+    placement=Placement(
+        driver="linux", ties=3, below_bytes=0, above_bytes=20 * MIB, fits_somewhere=True, is_certain=True
+    ),
+    interval_bytes=(ALLOCATED + 788 * MIB, ALLOCATED + 1444 * MIB),
     settled=True,
     growth=None,
     peak_step=2,
@@ -191,12 +197,16 @@ FIT = Fit(
     largest=Largest(
         probes=(probe(8, fits=True), probe(16, fits=False)), best=probe(8, fits=True), next=probe(16, fits=False)
     ),
-    pulled=(
-        Pulled(
-            lever=LEVERS[0], applies=True, tried=None, largest=Largest(probes=(), best=probe(16, fits=True), next=None)
+    tried=(
+        TriedChange(
+            change=CHANGES[0],
+            how=CHANGES[0].how,
+            applies=True,
+            probe=None,
+            largest=Largest(probes=(), best=probe(16, fits=True), next=None),
         ),
-        Pulled(lever=LEVERS[1], applies=True, tried=probe(16, fits=False), largest=None),
-        Pulled(lever=LEVERS[2], applies=False, tried=None, largest=None),
+        TriedChange(change=CHANGES[1], how=CHANGES[1].how, applies=True, probe=probe(16, fits=False), largest=None),
+        TriedChange(change=CHANGES[2], how=CHANGES[2].how, applies=False, probe=None, largest=None),
     ),
     second=None,
     frontier=(),
@@ -204,11 +214,11 @@ FIT = Fit(
 )
 FRONTIER = dataclasses.replace(
     FIT,
-    pulled=(),
+    tried=(),
     second=Axis(option="--length", low=512, high=1024),
     frontier=(
-        Row(value=512, largest=FIT.largest),
-        Row(value=1024, largest=Largest(probes=(probe(8, fits=False),), best=None, next=probe(8, fits=False))),
+        FrontierRow(value=512, largest=FIT.largest),
+        FrontierRow(value=1024, largest=Largest(probes=(probe(8, fits=False),), best=None, next=probe(8, fits=False))),
     ),
 )
 
@@ -238,13 +248,13 @@ TUNE = Tuning(
     is_cut_short=True,
     present=PLAIN,
     best=TUNED,
-    line=f"export PYTORCH_ALLOC_CONF={EXPANDABLE}",
+    line=f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}",
     trials=(TUNED, LARGER, trial("roundup_power2_divisions:8", 2846, 154, retries=6), PLAIN),
     in_any_room=(),
     frontier=(LARGER, TUNED),
     needs=(
-        Need(text="", room_bytes=2898 * MIB, is_exact=True),
-        Need(text=EXPANDABLE, room_bytes=2408 * MIB, is_exact=True),
+        LeastRoom(text="", room_bytes=2898 * MIB, is_exact=True),
+        LeastRoom(text=EXPANDABLE, room_bytes=2408 * MIB, is_exact=True),
     ),
     is_complete=False,
     notes=("what is said holds up to and including the request that failed",),
@@ -261,9 +271,11 @@ TUNE_NOTHING = dataclasses.replace(
 )
 
 
-def change(name: str, before_mib: int, after_mib: int, kind: Kind = Kind.SAME, moved_from: str | None = None) -> Change:
+def change(
+    name: str, before_mib: int, after_mib: int, kind: ChangeKind = ChangeKind.SAME, moved_from: str | None = None
+) -> LineChange:
     """A line, with a block a MiB."""
-    return Change(
+    return LineChange(
         name=name,
         function="" if name.startswith("(") else "forward",
         kind=kind,
@@ -280,11 +292,11 @@ DIFF = Difference(
     after="tuesday.pickle",
     moment=Moment.END,
     lines=(
-        change("project/model.py:41", 0, 1500, Kind.NEW),
-        change("project/model.py:52", 100, 140, Kind.MOVED, "project/model.py:49"),
+        change("project/model.py:41", 0, 1500, ChangeKind.NEW),
+        change("project/model.py:52", 100, 140, ChangeKind.MOVED, "project/model.py:49"),
         change("project/train.py:10", 700, 700),
         change("(no line of yours)", 20, 12),
-        change("project/data.py:7", 90, 0, Kind.VANISHED),
+        change("project/data.py:7", 90, 0, ChangeKind.VANISHED),
     ),
     annotations=(change("(no annotation)", 210, 1652), change("Optimizer.step#AdamW.step", 700, 700)),
     levels=(

@@ -116,9 +116,9 @@ def test_a_batch_without_items_is_not_split() -> None:
         with pytest.raises(torch.OutOfMemoryError):
             guard.step(batch, loss_of)
     assert {event.action for event in guard.events} == {
-        "taken back, and taken again as it was",
-        "taken again after empty_cache",
-        "given up, with everything as it was",
+        "undone, and retried unchanged",
+        "retried after empty_cache",
+        "gave up; everything is as before the step",
     }
 
 
@@ -160,7 +160,7 @@ def test_a_loss_function_that_writes_into_the_batch_is_refused() -> None:
         guard.step({"x": torch.randn(4, 3)}, loss_of)
     assert tries == [1]
     assert caught.value.__notes__[0] == (
-        "The loss function writes into the batch, which cannot be put back; have it write into a copy."
+        "The loss function writes into the batch, which cannot be undone; have it write into a copy."
     )
 
 

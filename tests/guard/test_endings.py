@@ -112,7 +112,7 @@ def test_what_is_given_up_is_as_it_was(name: str) -> None:
         assert differences(before, left_of(world)) == [], survivors
         assert "TRULY FULL" in caught.value.__notes__[-1]
         assert "estimates from the figures" in caught.value.__notes__[-1]
-        assert guard.events[-1].action == "given up, with everything as it was"
+        assert guard.events[-1].action == "gave up; everything is as before the step"
         world.losses.append(guard.step(world.batches[1], world.loss_of))  # and it goes on
 
 
@@ -144,7 +144,7 @@ def test_gradients_that_cannot_be_put_back_are_said_to_be_gone() -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught:
         guard.step(batch, late, update=False)
     assert model.bias.grad is None
-    assert "Gradients of earlier calls with update=False" in caught.value.__notes__[0]
+    assert "Gradients accumulated by earlier calls with update=False" in caught.value.__notes__[0]
 
 
 WRONG: dict[str, tuple[str, str]] = {
@@ -159,8 +159,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "LBFGS": ("ullage.Guard(model, torch.optim.LBFGS(model.parameters()))", "LBFGS runs forward and backward itself"),
     "checkpoint": (
         "ullage.Guard(nn.Sequential(model), sgd, checkpoint=['layers.*'])",
-        "checkpoint='layers.*' names no module of the model; expected names as named_modules() has them, such as "
-        "'layers.*'; its first level is: 0",
+        "checkpoint='layers.*' matches no module of the model; expected names as named_modules() gives them, such as "
+        "'layers.*'; the model's first level is: 0",
     ),
     "no loss": ("_guard().step(x, lambda b: None)", "the loss function returned NoneType; expected a tensor with one"),
     "many": ("_guard().step(x, lambda b: model(b))", "the loss function returned a tensor of shape (4, 1); expected"),

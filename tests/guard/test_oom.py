@@ -5,7 +5,7 @@ from typing import Any
 from tests.guard.inside import INSIDE, inside
 from tests.unit import test_message as corpus
 from ullage.message.message import read_message
-from ullage.message.wording import Kind
+from ullage.message.wording import MessageKind
 
 if INSIDE:
     import gc
@@ -14,9 +14,9 @@ if INSIDE:
     import torch
 
     from ullage.guard.oom import read_oom
-    from ullage.ownership.failure import forget
+    from ullage.ownership.failure import clear_frames
 
-OF_A_CARD = (Kind.ALLOCATOR, Kind.LIMIT, Kind.DRIVER, Kind.LIBRARY)
+OF_A_CARD = (MessageKind.ALLOCATOR, MessageKind.LIMIT, MessageKind.DRIVER, MessageKind.LIBRARY)
 
 
 def _parameters(test: Any) -> list[Any]:
@@ -41,7 +41,7 @@ def test_every_text_is_told_apart() -> str:
         found = read_oom(RuntimeError(text))
         assert (found is not None) == of_a_card, (text, message)
         assert found is None or found == message
-        of_a_host = of_a_card or message.kind is Kind.HOST
+        of_a_host = of_a_card or message.kind is MessageKind.HOST
         assert (read_oom(RuntimeError(text), is_on_host=True) is not None) == of_a_host, text
         counted[of_a_card] += 1
     assert counted[True] >= 30
@@ -54,7 +54,7 @@ def test_the_type_alone_is_enough() -> None:
     """torch.OutOfMemoryError counts with words that nobody knows; with words of another kind it is what these say."""
     unknown = read_oom(torch.OutOfMemoryError("the words of a version to come"))
     assert unknown is not None
-    assert (unknown.kind, unknown.wording) == (Kind.ALLOCATOR, "unknown")
+    assert (unknown.kind, unknown.wording) == (MessageKind.ALLOCATOR, "unknown")
     assert read_oom(torch.cuda.OutOfMemoryError("")) is not None
     for name in ("more than an exabyte", "torch 2.15, beyond the reserve", "torch 2.15, no address"):
         assert read_oom(torch.OutOfMemoryError(WORDINGS[name][0])) is None, name
@@ -120,7 +120,7 @@ def test_forgetting_lets_go_of_every_frame() -> None:
         failure = error
     gc.disable()
     assert all(reference() is not None for reference in kept)
-    forget(failure)
+    clear_frames(failure)
     assert [reference() for reference in kept] == [None] * 3
     lines = []
     trace = failure.__traceback__

@@ -16,11 +16,13 @@ if INSIDE:
 
     import ullage
     from tests.guard.faults import TEXT
-    from ullage.guard.chance import Chance
-    from ullage.guard.ease import Ease
+    from ullage.guard.batch import form_of
+    from ullage.guard.dry_run import has_hooks
+    from ullage.guard.memory_savers import MemorySavers
     from ullage.guard.norm import BatchNorms
+    from ullage.guard.plan import BatchPlan
+    from ullage.guard.random_state import RandomState
     from ullage.guard.rewind import Rewind
-    from ullage.guard.trial import has_hooks
 
 
 class _Once:
@@ -88,7 +90,7 @@ def test_a_buffer_made_for_inference_gets_its_values_back() -> None:
     rewind.record(is_fresh=True)
     with torch.inference_mode():
         model.kept.add_(1)
-    rewind.back()
+    rewind.restore()
     assert model.kept.tolist() == [1, 1, 1]
 
 
@@ -103,7 +105,7 @@ def test_a_buffer_that_cannot_be_put_back_is_named_and_all_else_is_back() -> Non
     model.later.add_(1)
     torch.as_strided(model.kept, (1,), (1,)).add_(1)
     with pytest.raises(RuntimeError, match="the buffer kept of Linear"):
-        rewind.back()
+        rewind.restore()
     assert model.weight.grad is None
     assert float(model.later) == 0
 
@@ -229,7 +231,7 @@ def test_additions_that_cannot_be_told_apart_are_an_error() -> None:
     flat = torch.zeros(5)
     model.weight.grad, model.bias.grad = flat[:4].view(1, 4), flat[4:]
     model.weight.register_post_accumulate_grad_hook(_Once(1))
-    with pytest.raises(RuntimeError, match="lie in one tensor"):
+    with pytest.raises(RuntimeError, match="are views of one tensor"):
         _guard(model).step(batch, lambda batch: model(batch).mean())
 
 
@@ -278,7 +280,7 @@ def test_a_star_is_one_level_and_nothing_is_wrapped_twice() -> None:
 
     def chosen(names: Any) -> list[str]:
         model = nn.ModuleDict({"layers": nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)])})
-        found = Ease([model], names, 0).checkpointed
+        found = MemorySavers([model], names, 0).checkpointed
         return [name for name, module in model.named_modules() if any(module is one for one in found)]
 
     assert chosen(("layers.*",)) == ["layers.0", "layers.1"]
@@ -312,7 +314,7 @@ def test_who_is_warned_of_split_statistics() -> None:
             warnings.simplefilter("always")
             norms = BatchNorms([module], choice)
             with norms.frozen():
-                norms.warn_of(8, 2)
+                norms.warn_of_split(8, 2)
         return " ".join(str(one.message) for one in caught)
 
     assert "batchnorm='freeze' to normalise" in warned(nn.BatchNorm1d(4), None)
@@ -323,6 +325,27 @@ def test_who_is_warned_of_split_statistics() -> None:
     assert not warned(nn.BatchNorm1d(4).eval(), None)
     assert not warned(nn.BatchNorm1d(4, track_running_stats=False), "allow")
     assert not warned(nn.InstanceNorm1d(4, track_running_stats=True), None)
+
+
+@inside
+def test_the_warning_names_the_line_that_called_the_guard() -> None:
+    """Whether a batch is split because it failed, or because it is known to need parts: the line of guard.step."""
+
+    def warned(*, is_known: bool) -> list[str]:
+        model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        guard = _guard(model)
+        batch = torch.randn(8, 4)
+        if is_known:
+            guard._ladder.plans.succeeded(form_of(batch).shape, BatchPlan(parts=2))
+        else:
+            model[0].weight.register_hook(_Once(3))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            guard.step(batch, lambda batch: model(batch).mean())
+        return [one.filename for one in caught]
+
+    assert warned(is_known=False) == [__file__]
+    assert warned(is_known=True) == [__file__]
 
 
 @inside
@@ -354,7 +377,7 @@ def test_other_cards_have_their_numbers_back(kind: str) -> None:
     backend.get_rng_state = lambda *_: state
     backend.set_rng_state = lambda new, *place: given.append((new, place))
     device = torch.device(kind, 0)
-    chance = Chance([device])
+    chance = RandomState([device])
     chance.record()
-    chance.back()
+    chance.restore()
     assert given == [(state, (device,) if kind == "xpu" else ())]

@@ -179,7 +179,7 @@ def test_a_weight_that_does_not_add_up_is_refused() -> None:
     """A mean length, say, is no count: the message has both figures."""
     world = _tokens(weight=lambda batch: float((batch["y"] != -100).double().mean()))
     _limited(world, 3)
-    with pytest.raises(ullage.UsageError, match=r"weight gives 0\.371429 for 7 items and 0\.7 for the 2 parts"):
+    with pytest.raises(ullage.UsageError, match=r"weight returns 0\.371429 for 7 items and, in sum, 0\.7 for"):
         guard_of(world).step(world.batches[0], world.loss_of)
 
 

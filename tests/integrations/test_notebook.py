@@ -49,7 +49,7 @@ def test_cells_what_they_leave_and_what_a_failed_one_holds() -> None:
     assert re.search(r"left by the cell:\n +4.00 GiB +traceback.*go\(\) local 'a'", failed)
     assert torch.cuda.memory_allocated() == (4 << 30) + (20 << 20)
     freed = cell("%free")
-    assert "4.00 GiB freed: 4.02 GiB were allocated, 20.0 MiB are, and 20.0 MiB are reserved." in freed
+    assert "4.00 GiB freed: 4.02 GiB were allocated before, 20.0 MiB are now; 20.0 MiB are reserved." in freed
     assert torch.cuda.memory_allocated() == 20 << 20
 
     cell("del x, y")

@@ -105,7 +105,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):  # type: ig
         info = site / "ullage-0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ullage\nVersion: 0\n")
-        (info / "entry_points.txt").write_text("[pytest11]\nullage = ullage.integrations.pytest_plugin\n")
+        (info / "entry_points.txt").write_text("[pytest11]\nullage = ullage.integrations.pytest.plugin\n")
         (info / "RECORD").write_text("ullage/__init__.py,,\n")
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
@@ -210,7 +210,7 @@ def _pytest_here(*arguments: str, tests: str) -> str:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
         file = Path(folder, "test_made.py")
         file.write_text(tests)
-        name = "ullage" if _IS_INSTALLED else "ullage.integrations.pytest_plugin"
+        name = "ullage" if _IS_INSTALLED else "ullage.integrations.pytest.plugin"
         pytest.main([*_QUIET, "-p", name, f"--rootdir={folder}", *arguments, str(file)])
     return out.getvalue()
 

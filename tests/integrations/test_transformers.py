@@ -18,5 +18,6 @@ def test_a_guarded_trainer_leaves_what_the_trainer_leaves(results_of: Callable[[
     assert results["card"]["guarded"] == 2
     assert any("parts from here on" in line for line in results["card"]["said"])
     assert results["docs"] == 3
+    assert results["restored"] == {"during": False, "steps": True, "after": True}
     assert "as for LOMO" in results["refused"]
     assert "has Guarded after its Trainer" in results["order"]

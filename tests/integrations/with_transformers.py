@@ -161,8 +161,23 @@ def order() -> str:
     return ""
 
 
+def restored() -> dict[str, bool]:
+    """Which methods are the accelerator's and the optimizer's own: in a step, and after training."""
+    training = Training(GuardedTrainer, gpt2)
+    trainer = training.trainer
+    during: list[bool] = []
+
+    def own() -> bool:
+        return "clip_grad_norm_" not in vars(trainer.accelerator) and "step" not in vars(trainer.optimizer)
+
+    training.limited.register_forward_hook(lambda *_: during.append(own()))
+    training.run()
+    return {"during": any(during), "steps": bool(during), "after": own()}
+
+
 def results() -> dict[str, Any]:
     return {
+        "restored": restored(),
         "card": on_card(),
         "docs": docs(),
         "refused": refused(),

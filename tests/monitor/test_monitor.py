@@ -13,7 +13,7 @@ if INSIDE:
     from tests.monitor import healthy, leaking
     from tests.monitor.loops import KEPT_FLOATS, Training
     from ullage import UsageError
-    from ullage.monitor.finding import Kind
+    from ullage.monitor.finding import FindingKind
     from ullage.monitor.monitor import Monitor
 
 
@@ -29,8 +29,8 @@ def test_a_buffer_that_is_full_is_growth_that_ended() -> str:
             training.step()
             monitor.step()
             if number == 60:
-                assert [finding.kind for finding in monitor.findings] == [Kind.LEAK], str(monitor)
-    ended = [finding for finding in monitor.findings if finding.kind is Kind.GROWTH_ENDED]
+                assert [finding.kind for finding in monitor.findings] == [FindingKind.LEAK], str(monitor)
+    ended = [finding for finding in monitor.findings if finding.kind is FindingKind.GROWTH_ENDED]
     assert len(ended) == 1
     assert not [finding for finding in monitor.findings if finding.is_leak]
     assert ended[0].until_step is not None
@@ -46,7 +46,7 @@ def test_what_rises_once_is_warm_up() -> str:
     with Monitor(holders=False) as monitor:
         healthy.average_of_weights_late(monitor, 200)
     (found,) = monitor.findings
-    assert found.kind is Kind.WARM_UP
+    assert found.kind is FindingKind.WARM_UP
     assert found.total_bytes >= 512 * 512 * 4 * 2
     assert 90 <= found.since_step <= 104
     return str(monitor)
@@ -60,7 +60,9 @@ def test_a_peak_that_follows_the_batch_is_a_longer_batch() -> str:
         for number in range(120):
             training.step(256 if number < 60 else 8192)
             monitor.step()
-    assert [one.kind for one in monitor.findings if one.kind is not Kind.WARM_UP] == [Kind.LONGER_BATCH], str(monitor)
+    assert [one.kind for one in monitor.findings if one.kind is not FindingKind.WARM_UP] == [
+        FindingKind.LONGER_BATCH
+    ], str(monitor)
     assert torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() > 8192 * 128 * 4
     return str(monitor)
 
@@ -70,7 +72,7 @@ def test_batches_sorted_by_length_are_longer_batches() -> str:
     """Though what a step leaves behind, its own batch, grows evenly."""
     with Monitor(holders=False) as monitor:
         healthy.lengths_that_grow(monitor, 200)
-    assert Kind.LONGER_BATCH in {one.kind for one in monitor.findings}, str(monitor)
+    assert FindingKind.LONGER_BATCH in {one.kind for one in monitor.findings}, str(monitor)
     return str(monitor)
 
 
@@ -85,7 +87,7 @@ def test_pieces_that_nothing_fits_into_are_fragmentation() -> str:
             training.step()
             del batch
             monitor.step()
-    assert Kind.FRAGMENTATION in {one.kind for one in monitor.findings}, str(monitor)
+    assert FindingKind.FRAGMENTATION in {one.kind for one in monitor.findings}, str(monitor)
     assert not [one for one in monitor.findings if one.is_leak]
     return str(monitor)
 

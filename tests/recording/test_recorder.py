@@ -16,16 +16,16 @@ MIB = 1 << 20
 
 
 def _recorder(folder: str, **plan: Any) -> Any:
-    from ullage.recording.plan import Plan
+    from ullage.recording.plan import RecordingPlan
     from ullage.recording.recorder import Recorder
 
-    recorder = Recorder(Plan(folder=Path(folder), **plan))
+    recorder = Recorder(RecordingPlan(folder=Path(folder), **plan))
     recorder.install()
     return recorder
 
 
 def _live(folder: str) -> Any:
-    from ullage.recording.folder import read_run
+    from ullage.run_files.folder import read_run
 
     [process] = read_run(Path(folder)).processes
     return process
@@ -86,7 +86,7 @@ def _a_training(folder: str) -> None:
 
     _train(30)
     highest = torch.cuda.max_memory_allocated()
-    recorder._on_exit()
+    recorder.end_of_process()
     facts = _live(folder).facts
     assert (facts.steps, facts.state, facts.ooms) == (30, "ended", 0)
     [peak] = facts.peaks
@@ -115,7 +115,7 @@ def _an_oom(folder: str, handled: int) -> None:
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
     assert torch.cuda.memory_allocated() == allocated
-    recorder._on_exit()
+    recorder.end_of_process()
 
 
 def test_where_memory_runs_out_evidence_is_written(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_where_memory_runs_out_evidence_is_written(tmp_path: Path) -> None:
         _an_oom(folder=str(tmp_path), handled=5)
     finally:
         del os.environ["PYTORCH_SECRET_TOKEN"]
-    from ullage.recording.folder import read_run
+    from ullage.run_files.folder import read_run
     from ullage.supervision.verdict import explain_evidence
 
     run = read_run(tmp_path)
@@ -154,7 +154,7 @@ def _a_disk_that_is_full(folder: str) -> None:
     _train(5)
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 1024.00 GiB"):
         torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
-    recorder._on_exit()
+    recorder.end_of_process()
 
 
 def test_a_disk_that_is_full_does_not_reach_the_script(tmp_path: Path) -> None:
@@ -206,13 +206,13 @@ def _a_disk_that_becomes_full(folder: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
-    recorder._on_exit()
+    recorder.end_of_process()
 
 
 def test_what_was_written_before_the_disk_was_full_stays(tmp_path: Path) -> None:
     """The snapshot has no room: it is not there, whole or in part; who asked for what is."""
     _a_disk_that_becomes_full(folder=str(tmp_path))
-    from ullage.recording.folder import read_run
+    from ullage.run_files.folder import read_run
 
     [evidence] = read_run(tmp_path).evidence
     assert [path.name for path in evidence.folder.iterdir()] == ["environment.json"]
@@ -226,7 +226,7 @@ def _history(folder: str, mode: str) -> None:
     from ullage.recording import history
     from ullage.recording.plan import HistoryMode
 
-    history._CHEAP = 0  # on a machine that is slow enough every step is long enough for it
+    history._CHEAP_SHARE = 0  # on a machine that is slow enough every step is long enough for it
     recorder = _recorder(folder, history=HistoryMode(mode))
     switched = torch._C._cuda_isHistoryEnabled
     torch.cuda.init()
@@ -242,7 +242,7 @@ def _history(folder: str, mode: str) -> None:
         assert switched()
         assert "of the card are in use" in recorder._history.arming.why
         del held
-    recorder.end()
+    recorder.stop()
 
 
 def test_history_is_recorded_in_the_first_steps_and_where_memory_is_short(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def _a_script_that_records_itself(folder: str) -> None:
     _train(20)
     assert torch._C._cuda_isHistoryEnabled()
     torch.cuda.memory._record_memory_history(None)
-    recorder.end()
+    recorder.stop()
 
 
 def test_a_script_that_records_itself_is_left_alone(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def _ring(folder: str, megabytes: int) -> None:
     taken = psutil.Process().memory_info().rss - before
     assert taken < megabytes * MIB, f"{taken / MIB:.1f} MiB of {megabytes} for {entries} entries"
     assert taken > megabytes * MIB // 8, f"{taken / MIB:.1f} MiB of {megabytes}: it could reach further back"
-    recorder.end()
+    recorder.stop()
 
 
 def test_the_history_stays_within_its_budget(tmp_path: Path) -> None:
@@ -312,13 +312,13 @@ def _a_fork(folder: str) -> None:
     _train(2)
     pid = os.fork()
     if not pid:
-        recorder._on_exit()
+        recorder.end_of_process()
         os._exit(0 if recorder._is_over else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert _live(folder).facts.state == "runs"
     loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2)
     assert len(list(loader)) == 8
-    recorder._on_exit()
+    recorder.end_of_process()
     assert _live(folder).facts.state == "ended"
 
 
@@ -339,13 +339,13 @@ def _an_oom_without_history(folder: str) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(8 << 30, device="cuda", dtype=torch.uint8)
     del held
-    recorder._on_exit()
+    recorder.end_of_process()
 
 
 def test_without_history_the_request_that_failed_is_known_all_the_same(tmp_path: Path) -> None:
     """With its line, its bytes, and what was free: enough for the cause."""
     _an_oom_without_history(folder=str(tmp_path))
-    from ullage.recording.folder import read_run
+    from ullage.run_files.folder import read_run
     from ullage.supervision.verdict import explain_evidence
 
     [evidence] = read_run(tmp_path).evidence
@@ -365,19 +365,19 @@ def _a_request_larger_than_the_card(folder: str) -> None:
     _train(2)
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(32 << 30, device="cuda", dtype=torch.uint8)
-    recorder._on_exit()
+    recorder.end_of_process()
 
 
 def test_a_request_larger_than_the_card_is_told_so(tmp_path: Path) -> None:
     """To hold less of anything else cannot help it."""
     _a_request_larger_than_the_card(folder=str(tmp_path))
-    from ullage.recording.folder import read_run
+    from ullage.run_files.folder import read_run
     from ullage.supervision.verdict import explain_evidence
 
     [evidence] = read_run(tmp_path).evidence
     explanation = explain_evidence(evidence)
     assert explanation is not None
-    assert "this one request of 32.00 GiB is larger than all of the 14.61 GiB" in explanation.remedies[-1].name
+    assert "this one request of 32.00 GiB is larger than the whole 14.60 GiB" in explanation.remedies[-1].name
 
 
 @inside
@@ -402,6 +402,34 @@ def test_a_recorder_that_fails_does_not_reach_the_optimizer(tmp_path: Path) -> N
 
 
 @inside
+def _a_step_while_facts_are_written(folder: str) -> None:
+    import threading
+
+    recorder = _recorder(folder)
+    _train(1)
+    taken, before = threading.Event(), len(_live(folder).live.recent)
+
+    def hold_the_lock() -> None:
+        with recorder._lock:
+            taken.set()
+            while recorder._step == 1:  # until the next step has ended, and waits
+                pass
+
+    writer = threading.Thread(target=hold_the_lock)
+    writer.start()
+    taken.wait()
+    _train(1)
+    writer.join()
+    assert len(_live(folder).live.recent) > before
+    recorder.end_of_process()
+
+
+def test_a_step_is_sampled_although_its_end_meets_the_writing_of_facts(tmp_path: Path) -> None:
+    """The thread that writes facts has the lock for a moment; on a busy machine every step may meet it."""
+    _a_step_while_facts_are_written(folder=str(tmp_path))
+
+
+@inside
 def _a_script_that_resets(folder: str) -> None:
     import torch
 
@@ -417,7 +445,7 @@ def _a_script_that_resets(folder: str) -> None:
         optimizer.step()
         assert torch.cuda.max_memory_allocated() < 1 << 20
     assert recorder._gauge.peaks[0].bytes >= 1 << 30  # whichever sample it came in
-    recorder.end()
+    recorder.stop()
 
 
 def test_a_peak_that_the_script_resets_is_of_the_step(tmp_path: Path) -> None:
@@ -437,11 +465,11 @@ def _forked_before_cuda(folder: str) -> None:
             os.environ["RANK"] = str(rank)
             with pytest.raises(torch.OutOfMemoryError):
                 torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
-            recorder._on_exit()
+            recorder.end_of_process()
             os._exit(0)
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
-    from ullage.recording.folder import read_run
+    from ullage.run_files.folder import read_run
 
     run = read_run(Path(folder))
     assert [(one.facts.rank, one.facts.pid) for one in run.processes] == list(enumerate(pids))
@@ -492,7 +520,7 @@ def _a_leak(folder: str, steps: int) -> None:
         kept.append(torch.empty(MIB, device="cuda", dtype=torch.uint8))
         optimizer.step()
     assert [found.bytes_per_step for found in recorder._monitor.findings if found.is_leak] == [MIB]
-    recorder.end()
+    recorder.stop()
 
 
 def test_one_reading_of_a_step_serves_both_samples_and_leaks(tmp_path: Path) -> None:
@@ -515,7 +543,7 @@ def _a_compiled_step(folder: str) -> None:
             step()
     assert [str(one.message) for one in told if "ullage" in str(one.message)] == []
     assert recorder._step == 10
-    recorder.end()
+    recorder.stop()
 
 
 def test_a_compiled_step_has_nothing_of_ours_in_it(tmp_path: Path) -> None:

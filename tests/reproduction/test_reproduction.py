@@ -14,7 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ullage._errors import UsageError
-from ullage.allocator.replay import PLACEMENTS, Device, Replay, State, replay
+from ullage.allocator.placement import PLACEMENTS
+from ullage.allocator.replay import Replay, ReplayDevice, State, replay
 from ullage.analysis.cause import Cause
 from ullage.analysis.recording import Recording, cut
 from ullage.cli.app import main
@@ -78,9 +79,9 @@ def two_streams() -> History:
     )
 
 
-def fail_in(sketch: Sketch, room_bytes: int, text: str = "", placement: str = "first fit") -> Replay:
+def fail_in(sketch: Sketch, room_bytes: int, text: str = "", placement: str | None = None) -> Replay:
     """Run a sketch on a card that has only the room: no fraction, as the recorded run had none."""
-    device = Device(total_bytes=room_bytes, placement=placement)
+    device = ReplayDevice(total_bytes=room_bytes, placement=placement)
     return replay(sketch.program(), parse_settings(text), device, stop_after_ooms=1)
 
 
@@ -220,7 +221,7 @@ def test_what_was_there_is_made_again(share: float) -> None:
     history = history_of("variable_length_oom")
     whole = program_of(history)
     before = cut(whole.program, int(np.searchsorted(whole.row_of_op, begin_of(history, share))))
-    then = replay(before, whole.settings, Device(total_bytes=whole.room_bytes))
+    then = replay(before, whole.settings, ReplayDevice(total_bytes=whole.room_bytes))
     rebuilt = program_of(late(history, share))
     made = beginning_of(rebuilt.program.start, rebuilt.settings, first_key=len(rebuilt.row_of_key))
     columns = np.array(made, np.int64).T
@@ -311,7 +312,7 @@ def test_expandable_segments_fail_at_a_limit_near_by() -> None:
     found = reproduce(history_of("variable_length_expandable"), capacity_bytes=2500 * MIB, seconds=0)
     settings = replace(parse_settings("expandable_segments:True"), per_process_memory_fraction=0.5)
     for room in (2500 * MIB, found.room_bytes):
-        done = replay(found.sketch.program(), settings, Device(total_bytes=2 * room), stop_after_ooms=1)
+        done = replay(found.sketch.program(), settings, ReplayDevice(total_bytes=2 * room), stop_after_ooms=1)
         assert (done.ran_out, done.done) == (room == found.room_bytes, len(found.sketch))
     assert 2400 * MIB < found.room_bytes < 2500 * MIB
     assert any("while the run had 2.44 GiB" in note for note in found.notes)
@@ -394,7 +395,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     [
         ((recorded("normal"),), "no request fails in this recording (at most 1.24 GiB are reserved)"),
         ((recorded("normal"), "--capacity", "2GiB"), "no request fails within --capacity 2.00 GiB"),
-        ((recorded("oom"), "--budget", "0"), "--budget 0 is no time"),
+        ((recorded("oom"), "--budget", "0"), "--budget 0 is not a time"),
         ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
     ],
 )

@@ -74,8 +74,8 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (b"\x80", "it is cut off in the middle of a value at byte 1"),
         (b"\x80\x04", "it is cut off before it is complete at byte 2"),
         (b"cposix\x1b[2J\nsys\xfftem\n.", "it asks for posix?[2J.sys?tem, which a snapshot never does"),
-        (b"PK\x03\x04" + b"x" * 99, "is no snapshot: it is a zip archive; unpack it"),
-        (b"x" * 257 + b"ustar\x0000" + b"x" * 300, "is no snapshot: it is a tar archive; unpack it"),
+        (b"PK\x03\x04" + b"x" * 99, "is not a snapshot: it is a zip archive; unpack it"),
+        (b"x" * 257 + b"ustar\x0000" + b"x" * 300, "is not a snapshot: it is a tar archive; unpack it"),
         (b"\x28\xb5\x2f\xfd", "it is packed by zstd; unpack it"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS, not the file itself"),
         (b"SQLite format 3\x00", "it is a database of SQLite"),
@@ -84,35 +84,35 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (gzip.compress(b"PK\x03\x04", mtime=0), "it is a zip archive"),
         (b".", "it does not leave one value"),
         (b"hello", "it names a value that was never kept"),
-        (b"\x80\x05}.", "is no snapshot: it has neither segments nor device_traces"),
+        (b"\x80\x05}.", "is not a snapshot: it has neither segments nor device_traces"),
         (b"\x80\x09N.", "newer pickle protocol"),
         (b"\x80\x05\x8d\xff\xff\xff\xff\xff\xff\xff\x7f", "longer than the file"),
-        (b"\x80\x05]\x94h\x00a.", "is no snapshot"),  # a list inside itself
+        (b"\x80\x05]\x94h\x00a.", "cannot be read as a snapshot"),  # a list inside itself
         (b"\x80\x05(((((.", "it does not leave one value"),
         (b"\x80\x05}r\xff\xff\xff\x7f.", "beyond all reason"),
         (b"\x80\x05" + b"]" * 5000 + b"a" * 4999 + b".", "nested deeper than any snapshot"),
-        (pickle.dumps({"segments": 7}), "is no snapshot that can be read"),
-        (pickle.dumps({"segments": [7]}), "is no snapshot that can be read"),
-        (pickle.dumps({"segments": [], "device_traces": [[1, 2]]}), "is no snapshot that can be read"),
-        (pickle.dumps([{"blocks": "x"}]), "is no snapshot that can be read"),
+        (pickle.dumps({"segments": 7}), "cannot be read as a snapshot"),
+        (pickle.dumps({"segments": [7]}), "cannot be read as a snapshot"),
+        (pickle.dumps({"segments": [], "device_traces": [[1, 2]]}), "cannot be read as a snapshot"),
+        (pickle.dumps([{"blocks": "x"}]), "cannot be read as a snapshot"),
         (pickle.dumps([{"device": 1 << 40}]), "a segment is on device 1099511627776; expected 0 to 1023"),
         (pickle.dumps([{"device": -1}]), "a segment is on device -1; expected 0 to 1023"),
-        (pickle.dumps([{"address": 0, "total_size": -512}]), "a segment of -512 bytes at 0x0 cannot be"),
+        (pickle.dumps([{"address": 0, "total_size": -512}]), "a segment of -512 bytes at 0x0 is impossible"),
         (pickle.dumps([{"address": 0, "total_size": 1 << 62}]), "a segment of 4611686018427387904 bytes"),
-        (pickle.dumps([{"total_size": 4, "blocks": [{"size": -4}]}]), "a block of -4 bytes at 0x0 cannot be"),
+        (pickle.dumps([{"total_size": 4, "blocks": [{"size": -4}]}]), "a block of -4 bytes at 0x0 is impossible"),
         (pickle.dumps([SAME, SAME]), "it names the same segment or the same blocks twice"),
         (pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]), "it names the same segment or the same blocks twice"),
         (
             pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": -5}]]}),
-            "entry 0 of device 0, alloc, says size -5, which cannot be",
+            "entry 0 of device 0, alloc, says size -5, which is impossible",
         ),
         (
             pickle.dumps({"device_traces": [[{"action": "oom", "device_free": 0, "size": -5}, ODD]]}),
-            "entry 1 of device 0, free_requested, says address -1, which cannot be",
+            "entry 1 of device 0, free_requested, says address -1, which is impossible",
         ),
         (
             pickle.dumps({"device_traces": [[{"action": "oom", "device_free": -1, "size": 5}]]}),
-            "entry 0 of device 0, oom, says free memory -1, which cannot be",
+            "entry 0 of device 0, oom, says free memory -1, which is impossible",
         ),
         (pickle.dumps({"a": bytearray(3)}, 5), "no snapshot has"),
         (pickle.dumps({"a": {1, 2}}), "no snapshot has"),
@@ -210,7 +210,7 @@ def test_the_memory_that_may_be_used_is_the_smallest_that_is_said(tmp_path: Path
 
 def test_a_device_is_refused_unread() -> None:
     """/dev/zero has no end."""
-    with pytest.raises(SnapshotError, match="/dev/zero is no snapshot: it is a device; expected what torch"):
+    with pytest.raises(SnapshotError, match="/dev/zero is not a snapshot: it is a device; expected what torch"):
         load_snapshot(Path("/dev/zero"))
 
 
@@ -302,9 +302,9 @@ def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys; from pathlib import Path; from ullage.snapshot.snapshot import load_snapshot;"
-        "from ullage.rebuild import program_of; from ullage.allocator.replay import replay, Device;"
+        "from ullage.rebuild import program_of; from ullage.allocator.replay import replay, ReplayDevice;"
         f"history = load_snapshot(Path({str(DATA / 'oom.pickle.gz')!r})).devices[0]; made = program_of(history);"
-        "replay(made.program, made.settings, Device(total_bytes=made.room_bytes)); print('torch' in sys.modules)"
+        "replay(made.program, made.settings, ReplayDevice(total_bytes=made.room_bytes)); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

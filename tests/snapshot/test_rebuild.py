@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.allocator.replay import Device, Replay, replay
+from ullage.allocator.replay import Replay, ReplayDevice, replay
 from ullage.analysis.fidelity import driven_by_op
 from ullage.analysis.recording import cut
 from ullage.history import Action, History
@@ -26,7 +26,7 @@ def history_of(name: str) -> History:
 
 def run(made: Rebuilt, text: str | None = None) -> Replay:
     settings = made.settings if text is None else parse_settings(text)
-    return replay(made.program, settings, Device(total_bytes=made.room_bytes), calls=True, places=True)
+    return replay(made.program, settings, ReplayDevice(total_bytes=made.room_bytes), calls=True, places=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,7 +96,7 @@ def test_what_was_there_before_has_its_true_sizes(name: str) -> None:
     columns = ("action", "address", "size", "stream", "time_us", "stack")
     late = program_of(replace(history, **{name: getattr(history, name)[begin:] for name in columns}))
     ops = int(np.searchsorted(whole.row_of_op, begin))
-    done = replay(cut(whole.program, ops), whole.settings, Device(total_bytes=whole.room_bytes))
+    done = replay(cut(whole.program, ops), whole.settings, ReplayDevice(total_bytes=whole.room_bytes))
     true = {
         segment: done.blocks.size[done.blocks.segment == index].tolist()
         for index, segment in enumerate(done.blocks.segment_address.tolist())

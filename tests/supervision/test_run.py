@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ullage.recording.folder import read_run
-from ullage.recording.live import LiveFileError, read_live
+from ullage.run_files.folder import read_run
+from ullage.run_files.live import LiveFileError, read_live
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RUN = [sys.executable, "-m", "ullage", "run"]
@@ -51,7 +51,7 @@ def test_the_story_of_a_run_that_ran_out_of_memory(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert failed.stderr.index("torch.OutOfMemoryError") < failed.stderr.index("FRAGMENTED")
     assert "pieces.py:17" in failed.stderr
-    [cure] = re.findall(r"^ *export PYTORCH_ALLOC_CONF=(\S+)$", failed.stderr, re.MULTILINE)
+    [cure] = re.findall(r"^ *export PYTORCH_CUDA_ALLOC_CONF=(\S+)$", failed.stderr, re.MULTILINE)
     [evidence] = (tmp_path / "first").glob("oom-*")
     assert sorted(path.name for path in evidence.iterdir()) == [
         *("environment.json", "report.html", "report.txt", "snapshot.pickle")
@@ -66,7 +66,7 @@ def test_the_story_of_a_run_that_ran_out_of_memory(tmp_path: Path) -> None:
     assert answer["cause"] == "fragmented"
     assert cure in [remedy["setting"] for remedy in answer["remedies"] if remedy["proved"] and remedy["fits"]]
     again = _run(
-        "--gpu", "RTX 2080 Ti", "--folder", "second", SCRIPTS / "pieces.py", cwd=tmp_path, PYTORCH_ALLOC_CONF=cure
+        "--gpu", "RTX 2080 Ti", "--folder", "second", SCRIPTS / "pieces.py", cwd=tmp_path, PYTORCH_CUDA_ALLOC_CONF=cure
     )
     assert (again.returncode, again.stdout) == (0, "done 60\n"), again.stderr
     assert "60 steps; 8.27 GiB of 10.76 GiB allocated at the peak (step 60, in backward)" in again.stderr
@@ -165,6 +165,21 @@ class _Terminal:
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
 
+    def interrupt_until(self, text: str) -> None:
+        """Press Ctrl-C until a text has come.
+
+        Once is not enough for a script that is about to read its input: Python's input() looks for signals and then
+        reads, and one that comes between the two is heard only after the line.
+        """
+        for _ in range(20):
+            self.type("\x03")
+            try:
+                self.until(text, seconds=2)
+            except AssertionError:
+                continue
+            return
+        raise AssertionError(self.text)
+
     def close(self) -> None:
         os.close(self._end)
 
@@ -207,16 +222,16 @@ def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "ullage run got nothing to run; expected a script"),
+        ([], "ullage run was given nothing to run; expected a script"),
         (["nowhere.py"], "there is no script nowhere.py"),
         (["no-such-launcher"], "no-such-launcher is neither a script"),
-        (["-m"], "-m names no module"),
-        (["--history", "often", "-m", "this"], "--history often is no such mode; expected one of auto, always, never"),
+        (["-m"], "-m needs the name of a module"),
+        (["--history", "often", "-m", "this"], "--history often is not a mode; expected one of auto, always, never"),
         (["--gpu", "GTX 1", "-m", "this"], "GTX 1"),
         (["--count", "2", "-m", "this"], "--count 2 is for emulated cards"),
         (["--history-budget", "some", "-m", "this"], "--history-budget"),
         (["--folder", ".", "-m", "this"], "--folder . exists and is not an empty folder"),
-        (["--wrong", "x.py"], "--wrong is no option of ullage run"),
+        (["--wrong", "x.py"], "--wrong is neither an option of ullage run"),
     ],
 )
 def test_wrong_words_are_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
@@ -305,7 +320,7 @@ def test_a_full_disk_changes_nothing_for_the_script(tmp_path: Path) -> None:
     ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 1
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB" in ended.stderr
-    assert "the script goes on without" in ended.stderr
+    assert "the script continues without it" in ended.stderr
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -496,8 +511,7 @@ def test_what_was_begun_behind_can_be_brought_to_the_front(tmp_path: Path, shell
     shell.until_state(pid, "RS")
     shell.type("word\n")
     shell.until("asking 1\r\n")
-    shell.type("\x03")
-    shell.until("KeyboardInterrupt\r\n\r\n> ")
+    shell.interrupt_until("KeyboardInterrupt\r\n\r\n> ")
     assert "code 130" in shell.ask("echo code $?")
 
 

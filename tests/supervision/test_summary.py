@@ -4,9 +4,9 @@ from itertools import accumulate
 
 import pytest
 
-from ullage.recording.facts import Arming
-from ullage.recording.live import Sample
-from ullage.supervision.summary import cost_told
+from ullage.run_files.facts import Arming
+from ullage.run_files.live import Sample
+from ullage.supervision.summary import measured_cost
 
 
 def _samples(seconds: list[float]) -> list[Sample]:
@@ -29,7 +29,7 @@ def test_a_clear_difference_is_told(is_on: bool) -> None:
     """Steps of a tenth of a second, and steps of half as much more: with history, or before it was switched off."""
     slower = [1.5 * seconds for seconds in CALM]
     seconds = CALM * 4 + slower * 4 if is_on else slower * 4 + CALM * 4
-    assert cost_told(_samples(seconds), _arming(20, is_on=is_on), 0) == pytest.approx(1.5, rel=0.02)
+    assert measured_cost(_samples(seconds), _arming(20, is_on=is_on), 0) == pytest.approx(1.5, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_a_clear_difference_is_told(is_on: bool) -> None:
     ],
 )
 def test_noise_is_not_told(seconds: list[float], since: int) -> None:
-    assert cost_told(_samples(seconds), _arming(since), 0) is None
+    assert measured_cost(_samples(seconds), _arming(since), 0) is None
 
 
 def test_of_another_device_nothing_is_told() -> None:
-    assert cost_told(_samples(CALM * 4 + [0.2] * 20), _arming(20), 1) is None
+    assert measured_cost(_samples(CALM * 4 + [0.2] * 20), _arming(20), 1) is None

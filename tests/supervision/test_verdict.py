@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from ullage._errors import UsageError
-from ullage.recording.facts import Facts
-from ullage.recording.live import LiveWriter
+from ullage.run_files.facts import RunFacts
+from ullage.run_files.live import LiveWriter
 from ullage.supervision.verdict import find_run
 
 
 def _run(folder: Path, *, changed: float) -> Path:
     folder.mkdir(parents=True)
     writer = LiveWriter(folder / "process-1.live")
-    writer.tell(Facts(pid=1, command=("train.py",), host="here", started=0.0, told=0.0).to_json())
+    writer.write_facts(RunFacts(pid=1, command=("train.py",), host="here", started=0.0, told=0.0).to_json())
     os.utime(folder, (changed, changed))
     return folder
 
@@ -45,7 +45,7 @@ def test_it_says_which_one_and_how_to_name_another(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == (
-        "ullage: the newest of 2 runs in ullage-runs is second; for another: ullage explain ullage-runs/NAME\n"
+        "ullage: explaining second, the newest of 2 runs in ullage-runs; for another: ullage explain ullage-runs/NAME\n"
     )
     assert ended.stdout.startswith("{")
 

@@ -225,7 +225,13 @@ def serve(card: Card) -> None:
     os.dup2(2, 1)  # nothing that a library prints is taken for an answer
     import ullage
 
-    ullage.emulate(card.gpu, total_memory_bytes=card.total, context_bytes=CONTEXT_BYTES, cudnn_workspace_bytes=0)
+    ullage.emulate(
+        card.gpu,
+        total_memory_bytes=card.total,
+        context_bytes=CONTEXT_BYTES,
+        cudnn_workspace_bytes=0,
+        placement="windows",  # the records' emulator puts segments one above the other, too
+    )
     importlib.import_module("torch._dynamo")  # every optimizer's first step would import it
     importlib.import_module("tests.truth.workloads")
     _import_packages()

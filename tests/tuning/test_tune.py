@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ullage.allocator.replay import Device, replay
+from ullage.allocator.replay import ReplayDevice, replay
 from ullage.cli.app import main
 from ullage.history import Action, History, Labels
 from ullage.program import Op
 from ullage.rebuild import program_of
-from ullage.settings import parse_settings
+from ullage.settings import parse_settings, split_options
 from ullage.snapshot.snapshot import load_snapshot
-from ullage.tuning.candidate import Candidate, Space, candidate_of, split_options
-from ullage.tuning.trial import ROOM_STEP_BYTES, Run
+from ullage.tuning.candidate import Candidate, Space, candidate_of
+from ullage.tuning.trial import ROOM_STEP_BYTES, RecordedRun
 from ullage.tuning.tune import Tuning, tune
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
@@ -33,9 +33,11 @@ def fragmented() -> Tuning:
 
 
 def test_what_is_said_of_the_best_is_what_a_replay_of_the_pasted_line_does(fragmented: Tuning) -> None:
-    assert fragmented.line == "export PYTORCH_ALLOC_CONF=expandable_segments:True"
+    assert fragmented.line == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     made = program_of(recorded("variable_length_oom"))
-    done = replay(made.program, parse_settings(fragmented.line.partition("=")[2]), Device(total_bytes=made.room_bytes))
+    done = replay(
+        made.program, parse_settings(fragmented.line.partition("=")[2]), ReplayDevice(total_bytes=made.room_bytes)
+    )
     best = fragmented.best
     assert best is not None
     assert not done.ran_out
@@ -49,7 +51,7 @@ def test_what_is_said_of_the_best_is_what_a_replay_of_the_pasted_line_does(fragm
 def test_the_least_room_is_exact_to_a_step(fragmented: Tuning) -> None:
     """With it the run goes through; with one step less a request fails."""
     history = recorded("variable_length_oom")
-    run = Run.of(program_of(history))
+    run = RecordedRun.of(program_of(history))
     assert [need.text for need in fragmented.needs] == ["", "expandable_segments:True"]
     assert fragmented.needs[0].room_bytes > (fragmented.room_bytes or 0), "it ran out there"
     for need in fragmented.needs:
@@ -117,8 +119,8 @@ def test_what_ran_out_and_went_on_is_not_kept_alive() -> None:
     """A request that failed is freed at once where it succeeds: else the run would hold what it never had."""
     history = recorded("oom_recover")
     made = program_of(history)
-    run = Run.of(made)
-    roomy = Device(total_bytes=1 << 40)
+    run = RecordedRun.of(made)
+    roomy = ReplayDevice(total_bytes=1 << 40)
     ours = replay(run.program, made.settings, roomy)
     blocks = [block for segment in history.segments for block in segment.blocks if block.state != "inactive"]
     assert ours.now.requested_bytes == sum(block.requested for block in blocks)
@@ -155,18 +157,18 @@ def test_a_budget_ends_the_search_and_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "variable", "unknown"),
+    ("version", "unknown"),
     [
-        ("2.8.0", "PYTORCH_CUDA_ALLOC_CONF", ("large_segment_size_mb", "per_process_memory_fraction")),
-        ("2.10", "PYTORCH_ALLOC_CONF", ("large_segment_size_mb",)),
-        ("2.15", "PYTORCH_ALLOC_CONF", ()),
+        ("2.8.0", ("large_segment_size_mb", "per_process_memory_fraction")),
+        ("2.10", ("large_segment_size_mb",)),
+        ("2.15", ()),
     ],
 )
-def test_an_older_torch_gets_what_it_knows(version: str, variable: str, unknown: tuple[str, ...]) -> None:
-    """Another name before 2.9, and no option at which it would abort."""
+def test_an_older_torch_gets_what_it_knows(version: str, unknown: tuple[str, ...]) -> None:
+    """The variable that every version reads, and no option at which it would abort."""
     found = tune(recorded("oom"), torch_version=version)
     assert found.line is not None
-    assert found.line.startswith(f"export {variable}=")
+    assert found.line.startswith("export PYTORCH_CUDA_ALLOC_CONF=")
     tried = {name for trial in found.trials for name, _ in split_options(trial.text)}
     assert not tried & set(unknown)
     if not unknown:
@@ -213,7 +215,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     ended = command(DATA / "oom.pickle.gz", "--html", page)
     assert ended.returncode == 0, ended.stderr
-    assert "  export PYTORCH_ALLOC_CONF=expandable_segments:True" in ended.stdout.splitlines()
+    assert "  export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in ended.stdout.splitlines()
     assert "PASSES THE FAILED REQUEST" in page.read_text()
     ended = command(DATA / "eval_with_grad.pickle.gz", "--json")
     assert ended.returncode == 1, ended.stderr
@@ -226,8 +228,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("none.pickle",), "none.pickle cannot be read: No such file or directory"),
-        ((DATA / "oom.pickle.gz", "--budget", "0"), "--budget 0 is no time to search"),
-        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B is no card's"),
+        ((DATA / "oom.pickle.gz", "--budget", "0"), "--budget 0 is not a time to search"),
+        ((DATA / "oom.pickle.gz", "--capacity", "0B"), "--capacity 0B is not a card's memory"),
         ((DATA / "oom.pickle.gz", "--alloc-conf", "backend:cudaMallocAsync"), "hands every request to the driver"),
     ],
 )

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage.analysis.text.explain import explain_text
-from ullage.message.log import Found, find_messages, scan
-from ullage.message.message import Process, hits_of, read_message
-from ullage.message.tally import MANY, Rest, Tally
-from ullage.message.wording import TABLE, Kind, Words
+from ullage.message.counted_messages import MOST_READ, CountedMessages, Unread
+from ullage.message.log import FoundMessage, find_messages, scan
+from ullage.message.message import OtherProcess, hits_of, read_message
+from ullage.message.wording import TABLE, MessageKind, Words
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -82,7 +82,7 @@ WORDINGS: dict[str, tuple[str, dict[str, Any]]] = {
             "total_bytes": size("23.69", GIB),
             "free_bytes": 541 * MIB,
             "process_bytes": size("22.89", GIB),
-            "other_processes": (Process(2006998, 256 * MIB),),
+            "other_processes": (OtherProcess(2006998, 256 * MIB),),
             "allocated_bytes": size("21.48", GIB),
             "unallocated_bytes": size("1.11", GIB),
         },
@@ -112,7 +112,7 @@ WORDINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated. expandable_segments is enabled. If "
         "instead the process is running out of virtual address space (VSZ), expandable segments may be "
         "over-reserving VA",
-        {"wording": "of_which_free", "is_expandable": True, "kind": Kind.ALLOCATOR},
+        {"wording": "of_which_free", "is_expandable": True, "kind": MessageKind.ALLOCATOR},
     ),
     "torch 2.15, beyond the reserve": (
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which "
@@ -122,19 +122,19 @@ WORDINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated. This allocation exceeds the "
         "expandable-segment reserve of 4.00 GiB for this stream, and a single allocation cannot span "
         "expandable segments.",
-        {"kind": Kind.ADDRESS_SPACE, "reserve_bytes": 4 * GIB, "requested_bytes": 20 * GIB},
+        {"kind": MessageKind.ADDRESS_SPACE, "reserve_bytes": 4 * GIB, "requested_bytes": 20 * GIB},
     ),
     "torch 2.15, no address": (
         "[ExpandableSegmentVA] Failed to reserve 28566355968 bytes (26.60 GiB) of virtual address space for an "
         "expandable "
         "CUDA segment on device 2 (out of memory). This process already holds 4 live expandable segment(s)",
-        {"kind": Kind.ADDRESS_SPACE, "requested_bytes": 28566355968, "device": 2},
+        {"kind": MessageKind.ADDRESS_SPACE, "requested_bytes": 28566355968, "device": 2},
     ),
     "torch 2.12, refused before": (
         "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
         "per_process_memory_fraction limit. "
         "Requested size: 8.00 GiB",
-        {"kind": Kind.LIMIT, "wording": "preempted", "requested_bytes": 8 * GIB},
+        {"kind": MessageKind.LIMIT, "wording": "preempted", "requested_bytes": 8 * GIB},
     ),
     "torch 2.12, the warning before": (
         "[W1121 21:15:39.691489151 CUDACachingAllocator.cpp:3562] Preemptively rejecting allocation: requested "
@@ -142,7 +142,7 @@ WORDINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "total_allocated_memory (20.00 GiB) + requested size would exceed memory limit (23.65 GiB = 100% of "
         "23.65 GiB).",
         {
-            "kind": Kind.WARNING,
+            "kind": MessageKind.WARNING,
             "requested_bytes": 8 * GIB,
             "reserved_bytes": 20 * GIB,
             "allowed_bytes": size("23.65", GIB),
@@ -153,11 +153,11 @@ WORDINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "expandable_segments: memory mapping failed with OOM on device 0 while trying to map 20971520 bytes "
         "(free: 5570560, "
         "total: 25393692672).",
-        {"kind": Kind.WARNING, "requested_bytes": 20971520, "device": 0},
+        {"kind": MessageKind.WARNING, "requested_bytes": 20971520, "device": 0},
     ),
     "more than an exabyte": (
         "CUDA out of memory. Tried to allocate more than 1EB memory.",
-        {"kind": Kind.BOGUS_SIZE, "requested_bytes": None, "wording": "more_than_1eb"},
+        {"kind": MessageKind.BOGUS_SIZE, "requested_bytes": None, "wording": "more_than_1eb"},
     ),
     "cudaMallocAsync": (
         "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 2.00 GiB\n"
@@ -242,65 +242,75 @@ def test_every_wording_is_read_to_the_last_figure(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "backend", "certain"),
     [
-        ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be", Kind.DRIVER, "CUDA", True),
-        ("cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic", Kind.DRIVER, "CUDA", True),
-        ("CUDA driver error: out of memory", Kind.DRIVER, "CUDA", True),
-        ("HIP error: out of memory", Kind.DRIVER, "HIP", True),
-        ("failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY", Kind.DRIVER, "CUDA", True),
-        ("cudaErrorMemoryAllocation: out of memory", Kind.DRIVER, "CUDA", True),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", Kind.LIBRARY, "CUBLAS", True),
-        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublas", Kind.LIBRARY, "CUBLAS", False),
-        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", Kind.LIBRARY, "CUDNN", False),
-        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", Kind.LIBRARY, "CUDNN", True),
-        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", Kind.LIBRARY, "CUDNN", False),
-        ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", Kind.LIBRARY, "CUDNN", True),
-        ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", Kind.HOST, "CUDNN", True),
-        ("Unable to find a valid cuDNN algorithm to run convolution", Kind.LIBRARY, "CUDNN", False),
-        ("GET was unable to find an engine to execute this computation", Kind.LIBRARY, "CUDNN", False),
-        ("cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling", Kind.LIBRARY, "CUSOLVER", False),
-        ("CUSOLVER_STATUS_ALLOC_FAILED", Kind.LIBRARY, "CUSOLVER", True),
-        ("CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES", Kind.LIBRARY, "CUSPARSE", False),
-        ("cuFFT error: CUFFT_ALLOC_FAILED", Kind.LIBRARY, "CUFFT", True),
-        ("CURAND_STATUS_ALLOCATION_FAILED", Kind.LIBRARY, "CURAND", True),
+        ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be", MessageKind.DRIVER, "CUDA", True),
+        ("cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic", MessageKind.DRIVER, "CUDA", True),
+        ("CUDA driver error: out of memory", MessageKind.DRIVER, "CUDA", True),
+        ("HIP error: out of memory", MessageKind.DRIVER, "HIP", True),
+        ("failed call to cuInit: CUDA_ERROR_OUT_OF_MEMORY", MessageKind.DRIVER, "CUDA", True),
+        ("cudaErrorMemoryAllocation: out of memory", MessageKind.DRIVER, "CUDA", True),
+        (
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            MessageKind.LIBRARY,
+            "CUBLAS",
+            True,
+        ),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublas", MessageKind.LIBRARY, "CUBLAS", False),
+        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", MessageKind.LIBRARY, "CUDNN", False),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", MessageKind.LIBRARY, "CUDNN", True),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", MessageKind.LIBRARY, "CUDNN", False),
+        ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", MessageKind.LIBRARY, "CUDNN", True),
+        ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", MessageKind.HOST, "CUDNN", True),
+        ("Unable to find a valid cuDNN algorithm to run convolution", MessageKind.LIBRARY, "CUDNN", False),
+        ("GET was unable to find an engine to execute this computation", MessageKind.LIBRARY, "CUDNN", False),
+        ("cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling", MessageKind.LIBRARY, "CUSOLVER", False),
+        ("CUSOLVER_STATUS_ALLOC_FAILED", MessageKind.LIBRARY, "CUSOLVER", True),
+        ("CUDA error: CUSPARSE_STATUS_INSUFFICIENT_RESOURCES", MessageKind.LIBRARY, "CUSPARSE", False),
+        ("cuFFT error: CUFFT_ALLOC_FAILED", MessageKind.LIBRARY, "CUFFT", True),
+        ("CURAND_STATUS_ALLOCATION_FAILED", MessageKind.LIBRARY, "CURAND", True),
         (
             "ncclUnhandledCudaError: Call to CUDA failed.\nLast error:\nCuda failure 2 'out of memory'",
-            Kind.LIBRARY,
+            MessageKind.LIBRARY,
             "NCCL",
             1,
         ),
-        ("Last error:\nFailed to CUDA calloc async 608 bytes", Kind.LIBRARY, "NCCL", True),
+        ("Last error:\nFailed to CUDA calloc async 608 bytes", MessageKind.LIBRARY, "NCCL", True),
         (
             "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
             "tried to allocate "
             "1125899906842624 bytes. Error code 12 (Cannot allocate memory)",
-            Kind.HOST,
+            MessageKind.HOST,
             None,
             True,
         ),
         (
             "Unable to allocate 14.9 GiB for an array with shape (2000, 1000000) and data type float64",
-            Kind.HOST,
+            MessageKind.HOST,
             None,
             True,
         ),
-        ("Traceback\nMemoryError\n", Kind.HOST, None, True),
-        ("OSError: [Errno 12] Cannot allocate memory", Kind.HOST, None, True),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", Kind.HOST, None, True),
-        ("It is possible that dataloader's workers are out of shared memory.", Kind.HOST, None, True),
-        ("Out of memory: Killed process 7899 (python) total-vm:26184840kB", Kind.KILLED, None, True),
-        ("Memory cgroup out of memory: Killed process 12 (python)", Kind.KILLED, None, True),
-        ("python invoked oom-killer: gfp_mask=0x6200ca", Kind.KILLED, None, True),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch", Kind.KILLED, None, True),
-        ("Reason: OOMKilled", Kind.KILLED, None, True),
-        ("epoch 3\nKilled\n", Kind.KILLED, None, False),
-        ("DataLoader worker (pid 72) is killed by signal: Killed.", Kind.KILLED, None, False),
-        ("Process finished with exit code 137 (interrupted by signal 9:SIGKILL)", Kind.KILLED, None, False),
-        ("  exitcode  : -9 (pid: 1234)\n", Kind.KILLED, None, False),
-        ("died with <Signals.SIGKILL: 9>.", Kind.KILLED, None, False),
-        ("out of resource: shared memory, Required: 65536, Hardware limit: 49152.", Kind.ON_CHIP, "TRITON", True),
+        ("Traceback\nMemoryError\n", MessageKind.HOST, None, True),
+        ("OSError: [Errno 12] Cannot allocate memory", MessageKind.HOST, None, True),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", MessageKind.HOST, None, True),
+        ("It is possible that dataloader's workers are out of shared memory.", MessageKind.HOST, None, True),
+        ("Out of memory: Killed process 7899 (python) total-vm:26184840kB", MessageKind.KILLED, None, True),
+        ("Memory cgroup out of memory: Killed process 12 (python)", MessageKind.KILLED, None, True),
+        ("python invoked oom-killer: gfp_mask=0x6200ca", MessageKind.KILLED, None, True),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch", MessageKind.KILLED, None, True),
+        ("Reason: OOMKilled", MessageKind.KILLED, None, True),
+        ("epoch 3\nKilled\n", MessageKind.KILLED, None, False),
+        ("DataLoader worker (pid 72) is killed by signal: Killed.", MessageKind.KILLED, None, False),
+        ("Process finished with exit code 137 (interrupted by signal 9:SIGKILL)", MessageKind.KILLED, None, False),
+        ("  exitcode  : -9 (pid: 1234)\n", MessageKind.KILLED, None, False),
+        ("died with <Signals.SIGKILL: 9>.", MessageKind.KILLED, None, False),
+        (
+            "out of resource: shared memory, Required: 65536, Hardware limit: 49152.",
+            MessageKind.ON_CHIP,
+            "TRITON",
+            True,
+        ),
     ],
 )
-def test_what_hides_behind_other_errors(text: str, kind: Kind, backend: str | None, certain: bool) -> None:
+def test_what_hides_behind_other_errors(text: str, kind: MessageKind, backend: str | None, certain: bool) -> None:
     """The kind, who says it, and whether the text itself says that memory was missing."""
     message = read_message(text)
     assert message is not None
@@ -452,7 +462,7 @@ def test_no_text_is_too_odd(text: str) -> None:
         "CUDA out of memory. Tried to allocate " + "9" * 10_000_000,
         "CUDA out of memory. " + " \n" * 5_000_000,
         "x" * 10_000_000 + " CUDA error: out of memory",
-        "Process 1 has " * 700_000,
+        "OtherProcess 1 has " * 700_000,
         'File "' + "a" * 10_000_000 + "\nRuntimeError: CUDA error: out of memory",
         "CUDA out of memory." * 150_000 + "x" * 7_000_000,
     ],
@@ -480,8 +490,9 @@ def test_a_log_that_says_the_same_a_million_times_takes_seconds(name: str) -> No
     told = explain_text(text).explanation
     assert time.process_time() - began < 5
     assert told.evidence["messages"] == times
-    assert f"at least {times} messages of memory running out, {MANY - 1} of the {MANY} that were read" in " ".join(
-        told.notes
+    assert (
+        f"at least {times} messages of memory running out, {MOST_READ - 1} of the {MOST_READ} that were read"
+        in " ".join(told.notes)
     )
 
 
@@ -498,10 +509,10 @@ def test_what_decides_is_found_behind_any_number_of_others() -> None:
 def test_figures_of_a_warning_that_nobody_read_are_not_told() -> None:
     """The refusal takes its figures from the warning before it; of many warnings the last ones are only counted."""
     warning, refusal = WORDINGS["torch 2.12, the warning before"][0], WORDINGS["torch 2.12, refused before"][0]
-    few, many = (explain_text(f"{warning}\n" * times + refusal) for times in (3, MANY + 3))
+    few, many = (explain_text(f"{warning}\n" * times + refusal) for times in (3, MOST_READ + 3))
     assert few.explanation.evidence["reserved_bytes"] == 20 * GIB
     assert "reserved_bytes" not in many.explanation.evidence
-    assert many.explanation.evidence["warnings"] == MANY + 3
+    assert many.explanation.evidence["warnings"] == MOST_READ + 3
 
 
 def test_a_count_does_not_depend_on_the_pieces() -> None:
@@ -513,8 +524,10 @@ def test_a_count_does_not_depend_on_the_pieces() -> None:
     cuts = sorted(chance.randrange(len(text)) for _ in range(40))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole, cut = list(scan([text])), list(scan(pieces))
-    assert [one for one in whole if isinstance(one, Found)] == [one for one in cut if isinstance(one, Found)]
-    assert [one for one in whole if isinstance(one, Rest)][-1] == [one for one in cut if isinstance(one, Rest)][-1]
+    assert [one for one in whole if isinstance(one, FoundMessage)] == [
+        one for one in cut if isinstance(one, FoundMessage)
+    ]
+    assert [one for one in whole if isinstance(one, Unread)][-1] == [one for one in cut if isinstance(one, Unread)][-1]
 
 
 @pytest.mark.parametrize("words", TABLE, ids=lambda words: f"{words.wording} {words.find}")
@@ -522,7 +535,7 @@ def test_the_pattern_that_counts_sees_what_is_read(words: Words) -> None:
     """Every text that is known, and every head of the table: as many are counted as are looked at."""
     texts = [text for text, _ in WORDINGS.values()] + [f"{words.before[0]}{words.find}\n", f"x{words.find} 137\n"]
     text = "\n".join(texts) + "\n"
-    read, counted = Tally(), Tally()
+    read, counted = CountedMessages(), CountedMessages()
     list(hits_of(text, 0, None, read))
     counted.count(words.find, text, 0, len(text))
-    assert counted.counted[words.find] == read.looked.get(words.find, 0)
+    assert counted.counted[words.find] == read.read.get(words.find, 0)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from ullage.report.page import draw_page
-from ullage.report.report import Icicle, Meter, Part, Quote, Remarks, Report, Shares, Table, TableRow, Tone
+from ullage.report.report import Icicle, Meter, Quote, Remarks, Report, Shares, SizedPart, Table, TableRow, Tone
 
 EVIL = "</script><script>alert(1)</script>&<b>"
 
 
 @pytest.fixture
 def report() -> Report:
-    part = Part(label=EVIL, size_bytes=1 << 20, remark=EVIL)
+    part = SizedPart(label=EVIL, size_bytes=1 << 20, remark=EVIL)
     return Report(
         headline=EVIL,
         tone=Tone.BAD,

@@ -1,12 +1,20 @@
 """The package's face: exact names, quick to import, no torch needed."""
 
+import inspect
 import json
+import pickle
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ullage
+from ullage import cli
+from ullage.cli import diff, doctor, explain, fit, predict, repro, tune  # noqa: F401
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
 
@@ -15,31 +23,60 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+NAMES = {
+    *("predict", "fit", "explain", "tune", "diff", "repro", "diagnose", "load_snapshot", "show", "write_page"),
+    *("emulate", "Guard", "TokenBudgetBatchSampler", "owners", "release", "isolated", "Monitor"),
+    *("Prediction", "Fit", "Explanation", "Tuning", "Difference", "Reproduction", "Diagnosis", "Snapshot", "Emulation"),
+    *("Holding", "Holdings", "Certificate"),
+    *("UllageError", "UsageError", "UnknownGpuError", "EmulationError", "ScriptError", "IsolationError"),
+    "TorchMissingError",
+}
+
+
 def test_public_names_are_exactly_these() -> None:
-    assert set(ullage.__all__) == {
-        "Certificate",
-        "Emulation",
-        "EmulationError",
-        "Guard",
-        "Holding",
-        "Holdings",
-        "IsolationError",
-        "Monitor",
-        "ScriptError",
-        "TokenBudgetBatchSampler",
-        "TorchMissingError",
-        "UllageError",
-        "UnknownGpuError",
-        "UsageError",
-        "emulate",
-        "isolated",
-        "owners",
-        "release",
-    }
-    without_torch = set(ullage.__all__) - {"Guard", "Monitor", "owners", "release"}
-    assert all(getattr(ullage, name).__name__ == name for name in without_torch)
+    """One list has them, and each says that it is ullage's own."""
+    assert set(ullage.__all__) == NAMES
+    code = (
+        "import ullage; ullage.emulate('T4'); "
+        "things = [getattr(ullage, name) for name in ullage.__all__]; "
+        "print(*((thing.__module__, thing.__name__) for thing in things), sep='\\n')"
+    )
+    assert set(run(code).stdout.splitlines()) == {str(("ullage", name)) for name in NAMES}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ullage.nothing
+
+
+def test_the_page_of_what_is_stable_has_every_public_name() -> None:
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text()
+    assert sorted(re.findall(r"^::: ullage\.(\w+)$", page, re.MULTILINE)) == sorted(NAMES)
+
+
+def test_every_field_of_an_answer_is_typed_and_pickles() -> None:
+    """An answer travels to another process, although its class says that it is of `ullage`."""
+    explanation = ullage.explain(MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert pickle.loads(pickle.dumps(explanation)) == explanation
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        (cli.predict.predict, ullage.predict),
+        (cli.fit.run_fit, ullage.fit),
+        (cli.explain.explain, ullage.explain),
+        (cli.tune.tune, ullage.tune),
+        (cli.diff.diff, ullage.diff),
+        (cli.repro.repro, ullage.repro),
+        (cli.doctor.doctor, ullage.diagnose),
+    ],
+)
+def test_a_function_has_the_options_of_its_command(command: Callable[..., None], function: Callable[..., Any]) -> None:
+    def options_of(called: Callable[..., Any]) -> set[str]:
+        named = {"context_size": "context", "context": "arguments"} if called is command else {}
+        return {named.get(name, name) for name in inspect.signature(called).parameters}
+
+    only_printing = {"as_json", "is_whole"}
+    only_calling = {"progress", "picture"}
+    assert options_of(command) - only_printing == options_of(function) - only_calling
 
 
 def test_the_guard_says_that_it_needs_torch() -> None:
@@ -72,11 +109,11 @@ def test_the_check_for_torch_can_fail() -> None:
         "prediction.script",
         "prediction.describe",
         "report.terminal",
-        "ownership.role",
-        "ownership.isolated",
+        "prediction.role",
+        "isolation.isolated",
         "emulator",
         "gpus",
-        "guard.sampler",
+        "batching.sampler",
     ],
 )
 def test_works_without_torch(module: str) -> None:

@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.ownership.role import Moments, Note, Role, blocks_at, bytes_by_role, lives_of, roles_of
-from ullage.tracing.journal import ENTRY, GRAD_ENABLED, Entries, Kind, Phase
+from ullage.prediction.role import Moments, Note, Role, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.tracing.journal import ENTRY, GRAD_ENABLED, Entries, EntryKind, Phase
 
 PAGE = 512
 
 
-def journal(*events: tuple[Kind, int, int, Phase, int]) -> Entries:
+def journal(*events: tuple[EntryKind, int, int, Phase, int]) -> Entries:
     """Entries from (kind, address, size, phase, flags), with the level after each."""
     entries = np.zeros(len(events), ENTRY)
     allocated = 0
     for index, (kind, address, size, phase, flags) in enumerate(events):
-        allocated += size if kind is Kind.ALLOC else -size if kind is Kind.FREE else 0
+        allocated += size if kind is EntryKind.ALLOC else -size if kind is EntryKind.FREE else 0
         entries[index] = (address, size, allocated, allocated, kind, 0, phase, flags, 0, 0)
     return entries
 
@@ -33,15 +33,15 @@ def role_of_first(
     return roles_of(entries, lives_of(entries), notes, moments)[0]
 
 
-def born(phase: Phase, *, grad: bool = True, address: int = 1) -> tuple[Kind, int, int, Phase, int]:
-    return (Kind.ALLOC, address, PAGE, phase, GRAD_ENABLED if grad else 0)
+def born(phase: Phase, *, grad: bool = True, address: int = 1) -> tuple[EntryKind, int, int, Phase, int]:
+    return (EntryKind.ALLOC, address, PAGE, phase, GRAD_ENABLED if grad else 0)
 
 
-def freed(address: int = 1) -> tuple[Kind, int, int, Phase, int]:
-    return (Kind.FREE, address, PAGE, Phase.OTHER, 0)
+def freed(address: int = 1) -> tuple[EntryKind, int, int, Phase, int]:
+    return (EntryKind.FREE, address, PAGE, Phase.OTHER, 0)
 
 
-MARK = (Kind.MARK, 0, 0, Phase.OTHER, 0)
+MARK = (EntryKind.MARK, 0, 0, Phase.OTHER, 0)
 
 
 @pytest.mark.parametrize("role", [Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.INPUTS])
@@ -60,7 +60,7 @@ def test_a_parameter_passed_as_an_argument_stays_a_parameter() -> None:
 
 
 def test_a_workspace_is_named_by_the_library_that_got_it() -> None:
-    entries = journal(born(Phase.FORWARD), (Kind.WORKSPACE, 1, PAGE, Phase.FORWARD, 0))
+    entries = journal(born(Phase.FORWARD), (EntryKind.WORKSPACE, 1, PAGE, Phase.FORWARD, 0))
     assert role_of_first(entries) is Role.WORKSPACES
 
 

@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.fitting.axis import Axis
-from ullage.fitting.search import Need, Search
+from ullage.fitting.search import FitSearch, ProbedNeed
 
 GIB = 1 << 30
 
 
-def search(axis: Axis, budget: int, need: Callable[[int], int], *, ooms_tell: bool = False) -> tuple[Search, list]:
+def search(axis: Axis, budget: int, need: Callable[[int], int], *, ooms_tell: bool = False) -> tuple[FitSearch, list]:
     """Run a search over a rising need; returns it and its rounds."""
     rounds: list[list[int]] = []
 
-    def probe(values: Sequence[int]) -> Mapping[int, Need]:
+    def probe(values: Sequence[int]) -> Mapping[int, ProbedNeed]:
         rounds.append(list(values))
         return {
-            value: Need(need(value) if need(value) <= budget or ooms_tell else None, need(value) <= budget)
+            value: ProbedNeed(need(value) if need(value) <= budget or ooms_tell else None, need(value) <= budget)
             for value in values
         }
 
-    found = Search(axis, budget)
+    found = FitSearch(axis, budget)
     found.run(probe)
     return found, rounds
 
@@ -79,8 +79,8 @@ def test_where_needs_go_up_and_down_it_ends_below_the_smallest_that_was_seen_not
 
 def test_what_needs_no_more_however_large_ends_the_search() -> None:
     axis = Axis(option="--n")
-    flat = Search(axis, 24 * GIB, unbounded=True)
-    flat.run(lambda values: {value: Need(min(value, 500) * 1000, fits=True) for value in values})
+    flat = FitSearch(axis, 24 * GIB, unbounded=True)
+    flat.run(lambda values: {value: ProbedNeed(min(value, 500) * 1000, fits=True) for value in values})
     assert flat.is_flat
     assert max(flat.points) < 1 << 24
 

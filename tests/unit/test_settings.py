@@ -1,19 +1,27 @@
 """The grammar of PYTORCH_ALLOC_CONF: what PyTorch reads is read, what it refuses is refused in one sentence."""
 
+import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage._units import GIB, MIB
+from ullage.fitting.changes import CHANGES
+from ullage.prediction.request import Request
 from ullage.settings import (
+    SEMANTICS,
     UNLIMITED,
+    VARIABLES,
     Settings,
     SettingsError,
+    line_to_paste,
     parse_settings,
     semantics_of,
     settings_in_force,
+    with_options,
 )
 
 
@@ -72,11 +80,11 @@ def test_address_space_is_a_fraction_or_a_size(text: str, reserve: int) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense:1", "'nonsense' is no option of PyTorch's allocator; expected one of backend, "),
-        ("throw_on_cudamalloc_oom:True", "is no option of PyTorch's allocator before torch 2.12"),
+        ("nonsense:1", "'nonsense' is not an option of PyTorch's allocator; expected one of backend, "),
+        ("throw_on_cudamalloc_oom:True", "is not an option of PyTorch's allocator before torch 2.12"),
         ("max_split_size_mb", "the settings end where ':' of max_split_size_mb should follow"),
         ("max_split_size_mb:", "the settings end where the value of max_split_size_mb should follow"),
-        ("max_split_size_mb=64", "'max_split_size_mb=64' is no option"),
+        ("max_split_size_mb=64", "'max_split_size_mb=64' is not an option"),
         ("max_split_size_mb:10", "max_split_size_mb:10 is too small; PyTorch allows values from 20 on"),
         ("max_split_size_mb:32,large_segment_size_mb:48", "PyTorch allows values from 48 on"),
         ("max_non_split_rounding_mb:4", "max_non_split_rounding_mb:4 is too small"),
@@ -88,7 +96,7 @@ def test_address_space_is_a_fraction_or_a_size(text: str, reserve: int) -> None:
         ("garbage_collection_threshold:1", "expected a number above 0 and below 1"),
         ("garbage_collection_threshold:x", "garbage_collection_threshold:x is not allowed"),
         ("per_process_memory_fraction:1.5", "expected a number from 0 to 1"),
-        ("expandable_segments:true", "expandable_segments:true is not allowed; expected True or False, written so"),
+        ("expandable_segments:true", "expandable_segments:true is not allowed; expected True or False (case matters)"),
         ("backend:cuda", "expected native or cudaMallocAsync"),
         ("roundup_power2_divisions:3", "expected a power of two"),
         ("roundup_power2_divisions:0", "expected a power of two"),
@@ -113,13 +121,91 @@ def test_the_older_variable_wins_as_a_whole() -> None:
     assert settings_in_force(between) == ("", "PYTORCH_HIP_ALLOC_CONF")
     assert settings_in_force({"PYTORCH_ALLOC_CONF": "a:b"}) == ("a:b", "PYTORCH_ALLOC_CONF")
     assert settings_in_force({}) == ("", None)
+    assert settings_in_force(between, "2.8") == ("", None)
+    assert settings_in_force(both, "2.8") == ("max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+EACH_OPTION = (
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "large_segment_size_mb:32",
+    "max_non_split_rounding_mb:256",
+    "garbage_collection_threshold:0.8",
+    "per_process_memory_fraction:0.95",
+    "roundup_power2_divisions:[64:1,>:8]",
+    "roundup_power2_divisions:4",
+    "throw_on_cudamalloc_oom:True",
+    "expandable_segments_reserve:40G",
+    "pinned_use_background_threads:True",
+)
+
+
+def test_a_line_to_paste_gives_exactly_its_settings_whatever_the_shell_had() -> None:
+    """Every pair of options, in a real shell in which all three variables are set."""
+    texts = [with_options(first, second) for first in EACH_OPTION for second in EACH_OPTION] + [""]
+    script = ""
+    for text in texts:
+        before = "; ".join(f"export {name}=backend:cudaMallocAsync" for name in VARIABLES)
+        show = "; ".join(f'echo "{name}=${{{name}-none}}"' for name in VARIABLES)
+        script += f"{before}; {line_to_paste(text)}; {show}\n"
+    lines = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == len(VARIABLES) * len(texts)
+    for at, text in enumerate(texts):
+        shown = dict(line.split("=", 1) for line in lines[at * len(VARIABLES) : (at + 1) * len(VARIABLES)])
+        environment = {name: value for name, value in shown.items() if value != "none"}
+        for version in SEMANTICS:
+            assert settings_in_force(environment, version)[0] == text
+        assert parse_settings(settings_in_force(environment)[0], semantics="2.15") == parse_settings(
+            text, semantics="2.15"
+        )
+
+
+def test_options_join_those_that_are_there_and_take_the_place_of_their_own() -> None:
+    assert with_options("", "max_split_size_mb:64") == "max_split_size_mb:64"
+    text = "pinned_use_background_threads:True, roundup_power2_divisions:[64:1,>:8]"
+    assert with_options(text, "roundup_power2_divisions:4,max_split_size_mb:64") == (
+        "pinned_use_background_threads:True,roundup_power2_divisions:4,max_split_size_mb:64"
+    )
+
+
+@pytest.mark.parametrize(("given", "text"), [(None, "max_split_size_mb:64"), ("", ""), ("backend:native", None)])
+def test_a_change_is_tried_on_top_of_what_pytorch_reads(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, text: str | None
+) -> None:
+    """Of the variables that are set the one that wins; --alloc-conf takes the place of all, also where it is empty."""
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
+    request = Request(script=Path("train.py"), gpu="T4", alloc_conf=given)
+    expandable, no_split = CHANGES[:2]
+    before = given if text is None else text
+    wanted = f"{before},expandable_segments:True" if before else "expandable_segments:True"
+    assert expandable.apply(request).alloc_conf == expandable.what_to_write(request) == wanted
+    assert no_split.applies_to(request) is ("max_split" not in (before or ""))
+
+
+@pytest.mark.parametrize(
+    ("option", "since"),
+    [
+        ("large_segment_size_mb:32", "2.11"),
+        ("throw_on_cudamalloc_oom:True", "2.12"),
+        ("pinned_max_cached_size_mb:64", "2.13"),
+        ("expandable_segments_reserve:0.5", "2.15"),
+    ],
+)
+def test_an_option_is_known_from_its_version_on(option: str, since: str) -> None:
+    at = SEMANTICS.index(since)
+    for semantics in SEMANTICS[at:]:
+        parse_settings(option, semantics=semantics)
+    for semantics in SEMANTICS[:at]:
+        with pytest.raises(SettingsError, match=f"before torch {since}"):
+            parse_settings(option, semantics=semantics)
 
 
 def test_versions() -> None:
-    assert [semantics_of(version) for version in ("2.8.0", "2.14.1+cu130", "2.15.0", "3.0")] == [
-        *("2.11", "2.11", "2.15", "2.15")
-    ]
-    with pytest.raises(SettingsError, match="is no version of torch"):
+    versions = ("1.13", "2.8.0", "2.9.1", "2.10.0", "2.11.0+cu130", "2.12.1", "2.13.0", "2.14.1+cu130", "2.15.0", "3.0")
+    expected = ("2.8", "2.8", "2.8", "2.10", "2.11", "2.12", "2.13", "2.13", "2.15", "2.15")
+    assert tuple(semantics_of(version) for version in versions) == expected
+    with pytest.raises(SettingsError, match="is not a version of torch"):
         semantics_of("new")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ullage.tracing import journal
-from ullage.tracing.journal.stacks import _LAYOUTS, Stacks
+from ullage.tracing.journal.stacks import _LAYOUTS, JournalStacks
 from ullage.tracing.source import Line
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
@@ -21,8 +21,8 @@ def library() -> ctypes.CDLL:
 
 
 @pytest.fixture
-def stacks(library: ctypes.CDLL) -> Stacks:
-    stacks = Stacks(library)
+def stacks(library: ctypes.CDLL) -> JournalStacks:
+    stacks = JournalStacks(library)
     assert stacks.are_recorded
     return stacks
 
@@ -39,12 +39,12 @@ def test_the_table_knows_this_interpreter() -> None:
     assert sys.version_info[:2] in _LAYOUTS
 
 
-def test_a_stack_is_what_python_tells(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_a_stack_is_what_python_tells(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     node, expected = library.stacks_here(), by_python(1)
     assert stacks.stack(node) == expected
 
 
-def test_a_comprehension_a_generator_a_lambda_and_recursion(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_a_comprehension_a_generator_a_lambda_and_recursion(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     def look() -> tuple[int, list[Line]]:
         return library.stacks_here(), by_python(1)
 
@@ -63,7 +63,19 @@ def test_a_comprehension_a_generator_a_lambda_and_recursion(library: ctypes.CDLL
         assert stacks.stack(node) == expected
 
 
-def test_only_the_innermost_frames_of_a_very_deep_stack_are_kept(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_an_object_that_is_made_often(library: ctypes.CDLL, stacks: JournalStacks) -> None:
+    """From Python 3.13 on the interpreter then has a frame of its own between `__init__` and who calls it."""
+
+    class Looking:
+        def __init__(self) -> None:
+            self.seen = library.stacks_here(), by_python(1)
+
+    for _ in range(60):
+        node, expected = Looking().seen
+    assert stacks.stack(node) == expected
+
+
+def test_only_the_innermost_frames_of_a_very_deep_stack_are_kept(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     def recurse(depth: int) -> tuple[int, list[Line]]:
         return recurse(depth - 1) if depth else (library.stacks_here(), by_python(1))
 
@@ -71,14 +83,16 @@ def test_only_the_innermost_frames_of_a_very_deep_stack_are_kept(library: ctypes
     assert stacks.stack(node) == expected[:200]
 
 
-def test_names_that_are_not_ascii(library: ctypes.CDLL, stacks: Stacks, tmp_path: Path) -> None:
+def test_names_that_are_not_ascii(library: ctypes.CDLL, stacks: JournalStacks, tmp_path: Path) -> None:
     file = str(tmp_path / "日本 \U0001f600 é.py")
     names: dict = {}
     exec(compile("\n\ndef größe(library):\n\n    return library.stacks_here()\n", file, "exec"), names)
     assert stacks.stack(names["größe"](library))[0] == Line(file, 5, "größe")
 
 
-def test_code_that_takes_the_place_of_dead_code_is_not_taken_for_it(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_code_that_takes_the_place_of_dead_code_is_not_taken_for_it(
+    library: ctypes.CDLL, stacks: JournalStacks
+) -> None:
     for number in range(300):
         names: dict = {}
         text = "\n" * (number % 7) + f"def f{number % 11}(library): return library.stacks_here()\n"
@@ -88,11 +102,11 @@ def test_code_that_takes_the_place_of_dead_code_is_not_taken_for_it(library: cty
         del names
 
 
-def test_the_same_stack_is_the_same_number(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_the_same_stack_is_the_same_number(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     assert len({library.stacks_here() for _ in range(100)}) == 1
 
 
-def test_threads_have_stacks_of_their_own(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_threads_have_stacks_of_their_own(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     wrong: list[object] = []
 
     def look() -> None:
@@ -109,7 +123,7 @@ def test_threads_have_stacks_of_their_own(library: ctypes.CDLL, stacks: Stacks) 
     assert not wrong
 
 
-def test_looking_makes_no_object_that_python_would_collect(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_looking_makes_no_object_that_python_would_collect(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     stacks_here = library.stacks_here
     before = gc.get_count()[0]
     for _ in range(500):
@@ -117,7 +131,7 @@ def test_looking_makes_no_object_that_python_would_collect(library: ctypes.CDLL,
     assert gc.get_count()[0] - before < 50
 
 
-def test_the_users_line_is_the_innermost_outside_of_libraries(library: ctypes.CDLL, stacks: Stacks) -> None:
+def test_the_users_line_is_the_innermost_outside_of_libraries(library: ctypes.CDLL, stacks: JournalStacks) -> None:
     found = []
     sorted([2, 1], key=lambda value: found.append(library.stacks_here()) or value)
     line = stacks.users_line(found[0])
@@ -131,5 +145,5 @@ def test_a_table_that_is_wrong_is_found_out(library: ctypes.CDLL, monkeypatch: p
     wrong = type(right).from_buffer_copy(right)
     wrong.code_qualname = wrong.code_filename
     monkeypatch.setitem(_LAYOUTS, sys.version_info[:2], wrong)
-    assert not Stacks(library).are_recorded
+    assert not JournalStacks(library).are_recorded
     assert library.stacks_here() == 0

@@ -22,21 +22,21 @@ def test_a_step_peaks_at_its_highest_level_the_one_it_began_with_included(
     start, carried = 0, 0
     for step, end in zip(steps, ends, strict=True):
         expected = max([carried, *values[start : end + 1]])
-        assert step["peak_allocated_bytes"] == expected
-        assert step["complete"]
-        assert not step["oom"]
+        assert step.peak_allocated_bytes == expected
+        assert step.complete
+        assert not step.oom
         start, carried = end + 1, values[end]
 
 
 def test_a_step_cut_short_by_an_error_is_a_step_of_its_own() -> None:
     first, last = steps_of(levels([1, 5, 3, 9]), [2], [6], [3], 4)
-    assert (first["oom"], first["complete"]) == (False, True)
-    assert (last["oom"], last["complete"], last["peak_allocated_bytes"]) == (True, False, 9)
+    assert (first.oom, first.complete) == (False, True)
+    assert (last.oom, last.complete, last.peak_allocated_bytes) == (True, False, 9)
 
 
 def test_an_empty_cache_lowers_the_reserved_memory_that_the_next_step_begins_with() -> None:
     steps = steps_of(levels([5, 1, 1]), [1, 2], [2, 2], [], 3)
-    assert [step["peak_reserved_bytes"] for step in steps] == [10, 2]
+    assert [step.peak_reserved_bytes for step in steps] == [10, 2]
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=500))

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from ullage._units import GIB, MIB
-from ullage.recording.facts import Arming, Card, Facts, Peak
-from ullage.recording.live import LiveWriter, Sample
-from ullage.recording.plan import Plan
+from ullage.recording.plan import RecordingPlan
+from ullage.run_files.facts import Arming, RunCard, RunFacts, RunPeak
+from ullage.run_files.live import LiveWriter, Sample
 
 ROOT = Path(__file__).parents[2]
 TOTAL = 15 * GIB
 
 
-def card(index: int = 0, **changes: Any) -> Card:
+def card(index: int = 0, **changes: Any) -> RunCard:
     """An emulated T4, as PyTorch sees it."""
     uuid = f"756c6c61-6765-0000-0000-{index:012x}"
     fields = {"index": index, "name": "Tesla T4", "uuid": uuid, "total_bytes": TOTAL, "limit_bytes": TOTAL}
-    return Card(**fields | changes)
+    return RunCard(**fields | changes)
 
 
 def sample(step: int, *, device: int = 0, **changes: Any) -> Sample:
@@ -42,7 +42,7 @@ def sample(step: int, *, device: int = 0, **changes: Any) -> Sample:
     )._replace(**changes)
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> RunFacts:
     """Of a training of rank 0 that this process runs."""
     told: dict[str, Any] = {
         "pid": os.getpid(),
@@ -55,21 +55,21 @@ def facts(**changes: Any) -> Facts:
         "steps": 90,
         "step_seconds": 0.25,
         "cards": (card(),),
-        "peaks": (Peak(bytes=11 * GIB, device=0, step=9, line="train.py:33"),),
+        "peaks": (RunPeak(bytes=11 * GIB, device=0, step=9, line="train.py:33"),),
         "roles": {"parameters": GIB, "gradients": GIB, "optimizer state": 3 * GIB // 2},
         "arming": Arming(
             is_on=True, why="memory is short", since_step=40, entries=1000, budget_bytes=64 * MIB, cost=1.012
         ),
     }
-    return Facts(**told | changes)
+    return RunFacts(**told | changes)
 
 
-def write(path: Path, told: Facts, samples: list[Sample]) -> Path:
+def write(path: Path, told: RunFacts, samples: list[Sample]) -> Path:
     """Make a live file."""
     writer = LiveWriter(path)
     for one in samples:
         writer.add(one)
-    writer.tell(told.to_json())
+    writer.write_facts(told.to_json())
     return path
 
 
@@ -77,7 +77,7 @@ def environment_of(folder: Path) -> dict[str, str]:
     """What `ullage run` gives to what it starts."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     environment.pop("ULLAGE_EMULATED_CARD", None)
-    Plan(folder=folder).put_into(environment)
+    RecordingPlan(folder=folder).put_into(environment)
     return environment
 
 
@@ -105,7 +105,7 @@ def _run(folder: Path, rank: str, until: str) -> None:
     name = f"rank{rank}" if rank else "process"
     told: dict[str, Any] = {"rank": int(rank), "world_size": 4} if rank else {}
     writer = LiveWriter(folder / f"{name}-{os.getpid()}.live")
-    writer.tell(facts(**told).to_json())
+    writer.write_facts(facts(**told).to_json())
     for step in range(1, 81):
         writer.add(sample(step))
     print("steps", flush=True)
@@ -121,7 +121,7 @@ def _run(folder: Path, rank: str, until: str) -> None:
         told |= {"ooms": 1, "evidence": (evidence,)}
         writer.add(sample(step + 1, ooms=1))
     if until:
-        writer.tell(facts(state=until, **told).to_json())
+        writer.write_facts(facts(state=until, **told).to_json())
 
 
 if __name__ == "__main__":

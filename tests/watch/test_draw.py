@@ -11,13 +11,13 @@ from ullage._units import GIB, MIB
 from ullage.watch.draw import Display, Page, draw, shortened
 from ullage.watch.plain import JsonLines, PlainText
 from ullage.watch.plot import plot
-from ullage.watch.view import CardRow, Device, Holder, Inside, View
+from ullage.watch.view import CardHolder, CardRow, DeviceRow, Inside, View
 
 SIZES = ((80, 24), (120, 40), (60, 20), (40, 10))
 LONG = "a-very-long-name-" * 12
 
 
-def device(**changes: Any) -> Device:
+def device(**changes: Any) -> DeviceRow:
     fields: dict[str, Any] = {
         "index": 0,
         "card_name": "Tesla T4",
@@ -34,7 +34,7 @@ def device(**changes: Any) -> Device:
         "peak_steps": tuple(range(1, 65)),
         "overview": (GIB, 5 * GIB),
     }
-    return Device(**fields | changes)
+    return DeviceRow(**fields | changes)
 
 
 def inside(pid: int = 4242, **changes: Any) -> Inside:
@@ -72,7 +72,7 @@ HARD = {
     "64 processes": view(cards=(card(),), processes=tuple(inside(pid, rank=pid, world_size=64) for pid in range(64))),
     "names of 200 letters": view(
         subject=LONG,
-        cards=(card(name=LONG, holders=(Holder(pid=1, name=LONG, used_bytes=GIB, is_ours=False),)),),
+        cards=(card(name=LONG, holders=(CardHolder(pid=1, name=LONG, used_bytes=GIB, is_ours=False),)),),
         processes=(inside(command=LONG, state="out of memory", evidence=(LONG,), growth=(LONG,), ooms=2),),
     ),
     "no sample": view(cards=(card(),), processes=(inside(devices=(), roles=(), steps=0, quiet_seconds=None),)),
@@ -238,7 +238,7 @@ def test_plain_lines_say_once_what_stays() -> None:
 
 
 def test_plain_lines_name_who_else_is_on_a_card() -> None:
-    others = tuple(Holder(pid=pid, name="python", used_bytes=pid * MIB, is_ours=True) for pid in (1, 2, 3, 4))
+    others = tuple(CardHolder(pid=pid, name="python", used_bytes=pid * MIB, is_ours=True) for pid in (1, 2, 3, 4))
     [line] = PlainText().lines_of(view(cards=(card(holders=others),)))
     assert line.endswith(
         "7.00 GiB of 15.00 GiB used, 4 other processes with 10.0 MiB (4 python, 3 python, 2 python, ...)"

@@ -14,11 +14,11 @@ import pytest
 
 from ullage._errors import UsageError
 from ullage._units import GIB, MIB
-from ullage.diagnosis.facts import Card as DriverCard
-from ullage.diagnosis.facts import Process
-from ullage.recording.live import LiveWriter
+from ullage.diagnosis.facts import CardFacts as DriverCard
+from ullage.diagnosis.facts import CardProcess
+from ullage.run_files.live import LiveWriter
 from ullage.watch.draw import Display, Page, draw
-from ullage.watch.source import Source
+from ullage.watch.source import ViewSource
 from ullage.watch.target import target_of
 from ullage.watch.unseen import notes_of, sees_host_processes
 from ullage.watch.view import View
@@ -43,8 +43,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def look(what: str | Path | None) -> View:
-    with Source(target_of(None if what is None else str(what))) as source:
-        return source.look()
+    with ViewSource(target_of(None if what is None else str(what))) as source:
+        return source.poll()
 
 
 def watch(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -94,7 +94,7 @@ def test_an_emulated_card_comes_from_the_processes_that_are_on_it(start: Start, 
     assert (card.name, card.is_emulated, card.total_bytes) == ("Tesla T4", True, made.TOTAL)
     assert {one.pid for one in card.holders} == {first.pid, second.pid}
     assert card.used_bytes == 2 * (12 * GIB + 300 * MIB)
-    assert any("each process's own" in note for note in look(tmp_path).notes)
+    assert any("an emulated card of its own" in note for note in look(tmp_path).notes)
 
 
 def test_a_process_that_was_killed_is_gone_and_one_that_ended_says_how(start: Start, tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_a_process_that_was_killed_is_gone_and_one_that_ended_says_how(start: St
 def test_a_source_keeps_what_has_ended_in_sight(start: Start) -> None:
     """A run whose last process has gone leads to nothing in /proc; who watched it still reads how it ended."""
     process = start(until="ended")
-    with Source(target_of(str(process.pid))) as source:
-        assert not source.look().is_over
+    with ViewSource(target_of(str(process.pid))) as source:
+        assert not source.poll().is_over
         made.end(process)
-        view = source.look()
+        view = source.poll()
     assert view.is_over
     assert [inside.state for inside in view.processes] == ["ended"]
 
@@ -155,11 +155,11 @@ def test_a_file_that_tells_nothing_is_shown_as_far_as_it_goes(tmp_path: Path) ->
 def test_a_run_that_has_nothing_to_tell_takes_its_files_away_and_has_ended(start: Start, tmp_path: Path) -> None:
     """Who watched still reads its last numbers, and that it ended rather than was killed."""
     process = start()
-    with Source(target_of(str(tmp_path))) as source:
-        source.look()
+    with ViewSource(target_of(str(tmp_path))) as source:
+        source.poll()
         made.end(process)
         (tmp_path / f"process-{process.pid}.live").unlink()
-        view = source.look()
+        view = source.poll()
     assert view.is_over
     assert [(inside.state, len(inside.devices)) for inside in view.processes] == [("ended", 1)]
 
@@ -182,7 +182,7 @@ def test_facts_of_other_types_do_not_end_the_view(tmp_path: Path) -> None:
     writer = LiveWriter(tmp_path / "process-2.live")
     writer.add(made.sample(1))
     wrong = {"steps": "many", "state": ["runs"], "rank": {}, "cards": [{"index": "0"}, 7], "told": "now"}
-    writer.tell(made.facts(pid=2).to_json() | wrong)
+    writer.write_facts(made.facts(pid=2).to_json() | wrong)
     view = look(tmp_path)
     assert [(one.pid, one.steps, one.rank) for one in view.processes] == [(2, 1, None)]
     for page in Page:
@@ -205,7 +205,7 @@ def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
     for what, why in (
         ("4194999", "there is no process 4194999"),
         (str(tmp_path), "has no file of a run"),
-        (str(tmp_path / "absent"), "neither the number of a process nor a folder"),
+        (str(tmp_path / "absent"), "neither a process id nor a folder"),
     ):
         with pytest.raises(UsageError, match=why):
             target_of(what)
@@ -230,7 +230,7 @@ def test_a_process_that_is_no_run_is_told_from_outside() -> None:
 def test_a_container_wsl_and_no_driver_each_have_their_sentence(tmp_path: Path) -> None:
     (tmp_path / "proc/2").mkdir(parents=True)
     host = tmp_path / "proc/2/comm"
-    silent = Process(pid=1, name="python", used_bytes=None)
+    silent = CardProcess(pid=1, name="python", used_bytes=None)
     card = DriverCard(index=0, name="T4", uuid="", total_bytes=1, used_bytes=1, processes=(silent,))
 
     def notes(*cards: DriverCard, why_silent: str = "") -> list[str]:
@@ -340,10 +340,10 @@ def test_a_real_run_is_watched_from_its_parent_to_its_end(tmp_path: Path) -> Non
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "steps\n"
-        with Source(target_of(str(running.pid))) as source:
-            view = source.look()
+        with ViewSource(target_of(str(running.pid))) as source:
+            view = source.poll()
             running.communicate(timeout=60)
-            after = source.look()
+            after = source.poll()
     [inside], [card] = view.processes, view.cards
     assert (inside.state, inside.is_alive, inside.is_emulated, card.is_emulated) == ("runs", True, True, True)
     assert inside.pid != running.pid

@@ -4,6 +4,7 @@ from typing import Any
 
 from ullage.program import Column
 
+def foretell(address: Column, size: Column, is_new: Column, placement: int, /) -> Column: ...
 def survey(op: Column, key: Column, size: Column, settings: int, routes: int, /) -> int: ...
 def replay(
     op: Column,
@@ -16,7 +17,8 @@ def replay(
     total: int,
     others: int,
     placement: int,
-    semantics: int,
+    ties: int,
+    routes_capture: bool,
     fraction: float,
     levels: bool,
     places: bool,

@@ -22,7 +22,7 @@ from ullage.allocator.recorded import Sequence, prepared, read_sequences
 from ullage.allocator.replay import Call, Replay, replay
 
 _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
-_LOWEST: Final = 0x700000000000  # addresses of cudaMalloc are written from here on
+_LOWEST_ADDRESS: Final = 0x700000000000  # addresses of cudaMalloc are written from here on
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -62,7 +62,7 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
         *(column.tolist() for column in (*fields, done.calls.count, done.calls.address)), strict=True
     ):
         calls[op].append(
-            _call(Call(call), number, size, offset, count, None if policy == "bump" else address - _LOWEST)
+            _call(Call(call), number, size, offset, count, None if policy == "bump" else address - _LOWEST_ADDRESS)
         )
     levels = [getattr(done.levels, name).tolist() for name in ("allocated_bytes", "reserved_bytes", "active_bytes")]
     levels += [done.levels.inactive_split_bytes.tolist(), done.levels.requested_bytes.tolist()]
@@ -81,9 +81,8 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
         if index in failed:
             line["oom"] = 1
         if done.broken and index == done.done - 1:
-            line["err"] = (
-                f"{done.broken} INTERNAL ASSERT FAILED at {_ASSERTS[semantics]}, please report a bug to PyTorch. "
-            )
+            place = _ASSERTS.get(semantics, "a line that is not known")
+            line["err"] = f"{done.broken} INTERNAL ASSERT FAILED at {place}, please report a bug to PyTorch. "
         if index in skipped:
             line["skip"] = 1
         yield line
@@ -176,8 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
 
 
-def _end() -> int:
-    """Run as a program, which ends without a word where its reader has gone."""
+def _run_as_program() -> int:
+    """Run as a program; end silently where the reader of its output has gone."""
     try:
         code = main()
         sys.stdout.flush()
@@ -193,4 +192,4 @@ def _end() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_end())
+    sys.exit(_run_as_program())

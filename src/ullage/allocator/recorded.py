@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from ullage._errors import UllageError, UsageError
-from ullage.allocator.replay import Device
+from ullage.allocator.replay import ReplayDevice
 from ullage.program import Op, Program, ProgramWriter
 from ullage.settings import Settings, parse_settings, semantics_of
 
-_PLACEMENTS: Final = {"bump": "ascending", "firstfit": "first fit", "down": "descending"}
-_SHOWN: Final = 60  # characters of what is wrong
+_PLACEMENTS: Final = {"bump": "ascending", "firstfit": "windows", "down": "descending"}
+_SHOWN_CHARACTERS: Final = 60  # characters of what is wrong
 _SIZE: Final = "a whole number of bytes below 2^62"
 _HEADER: Final[dict[str, str | tuple[str, ...]]] = {  # what a size is, or the texts that there are; (): any
     "torch": (),
@@ -27,7 +27,7 @@ _HEADER: Final[dict[str, str | tuple[str, ...]]] = {  # what a size is, or the t
     "base_used": _SIZE,
     "policy": tuple(_PLACEMENTS),
 }
-_STREAMS: Final = 0x500000000000
+_FIRST_STREAM: Final = 0x500000000000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Sequence:
 
     file: str
     row: int
-    """Of the header in the file, from 1; an operation a row follows."""
+    """Line number of the header in the file, from 1; each line after it is one operation."""
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
@@ -61,7 +61,8 @@ def read_sequences(path: Path) -> Iterator[Sequence]:
                     header, lines, row = data, [], number
                 elif header is None or not isinstance(data.get("o"), str):
                     raise UsageError(
-                        f"line {number} of {path} is no header and no operation; expected 'seq', or 'o' with a text "
+                        f"line {number} of {path} is neither a header nor an operation; expected 'seq', or 'o' with a "
+                        "text "
                         "below a header"
                     )
                 else:
@@ -87,7 +88,7 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(data, dict):
         raise UsageError(
-            f"line {number} of {path} is {text.strip()[:_SHOWN]}; expected a JSON object with 'seq' or 'o'"
+            f"line {number} of {path} is {text.strip()[:_SHOWN_CHARACTERS]}; expected a JSON object with 'seq' or 'o'"
         )
     return data
 
@@ -105,15 +106,15 @@ def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Progr
         except (UllageError, ValueError, IndexError) as error:
             why = "a word is missing" if isinstance(error, IndexError) else str(error)
             raise UsageError(
-                f"line {row} of {sequence.file} has {line['o'][:_SHOWN]!r}; expected an operation of a recorded "
-                f"sequence: {why[: 3 * _SHOWN]}"
+                f"line {row} of {sequence.file} has {line['o'][:_SHOWN_CHARACTERS]!r}; expected an operation of a "
+                f"recorded sequence: {why[: 3 * _SHOWN_CHARACTERS]}"
             ) from None
     return writer.program.program()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Operations as they are recorded, made into a program's."""
+    """Converts recorded operations into a program."""
 
     semantics: str
     settings: Settings
@@ -121,7 +122,7 @@ class _Writer:
     keys: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add what an `o` says: a letter, and words that are apart by one space."""
+        """Add the operation that an `o` field describes: a letter and words, separated by single spaces."""
         writer, keys = self.program, self.keys
         name, *words = text.split(" ")
         match name:
@@ -163,20 +164,20 @@ class _Writer:
             case "n" | "t":
                 writer.add(Op.NOTHING)
             case _:
-                raise UsageError(f"{name[:_SHOWN]!r} is no operation of a recorded sequence")
+                raise UsageError(f"{name[:_SHOWN_CHARACTERS]!r} is not an operation of a recorded sequence")
 
 
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
     """Read a whole number in a range: a program holds signed ones of 64 bits."""
     number = int(word)
     if not least <= number < below:
-        raise ValueError(f"{word[:_SHOWN]} is out of range")
+        raise ValueError(f"{word[:_SHOWN_CHARACTERS]} is out of range")
     return number
 
 
 def _stream(word: str) -> int:
     number = _integer(word, least=0, below=1 << 48)
-    return _STREAMS + 0x100 * number if number else 0
+    return _FIRST_STREAM + 0x100 * number if number else 0
 
 
 def _check_header(sequence: Sequence) -> None:
@@ -188,14 +189,14 @@ def _check_header(sequence: Sequence) -> None:
             is_right = isinstance(value, str) and (not expected or value in expected)
             expected = f"one of {', '.join(expected)}" if expected else "a text"
         if not is_right:
-            said = "none" if name not in sequence.header else json.dumps(value)[:_SHOWN]
+            said = "none" if name not in sequence.header else json.dumps(value)[:_SHOWN_CHARACTERS]
             raise UsageError(
                 f"line {sequence.row} of {sequence.file} is a damaged header: {name!r} is {said}; expected {expected}"
             )
 
 
-def prepared(sequence: Sequence) -> tuple[Program, Settings, Device]:
-    """Return what to run, under what, on what card.
+def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
+    """Return the program of a sequence, the settings it starts with, and its card.
 
     Raises:
         UsageError: the header or an operation cannot be read.
@@ -208,7 +209,7 @@ def prepared(sequence: Sequence) -> tuple[Program, Settings, Device]:
     except UllageError as error:
         raise UsageError(f"line {sequence.row} of {sequence.file} is a damaged header: {error}") from None
     program = _program_of(sequence, semantics=semantics, first=settings)
-    device = Device(
+    device = ReplayDevice(
         total_bytes=header["total"], others_bytes=header["base_used"], placement=_PLACEMENTS[header["policy"]]
     )
     return program, settings, device

@@ -8,10 +8,10 @@ from ullage._errors import UsageError
 from ullage._units import MIB
 from ullage.allocator._allocator import replay as _run
 from ullage.allocator._allocator import survey as _survey
+from ullage.allocator.placement import PLACEMENTS, placement_of
 from ullage.program import Column, Program
-from ullage.settings import SEMANTICS, Settings
+from ullage.settings import ALLOCATORS, Settings
 
-PLACEMENTS: Final = ("ascending", "first fit", "descending")
 _PAGE_BYTES: Final = 2 * MIB
 _MOST_KEYS: Final = 1 << 31
 _FAULTS: Final = {
@@ -35,27 +35,29 @@ class Call(IntEnum):
 
 
 class State(IntEnum):
-    """What a block is doing."""
+    """The state of a block."""
 
     FREE = 0
     WAITING = 1
-    """Freed, but another stream may still use it."""
+    """A freed block that another stream may still use."""
     ALLOCATED = 2
     UNMAPPED = 3
-    """Address space without memory."""
+    """Reserved addresses that no memory is mapped to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """The card under a replay: its memory in bytes, what others hold of it, and where cudaMalloc puts segments."""
+class ReplayDevice:
+    """The card of a replay: its memory in bytes, what other processes hold of it, and the placement of segments."""
 
     total_bytes: int
     others_bytes: int = 0
-    placement: str = "first fit"
+    placement: str | None = None
+    """One of `ullage.allocator.placement.PLACEMENTS`; None: the rule is inferred from the program's addresses. Under
+    "linux" and "windows" recorded addresses are used first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class MemoryLevels:
     """Bytes at one moment, as torch.cuda.memory_stats() has them under `<name>.all`."""
 
     allocated_bytes: int
@@ -78,7 +80,7 @@ class LevelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where each ALLOCATE put its block; -1 for other operations and where memory ran out."""
+    """The address of each allocation; -1 for other operations and where memory ran out."""
 
     address: Column
     segment: Column
@@ -94,15 +96,15 @@ class Calls:
     call: Column
     number: Column
     size: Column
-    """Bytes; of MAP, UNMAP and CREATE_FAILED: of one page."""
+    """Size in bytes; for MAP, UNMAP and CREATE_FAILED the size of one page."""
     offset: Column
     count: Column
-    """Pages; of CREATE_FAILED: how many had been made."""
+    """Number of pages; for CREATE_FAILED the pages that were created before it failed."""
     address: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class BlockColumns:
     """Every block that is there when a replay ends, by address."""
 
     address: Column
@@ -111,9 +113,9 @@ class Blocks:
     state: Column
     stream: Column
     key: Column
-    """Of the program; -1 where the program holds none."""
+    """The program's key of the block; -1 where the program holds no block."""
     segment: Column
-    """Index into the segments."""
+    """Index of the block's segment in the columns of segments."""
     pool: Column
     """The private pool's key; 0: the default pool."""
     is_small: Column
@@ -124,12 +126,12 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What the allocator did."""
+    """The result of a replay: what the allocator did."""
 
     done: int
-    """Operations that were run: all, or up to the one at which it stopped."""
-    now: Levels
-    peak: Levels
+    """Number of operations that were run: all, or up to the one at which the replay stopped."""
+    now: MemoryLevels
+    peak: MemoryLevels
     peak_allocated_op: int
     peak_reserved_op: int
     oom_ops: Column
@@ -137,12 +139,16 @@ class Replay:
     """Requests that throw_on_cudamalloc_oom rejected."""
     skipped_ops: Column
     retries: int
-    """torch.cuda.memory_stats()["num_alloc_retries"]"""
+    """Times the cache was freed to make room: torch.cuda.memory_stats()["num_alloc_retries"]."""
     synchronizations: int
+    address_ties: int
+    """Number of times one of several equally large free blocks in different segments was chosen by an address that was
+    not recorded: with another placement another block may be chosen. Always 0 where the version does not compare
+    addresses (torch 2.12 and newer)."""
     call_counts: dict[Call, int]
     broken: str
-    """PyTorch's own assertion that failed, which ended the replay; empty where none did."""
-    blocks: Blocks
+    """The assertion of PyTorch's that failed and ended the replay; empty where none did."""
+    blocks: BlockColumns
     levels: LevelColumns | None
     places: Places | None
     calls: Calls | None
@@ -162,7 +168,7 @@ class Replay:
 def replay(
     program: Program,
     settings: Settings,
-    device: Device,
+    device: ReplayDevice,
     *,
     levels: bool = False,
     places: bool = False,
@@ -171,12 +177,12 @@ def replay(
 ) -> Replay:
     """Run a program under settings on a device.
 
-    It follows DeviceCachingAllocator of torch 2.11 or 2.15, as `settings.semantics` says. The interpreter's lock is
+    It follows DeviceCachingAllocator of torch, of the version that `settings.semantics` says. The interpreter's lock is
     released meanwhile, so that several replays run in parallel threads.
 
     Args:
         program: the operations.
-        settings: what is in force at the start.
+        settings: the settings in force at the start.
         device: the card.
         levels: record the bytes after every operation.
         places: record where each block is put.
@@ -187,6 +193,7 @@ def replay(
         UsageError: the program, the settings or the device make no sense.
     """
     ids = _check(program, device)
+    allocator = ALLOCATORS[settings.semantics]
     found = _run(
         program.op,
         program.key,
@@ -197,8 +204,9 @@ def replay(
         [_fields(each, device) for each in (settings, *program.settings)],
         device.total_bytes,
         device.others_bytes,
-        PLACEMENTS.index(device.placement),
-        SEMANTICS.index(settings.semantics),
+        list(PLACEMENTS).index(device.placement or placement_of(program)),
+        int(allocator.tie),
+        allocator.routes_capture,
         settings.per_process_memory_fraction,
         levels,
         places,
@@ -210,12 +218,14 @@ def replay(
     return _replay_of(found, levels=levels, places=places, calls=calls)
 
 
-def _check(program: Program, device: Device) -> int:
-    """Refuse what makes no sense; return what every key of a block is below."""
-    if device.placement not in PLACEMENTS:
-        raise UsageError(f"{device.placement!r} is no placement; expected one of {', '.join(PLACEMENTS)}")
+def _check(program: Program, device: ReplayDevice) -> int:
+    """Raise UsageError for a program that makes no sense; return an upper bound of its blocks' keys."""
+    if device.placement is not None and device.placement not in PLACEMENTS:
+        raise UsageError(f"{device.placement!r} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
-        raise UsageError(f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others cannot be")
+        raise UsageError(
+            f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others is impossible"
+        )
     if not len(program.op) == len(program.key) == len(program.size) == len(program.stream):
         raise UsageError("the columns of a program have different lengths; expected one entry an operation in each")
     keys = _survey(program.op, program.key, program.size, len(program.settings), len(program.routes))
@@ -225,7 +235,7 @@ def _check(program: Program, device: Device) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Refuse segments that cannot lie side by side; return what the keys of their blocks are below."""
+    """Raise UsageError for segments that overlap; return an upper bound of their blocks' keys."""
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes = [size for size, *_ in segment.blocks]
@@ -254,7 +264,7 @@ def _start_of(program: Program) -> list[list[int]]:
     ]
 
 
-def _fields(settings: Settings, device: Device) -> tuple[Any, ...]:
+def _fields(settings: Settings, device: ReplayDevice) -> tuple[Any, ...]:
     return (
         settings.max_split_bytes,
         settings.max_non_split_rounding_bytes,
@@ -276,8 +286,8 @@ def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool
     rows = found["calls"].reshape(-1, 7).T
     return Replay(
         done=found["done"],
-        now=Levels(**found["now"]),
-        peak=Levels(**found["peak"]),
+        now=MemoryLevels(**found["now"]),
+        peak=MemoryLevels(**found["peak"]),
         peak_allocated_op=found["peak_allocated_op"],
         peak_reserved_op=found["peak_reserved_op"],
         oom_ops=found["oom_ops"],
@@ -285,9 +295,10 @@ def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool
         skipped_ops=found["skipped_ops"],
         retries=found["retries"],
         synchronizations=found["synchronizations"],
+        address_ties=found["address_ties"],
         call_counts={call: int(found["call_counts"][call]) for call in Call},
         broken=found["broken"],
-        blocks=Blocks(**columns(block_names, "block_"), **columns(segment_names)),
+        blocks=BlockColumns(**columns(block_names, "block_"), **columns(segment_names)),
         levels=LevelColumns(**columns(LevelColumns.__slots__)) if levels else None,
         places=Places(**columns(Places.__slots__)) if places else None,
         calls=Calls(**dict(zip(Calls.__slots__, rows, strict=True))) if calls else None,

@@ -1,1 +1,1 @@
-"""What a recorded run says: who held memory, why a request failed, what would have let it through."""
+"""The explanation of a recorded run: who held memory, why a request failed, and what would have prevented it."""

@@ -1,4 +1,4 @@
-"""Which of the causes it was, and the numbers that say so."""
+"""The cause of a failed request, and the numbers behind the verdict."""
 
 from enum import StrEnum
 from typing import Final
@@ -6,33 +6,34 @@ from typing import Final
 import numpy as np
 
 from ullage._units import MIB
-from ullage.allocator.replay import Blocks, State
-from ullage.analysis.growth import Growth
-from ullage.analysis.pile import Pile
+from ullage.allocator.replay import BlockColumns, State
+from ullage.analysis.accumulation import Accumulation
+from ullage.analysis.growth import StepGrowth
 from ullage.analysis.recording import Recording, segment_bytes
 from ullage.message.message import BOGUS_BYTES
 from ullage.rebuild import UNBOUNDED_BYTES
 
 Evidence = dict[str, int]
-"""Numbers by name; bytes, unless the name says otherwise."""
+"""Numbers by name, in bytes unless the name says otherwise."""
 _FULL_SHARE: Final = 0.05
 _FULL_BYTES: Final = 512 * MIB
-"""With less left than both, if everything were packed without a gap, memory counts as full."""
+"""The upper bound of the free bytes with which memory counts as full. Less must be left than this and than
+`_FULL_SHARE` of the room, if all blocks were packed without a gap."""
 
-_MANY_BLOCKS: Final = 100
-"""That steps have kept, after which memory in pieces is what follows from it."""
+_LEAST_KEPT_BLOCKS: Final = 100
+"""The number of kept blocks from which on fragmentation counts as a consequence of the growth."""
 
 
 class Cause(StrEnum):
-    """Why a request failed: the whole taxonomy."""
+    """All causes for which a request can fail."""
 
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """As fragmented, but the free memory of one segment alone would have been enough."""
+    """Fragmented, but one segment alone has enough free memory for the request."""
     LEAK = "leak"
-    PILE = "pile"
-    """A loop makes blocks at one line and lets go of none, whether or not it ends in steps."""
+    ACCUMULATION = "accumulation"
+    """A loop allocates blocks at one line and keeps them all, whether or not it has steps."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"
@@ -87,8 +88,10 @@ def evidence_of(recording: Recording) -> Evidence:
     return found
 
 
-def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None, pile: Pile | None = None) -> Cause:
-    """Return the one cause."""
+def cause_of(
+    recording: Recording, evidence: Evidence, growth: StepGrowth | None, accumulation: Accumulation | None = None
+) -> Cause:
+    """Return the one cause that explains the failure."""
     if recording.failing_op is None:
         return Cause.LEAK if growth else Cause.CANNOT_TELL
     if not 0 <= evidence["requested_bytes"] <= BOGUS_BYTES:
@@ -105,10 +108,10 @@ def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None, pi
     pending = evidence["pending_bytes"]
     if pending and usable < needed <= usable + pending:
         return Cause.PENDING_FREES
-    if pile is not None:
-        return Cause.PILE  # whatever the way in which it ends: room would only put that off
-    if growth and growth.line_blocks >= _MANY_BLOCKS and 2 * growth.line_bytes >= evidence["allocated_bytes"]:
-        return Cause.LEAK  # as of a pile: room would only put the end off
+    if accumulation is not None:
+        return Cause.ACCUMULATION  # however it ends: more room would only delay the failure
+    if growth and growth.line_blocks >= _LEAST_KEPT_BLOCKS and 2 * growth.line_bytes >= evidence["allocated_bytes"]:
+        return Cause.LEAK  # as for an accumulation: more room would only delay the failure
     if usable >= needed and not is_full(evidence["room_bytes"], evidence["left_bytes"]):
         return Cause.PINNED_BY_SPLITS if _most_free_in_one(recording.moment.blocks) >= needed else Cause.FRAGMENTED
     if growth and growth.bytes_per_step * growth.steps * 4 >= evidence["allocated_bytes"]:
@@ -116,7 +119,7 @@ def cause_of(recording: Recording, evidence: Evidence, growth: Growth | None, pi
     return Cause.TRULY_FULL
 
 
-def _most_free_in_one(blocks: Blocks) -> int:
-    """The free bytes of the segment that has most of them."""
+def _most_free_in_one(blocks: BlockColumns) -> int:
+    """Return the largest sum of free bytes within one segment."""
     free = blocks.state == State.FREE
     return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

@@ -4,17 +4,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
-from ullage.analysis.explain import WARNING, Explanation, Holder
+from ullage.analysis.explain import WARNING, Explanation, LineHolder
 from ullage.analysis.remedy import Remedy
 from ullage.report.report import (
     Icicle,
     Map,
     Meter,
-    Part,
     Remarks,
     Report,
     Section,
     Shares,
+    SizedPart,
     Stack,
     Strip,
     Table,
@@ -27,7 +27,7 @@ _PINS_SHOWN = 8
 _HOLDERS_SHOWN = 12
 _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
-_MORE = "All that was tried, the segments, and what to know: --all, or --html PAGE"
+_MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
 _TONES = {"FITS": Tone.GOOD, "NOTHING FAILED": Tone.UNSURE, "CANNOT TELL": Tone.UNSURE}
 _STRIPS_SHOWN = 60
 
@@ -57,7 +57,7 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
             title=f"Who held the {text_of_bytes(total)} that were allocated, by your line",
             total_bytes=total,
             parts=tuple(
-                Part(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
+                SizedPart(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
                 for holder in shown
             ),
             short=_HOLDERS_IN_SHORT,
@@ -77,12 +77,12 @@ def _details(explanation: Explanation) -> Iterator[Section]:
         yield Remarks(title="To know", items=others)
 
 
-def _shown(holders: Sequence[Holder]) -> list[Holder]:
-    """The largest, and the others as one."""
+def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:
+    """Return the largest parts and one part for all others."""
     rest = holders[_HOLDERS_SHOWN:]
     if len(rest) < 2:
         return list(holders)
-    others = Holder(
+    others = LineHolder(
         line=f"({len(rest)} other lines)",
         bytes=sum(holder.bytes for holder in rest),
         blocks=sum(holder.blocks for holder in rest),
@@ -97,14 +97,14 @@ def _count(number: int, what: str) -> str:
 def _card(explanation: Explanation) -> Meter:
     evidence = explanation.evidence
     room = evidence.get("room_bytes", evidence["reserved_bytes"])
-    parts = [Part(label="allocated", size_bytes=evidence["allocated_bytes"], remark="by tensors")]
+    parts = [SizedPart(label="allocated", size_bytes=evidence["allocated_bytes"], remark="by tensors")]
     if evidence["pending_bytes"]:
         parts.append(
-            Part(label="freed, pending", size_bytes=evidence["pending_bytes"], remark="other streams may use it")
+            SizedPart(label="freed, pending", size_bytes=evidence["pending_bytes"], remark="other streams may use it")
         )
     largest = evidence.get("largest_free_block_bytes")
     cached = f"in pieces of at most {text_of_bytes(largest)}" if largest is not None else ""
-    parts.append(Part(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
+    parts.append(SizedPart(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
     when = "when the request failed" if "requested_bytes" in evidence else "at its fullest"
     place = f" at {explanation.failing_line}" if explanation.failing_line else ""
     return Meter(
@@ -137,7 +137,7 @@ def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[st
 
 
 def _names(remedies: Sequence[Remedy]) -> str:
-    """Their names; of a setting that was tried with several values, the values."""
+    """Return the names of remedies; the values of one setting are joined."""
     values: dict[str, list[str]] = {}
     for remedy in remedies:
         name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
@@ -161,7 +161,7 @@ def _costs(remedy: Remedy) -> tuple[str, str]:
 
 
 def _alternatives(explanation: Explanation) -> Table:
-    """Of a run that did not fail: what it would have reserved otherwise."""
+    """Return the table for a run that did not fail: what it would have reserved with other settings."""
     now = explanation.evidence["peak_reserved_bytes"]
     ran = TableRow(cells=("as it ran", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
     rows = [

@@ -1,4 +1,4 @@
-"""Whether memory grows from step to step, and which line keeps more at every one."""
+"""Growth from step to step, and the line that keeps more at every step."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,22 +14,24 @@ _LEAST_STEPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """What every step keeps more than the one before, in bytes, and the line that allocated most of it."""
+class StepGrowth:
+    """The bytes that every step keeps beyond those of the step before, and the line that allocated most of them."""
 
     bytes_per_step: int
     steps: int
     line: str
     line_bytes_per_step: int
-    """Of `bytes_per_step` what that line allocated."""
+    """The part of `bytes_per_step` that `line` allocated."""
     line_blocks: int
-    """Of that line that are alive at the moment that matters, also from before the recording where it knows them."""
+    """Number of the line's blocks alive at the moment that matters, with those from before the recording where it knows
+    them."""
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """Of each step: the operation at which it ends, and the blocks that it made and that stay, of any line."""
+    """For each step: the operation at which it ends, and the keys of the blocks that it allocated and that stay, of any
+    line."""
 
 
-def growth_of(recording: Recording) -> Growth | None:
+def growth_of(recording: Recording) -> StepGrowth | None:
     """Return the growth over the last steps; None where memory does not grow at every one of at least four."""
     ends = recording.step_ops()
     if len(ends) < _LEAST_STEPS + 1:
@@ -59,7 +61,7 @@ def growth_of(recording: Recording) -> Growth | None:
     made_in = np.searchsorted(np.array(ends), born[kept])
     kept_by_step = tuple((ends[step], tuple(kept[made_in == step].tolist())) for step in np.unique(made_in).tolist())
     held = [block.size_bytes for block in recording.held() if block.line == line]
-    return Growth(
+    return StepGrowth(
         bytes_per_step=sum(more) // len(more),
         steps=len(ends),
         line=line,

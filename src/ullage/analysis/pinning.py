@@ -1,4 +1,4 @@
-"""Which live blocks keep memory from being used: a smallest set whose end would have let the request through.
+"""The live blocks that keep free memory from being used: a smallest set that had to go for the request to succeed.
 
 Proved by replay: with all of the set freed just before it the request succeeds, and with any one of them kept it fails.
 """
@@ -9,28 +9,28 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import State
-from ullage.analysis.recording import Held, Recording, insert
+from ullage.analysis.recording import HeldBlock, Recording, insert
 from ullage.program import Op
 
-_MOST: Final = 400  # blocks that are tried one by one
+_MOST_BLOCKS_TRIED: Final = 400  # blocks that are tried one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A segment of which a part is free and cannot be used for the request; sizes in bytes."""
+    """A segment with free memory that cannot be used for the request; sizes in bytes."""
 
     address: int
     size_bytes: int
     free_bytes: int
     largest_free_bytes: int
-    blocks: tuple[Held, ...]
-    """The live blocks in it."""
+    blocks: tuple[HeldBlock, ...]
+    """The live blocks in the segment."""
 
 
 def pins_of(recording: Recording) -> list[Pin]:
-    """Segments with free memory beside live blocks when the program ends, the most free first."""
+    """Return the segments that have both free memory and live blocks when the program ends, the most free first."""
     blocks = recording.done.blocks
-    held: dict[int, list[Held]] = {}
+    held: dict[int, list[HeldBlock]] = {}
     for block in recording.held():
         held.setdefault(block.segment, []).append(block)
     found = []
@@ -50,24 +50,24 @@ def pins_of(recording: Recording) -> list[Pin]:
     return sorted(found, key=lambda pin: -pin.free_bytes)
 
 
-def smallest_set(recording: Recording, segment_bytes: int) -> tuple[Held, ...]:
-    """Return blocks whose end would have let the failing request through; empty where none were found.
+def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:
+    """Return a smallest set of blocks without which the failing request succeeds; empty where none was found.
 
     Args:
-        recording: of a run that failed.
+        recording: a run that failed.
         segment_bytes: what the failing request needed from the driver.
     """
     if recording.failing_op is None:
         return ()
-    candidates = (_a_run(recording, segment_bytes), _whole_segments(recording, segment_bytes))
+    candidates = (_cheapest_stretch(recording, segment_bytes), _emptiest_segments(recording, segment_bytes))
     for chosen in sorted(filter(None, candidates), key=lambda blocks: sum(block.size_bytes for block in blocks)):
-        if len(chosen) <= _MOST and _succeeds(recording, chosen):
+        if len(chosen) <= _MOST_BLOCKS_TRIED and _succeeds(recording, chosen):
             return _thinned(recording, chosen)
     return ()
 
 
-def _succeeds(recording: Recording, freed: list[Held]) -> bool:
-    """Whether the failing request goes through when blocks are freed just before it."""
+def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
+    """Return whether the failing request succeeds when these blocks are freed just before it."""
     failing = recording.failing_op
     assert failing is not None
     program = insert(recording.program, {failing: [(Op.FREE, block.key) for block in freed]})
@@ -75,8 +75,8 @@ def _succeeds(recording: Recording, freed: list[Held]) -> bool:
     return failing + len(freed) not in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
 
 
-def _thinned(recording: Recording, chosen: list[Held]) -> tuple[Held, ...]:
-    """Leave out what is not needed, the largest first."""
+def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
+    """Leave out the blocks that are not needed, the largest first."""
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
         without = [other for other in kept if other is not block]
@@ -85,9 +85,9 @@ def _thinned(recording: Recording, chosen: list[Held]) -> tuple[Held, ...]:
     return tuple(kept)
 
 
-def _a_run(recording: Recording, wanted: int) -> list[Held]:
-    """The cheapest stretch of one segment, of at least `wanted` bytes: the live blocks in it."""
-    best: list[Held] = []
+def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
+    """Return the live blocks in the cheapest stretch of a segment of at least `wanted` bytes."""
+    best: list[HeldBlock] = []
     best_cost: int | None = None
     blocks = recording.done.blocks
     keyed = {block.address: block for block in recording.held()}
@@ -116,10 +116,10 @@ def _a_run(recording: Recording, wanted: int) -> list[Held]:
     return best
 
 
-def _whole_segments(recording: Recording, wanted: int) -> list[Held]:
-    """Segments that would be given back to the driver, the emptiest first, until there is room."""
+def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
+    """Return the live blocks of the emptiest segments that would have to go back to the driver to make room."""
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
-    chosen: list[Held] = []
+    chosen: list[HeldBlock] = []
     for pin in sorted(pins_of(recording), key=lambda pin: (pin.size_bytes - pin.free_bytes) / pin.size_bytes):
         if free >= wanted:
             break

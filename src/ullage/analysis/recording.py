@@ -1,4 +1,4 @@
-"""A recorded run, ready to be asked: its program, the moment that matters, and the lines behind its blocks."""
+"""A recorded run, ready for questions: its program, the moment that matters, and the lines behind its blocks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,18 +6,18 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import Blocks, Device, Replay, State, replay
+from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
-from ullage.place import is_library, short_place
 from ullage.program import Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import Settings
+from ullage.source_location import is_library, short_place
 
-_DEPTH: Final = 8
+_PATH_LINES: Final = 8
 
 NO_LINE: Final = "(no line of yours)"
-"""What stands for a line where no frame of the user's was recorded."""
+"""The text shown in place of a line where no frame of the user's was recorded."""
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
@@ -36,54 +36,55 @@ def short_line(frame: Frame) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A block that was alive at the moment: bytes after rounding, its program's key, the user's line."""
+class HeldBlock:
+    """A block alive at the moment that matters: its program's key, bytes after rounding, and the user's line."""
 
     key: int
     address: int
     size_bytes: int
     segment: int
-    """Index into the replay's segments."""
+    """Index of the block's segment in the replay."""
     line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A history, its program, and what happens when it runs under its own settings."""
+    """A history, its program, and the replay under its own settings."""
 
     history: History
     rebuilt: Rebuilt
     program: Program
-    """Up to and including the request that failed last, if one did."""
+    """The operations up to and including the last request that failed, if one did."""
     failing_op: int | None
     done: Replay
-    """The program under its own settings, to its end."""
+    """The replay of the whole program under its own settings."""
     moment: Replay
-    """The program up to the moment that matters: the failing request, or else the most that was allocated at once."""
+    """The replay up to the moment that matters: the failing request, or else the peak of allocated memory."""
     refused_bytes: int = 0
-    """What the driver had free beyond need when it refused: there was a limit below the card's own, or no address."""
+    """Bytes that the driver had free beyond what was needed when it refused: there was a limit below the card's size,
+    or no address range was left."""
     held_back: frozenset[int] = frozenset()
-    """Blocks that were freed and not given back though PyTorch waits for other streams before it fails (it does not
-    during a capture): they are kept alive in the program, and are no one's."""
+    """Blocks that were freed but not yet reusable when the request failed. PyTorch waits for other streams before it
+    fails, but not during a capture: these blocks stay alive in the program and count as no line's."""
 
     @classmethod
     def of(cls, history: History, rebuilt: Rebuilt) -> "Recording":
         """Run the program, up to the last request that failed, or to the first that fails in the given room."""
         failed = np.flatnonzero(history.action == Action.OOM)
         program = rebuilt.program
-        if rebuilt.room_is_told and rebuilt.settings.per_process_memory_fraction < 1:
+        if rebuilt.room_is_known and rebuilt.settings.per_process_memory_fraction < 1:
             # What was told is what the limit left: it is in the room already.
             rebuilt = replace(rebuilt, settings=replace(rebuilt.settings, per_process_memory_fraction=1.0))
         if len(failed):
             last = (rebuilt.row_of_op == failed[-1]) & (program.op == Op.ALLOCATE)
             failing, refused = int(np.flatnonzero(last)[-1]), 0
-            if rebuilt.room_is_told:
+            if rebuilt.room_is_known:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
             until = cut(program, failing + 1)
-            device = Device(total_bytes=rebuilt.room_bytes)
+            device = ReplayDevice(total_bytes=rebuilt.room_bytes)
             done, held_back = replay(until, rebuilt.settings, device), frozenset[int]()
-            if not _fails(done, failing) and rebuilt.room_is_told and (held_back := _waiting(until)):
+            if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
                 done = replay(until, rebuilt.settings, device)
             if _fails(done, failing):
@@ -97,7 +98,7 @@ class Recording:
                     refused_bytes=refused,
                     held_back=held_back,
                 )
-        device = Device(total_bytes=rebuilt.room_bytes)
+        device = ReplayDevice(total_bytes=rebuilt.room_bytes)
         done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
             program = cut(program, done.done)
@@ -108,37 +109,37 @@ class Recording:
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
         """Run a program under other settings on the same room."""
-        return replay(program or self.program, settings, Device(total_bytes=self.rebuilt.room_bytes))
+        return replay(program or self.program, settings, ReplayDevice(total_bytes=self.rebuilt.room_bytes))
 
     def stack_of(self, key: int) -> int:
-        """The stack that allocated a block: -1 where none was recorded, -2 where the block was there before."""
+        """Return the stack that allocated a block: -1 where none was recorded, -2 where the block was there before."""
         if key < 0:
             return -1
         stack = int(self.rebuilt.stack_of_key[key])
         return -2 if stack < 0 and self.rebuilt.row_of_key[key] < 0 else stack
 
     def line_of(self, key: int) -> str:
-        """The user's line that allocated a block, with the last two parts of its path."""
+        """Return the user's line that allocated a block, with the last two parts of its path."""
         return self.line_of_stack(self.stack_of(key))
 
     def line_of_stack(self, stack: int) -> str:
-        """The user's line of a stack as `stack_of` names it."""
+        """Return the user's line of a stack, given as `stack_of` returns it."""
         if stack < 0:
             return "(before recording began)" if stack == -2 else "(no stack was recorded)"
         frame = users_frame(self.history.stacks.frames_of(stack))
         return short_line(frame) if frame is not None else NO_LINE
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
-        """The user's own lines of a stack, from the outermost to the innermost, at most eight of the inner ones."""
+        """Return the user's own lines of a stack from the outermost to the innermost, at most the inner eight."""
         if stack < 0:
             return (self.line_of_stack(stack),)
         own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
-        return tuple(reversed(own[:_DEPTH])) or (self.line_of_stack(stack),)
+        return tuple(reversed(own[:_PATH_LINES])) or (self.line_of_stack(stack),)
 
     @property
     def capacity_is_given(self) -> bool:
-        """Whether the room is one that the user named."""
-        return not self.rebuilt.room_is_told and self.rebuilt.room_bytes < UNBOUNDED_BYTES
+        """Whether the user gave the room (`--capacity`)."""
+        return not self.rebuilt.room_is_known and self.rebuilt.room_bytes < UNBOUNDED_BYTES
 
     @property
     def has_recorded_failure(self) -> bool:
@@ -150,8 +151,8 @@ class Recording:
         """Whether blocks were held back for other streams."""
         return bool((self.program.op == Op.HOLD).any())
 
-    def held(self, blocks: Blocks | None = None) -> list[Held]:
-        """Blocks that are alive at the moment that matters, largest first."""
+    def held(self, blocks: BlockColumns | None = None) -> list[HeldBlock]:
+        """Return the blocks that are alive at the moment that matters, the largest first."""
         blocks = blocks or self.moment.blocks
         alive = np.flatnonzero(blocks.state == State.ALLOCATED)
         lines: dict[int, str] = {}
@@ -164,7 +165,7 @@ class Recording:
             if stack not in lines:
                 lines[stack] = self.line_of_stack(stack)
             found.append(
-                Held(
+                HeldBlock(
                     key=key,
                     address=int(blocks.address[row]),
                     size_bytes=int(blocks.size[row]),
@@ -175,16 +176,16 @@ class Recording:
         return sorted(found, key=lambda block: -block.size_bytes)
 
     def step_ops(self) -> list[int]:
-        """The operation after which each step ends, as far as the recording tells."""
+        """Return the last operation of each step, as far as the recording shows steps."""
         return step_ops(self.history, self.rebuilt, len(self.program))
 
 
 def segment_bytes(requested: int, settings: Settings) -> int:
-    """Return what an empty allocator asks the driver for, for one request."""
+    """Return the bytes that an empty allocator asks the driver for to satisfy one request."""
     one = np.array([requested], np.int64)
     zero = np.zeros(1, np.int64)
     program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
-    return replay(program, settings, Device(total_bytes=1 << 60)).now.reserved_bytes
+    return replay(program, settings, ReplayDevice(total_bytes=1 << 60)).now.reserved_bytes
 
 
 def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
@@ -197,7 +198,7 @@ def _fails(done: Replay, op: int) -> bool:
 
 
 def _waiting(program: Program) -> frozenset[int]:
-    """Blocks that are freed, and that another stream still holds back when the program ends."""
+    """Return the freed blocks that another stream still uses when the program ends."""
     held: dict[int, int] = {}
     rows = zip(program.op.tolist(), program.key.tolist(), program.stream.tolist(), strict=True)
     for op, key, stream in rows:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from ullage._units import text_of_bytes
+from ullage.analysis.accumulation import Accumulation
 from ullage.analysis.cause import Cause, Evidence, is_full
-from ullage.analysis.growth import Growth
-from ullage.analysis.pile import Pile
-from ullage.analysis.recording import Held, Recording
+from ullage.analysis.growth import StepGrowth
+from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy
+from ullage.settings import line_to_paste
 
 _RECORD: Final = (
     "Call torch.cuda.memory._record_memory_history() before the run, and "
@@ -18,9 +19,9 @@ _RECORD: Final = (
 
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
-    """Return the verdict in a word or two."""
-    if cause is Cause.PILE:
-        return "PILES UP"
+    """Return the verdict in a few words."""
+    if cause is Cause.ACCUMULATION:
+        return "LEAK IN A LOOP"
     if cause is not Cause.CANNOT_TELL:
         return cause.value.replace("_", " ").upper()
     if not len(recording.history):
@@ -31,9 +32,13 @@ def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
 
 
 def sentence_of(
-    cause: Cause, recording: Recording, evidence: Evidence, growth: Growth | Pile | None, pinning: Sequence[Held]
+    cause: Cause,
+    recording: Recording,
+    evidence: Evidence,
+    growth: StepGrowth | Accumulation | None,
+    pinning: Sequence[HeldBlock],
 ) -> str:
-    """Return the sentence; `pinning` are the blocks without which the request would have gone through."""
+    """Return the sentence; `pinning` are the blocks without which the request would have succeeded."""
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     match cause:
         case Cause.FRAGMENTED:
@@ -57,18 +62,11 @@ def sentence_of(
                 return f"{full}; even with every cached byte, {size['missing_bytes']} are missing."
             return f"{full}; packed without a gap they would just have fitted, with {size['left_bytes']} left."
         case Cause.LEAK:
-            assert isinstance(growth, Growth)
-            ran_out = ", until memory ran out" if "requested_bytes" in evidence else ""
-            kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
-            part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
-            alive = (
-                f" Of that line {growth.line_blocks:,} blocks are alive, {text_of_bytes(growth.line_bytes)} of the "
-                f"{size['allocated_bytes']} allocated."
-            )
-            return f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}.{alive}"
-        case Cause.PILE:
-            assert isinstance(growth, Pile)
-            return _piled_up(growth, evidence)
+            assert isinstance(growth, StepGrowth)
+            return _grown(growth, evidence)
+        case Cause.ACCUMULATION:
+            assert isinstance(growth, Accumulation)
+            return _accumulated(growth, evidence)
         case Cause.PENDING_FREES:
             return (
                 f"Memory was freed but not yet given back: {size['pending_bytes']} wait for other streams that may "
@@ -92,60 +90,79 @@ def sentence_of(
             return _nothing_failed(recording, evidence)
 
 
-def cure_of(cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: Growth | Pile | None) -> str:
-    """Return what to do: the line to paste, where a setting is proved to let the request through for good."""
+def cure_of(
+    cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: StepGrowth | Accumulation | None
+) -> str:
+    """Return what to do: the line to paste, where a replay proves that a setting lets the request succeed for good."""
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
-    if growth is not None and cause in (Cause.LEAK, Cause.PILE) and "requested_bytes" in evidence:
+    if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
         return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
     if "requested_bytes" not in evidence:
         return ""
     if best is None:
         done = next((remedy for remedy in remedies if remedy.proved and remedy.fits), None)
-        return f"\nNo setting lets it through; this does: {done.name}." if done is not None else ""
+        return f"\nNo setting lets it through, but this does: {done.name}." if done is not None else ""
     thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
-    if isinstance(growth, Growth):
+    if isinstance(growth, StepGrowth):
         thin = (
-            f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly of {growth.line}: this "
-            f"only puts the end off, {_by(left, growth)}."
+            f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly of {growth.line}: this only "
+            f"delays the failure, {_by(left, growth)}."
         )
     return (
         f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
-        f"  export PYTORCH_ALLOC_CONF={best.setting}"
+        f"  {line_to_paste(best.alloc_conf or best.setting or '')}"
     )
 
 
 _LET_GO: Final = (
-    "\nLet go of them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), "
+    "\nFree them: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), "
     "empty the list or cache that holds them; where the loop trains, call backward() more often."
 )
 
 
-def _put_off(setting: Remedy, left_bytes: int, growth: Growth | Pile) -> str:
-    return f" A setting only puts the end off: {setting.setting} {_by(left_bytes, growth)}."
+def _put_off(setting: Remedy, left_bytes: int, growth: StepGrowth | Accumulation) -> str:
+    return f" A setting only delays the failure: {setting.setting} {_by(left_bytes, growth)}."
 
 
-def _by(left_bytes: int, growth: Growth | Pile) -> str:
-    """For how much longer there is room, where so much is left."""
-    each, what = (growth.round_bytes, "block") if isinstance(growth, Pile) else (growth.bytes_per_step, "step")
+def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
+    """Return how many more steps or blocks fit into the bytes that are left, in words."""
+    each, what = (growth.round_bytes, "block") if isinstance(growth, Accumulation) else (growth.bytes_per_step, "step")
     more = left_bytes // max(1, each)
-    return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what} more"
+    return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what}"
 
 
-def _piled_up(pile: Pile, evidence: Evidence) -> str:
-    called = f", called at {pile.called_at}" if pile.called_at != pile.line else ""
-    if pile.is_older:
-        since = "since before recording began"
+def _grown(growth: StepGrowth, evidence: Evidence) -> str:
+    ran_out = ", until memory ran out" if "requested_bytes" in evidence else ""
+    kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
+    part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
+    return (
+        f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}. "
+        f"{growth.line_blocks:,} blocks of that line are alive, {text_of_bytes(growth.line_bytes)} of the "
+        f"{text_of_bytes(evidence['allocated_bytes'])} allocated."
+    )
+
+
+def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
+    called = f", called at {accumulation.called_at}" if accumulation.called_at != accumulation.line else ""
+    if accumulation.is_older:
+        since = ", some of them before recording began"
     else:
-        since = f"in the last {_duration(pile.seconds)}" if pile.seconds is not None else "one after the other"
+        since = (
+            f" in the last {_duration(accumulation.seconds)}"
+            if accumulation.seconds is not None
+            else " one after the other"
+        )
     others = (
-        f", and {pile.other_blocks:,} of other lines with them ({text_of_bytes(pile.other_bytes)})"
-        if pile.other_blocks
+        f", along with {accumulation.other_blocks:,} blocks of other lines ({text_of_bytes(accumulation.other_bytes)})"
+        if accumulation.other_blocks
         else ""
     )
+    held = text_of_bytes(accumulation.bytes)
     return (
-        f"Blocks pile up: {pile.blocks:,} of {pile.line}{called} are alive, {text_of_bytes(pile.bytes)} of the "
-        f"{text_of_bytes(evidence['allocated_bytes'])} allocated; made {since}{others}, and kept."
+        f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated at {accumulation.line}{called} are still "
+        f"alive, {held} of the "
+        f"{text_of_bytes(evidence['allocated_bytes'])} allocated. They were allocated{since}{others}."
     )
 
 
@@ -187,7 +204,7 @@ def _nothing_failed(recording: Recording, evidence: Evidence) -> str:
     )
 
 
-def _pinned(blocks: Sequence[Held]) -> str:
+def _pinned(blocks: Sequence[HeldBlock]) -> str:
     if not blocks:
         return ""
     lines = Counter(block.line for block in blocks)

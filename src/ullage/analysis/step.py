@@ -1,4 +1,4 @@
-"""Where the steps of a recorded run end, as far as it tells, and the same run with its steps in another order."""
+"""The ends of a recorded run's steps, as far as it shows them, and the same run with its steps reordered."""
 
 import re
 from collections.abc import Sequence
@@ -13,16 +13,17 @@ from ullage.program import Column, Op, Program
 from ullage.rebuild import Rebuilt
 
 _NAMED: Final = (re.compile(r"^ProfilerStep#"), re.compile(r"^Optimizer\.step#"), re.compile(r"^step", re.IGNORECASE))
-"""What names a step, the clearest first; where there are several optimizers, the first one's step counts."""
+"""Patterns of annotations that name a step, the clearest first. With several optimizers, the steps of the first one
+count."""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _NEVER: Final = np.iinfo(np.int64).max
 
 
 def step_ops(history: History, rebuilt: Rebuilt, length: int) -> list[int]:
-    """Return the operation after which each step ends, of a program's first `length`.
+    """Return the last operation of each step within a program's first `length` operations.
 
-    By the optimizer's steps, which PyTorch's profiler names in the recording (`external_annotations`), or by the
-    stacks of what an optimizer allocates; none where neither was recorded.
+    Steps are those of the optimizer: PyTorch's profiler names them in the recording (`external_annotations`), or the
+    stacks of the optimizer's allocations show them. Empty where neither was recorded.
     """
     ends = _by_annotation(history, rebuilt) or _by_stack(history, rebuilt)
     return [op for op in ends if 0 <= op < length]
@@ -43,7 +44,7 @@ def _by_annotation(history: History, rebuilt: Rebuilt) -> list[int]:
 
 
 def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
-    """The last of each run of allocations that an optimizer's `step` made."""
+    """Return the last allocation of each uninterrupted series that an optimizer's `step` made."""
     table = history.stacks.table
     steps = np.array([frame.name == "step" and bool(_OPTIMIZER.search(frame.file)) for frame in table], bool)
     if not steps.any():
@@ -100,7 +101,7 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
 
 
 def _ended(program: Program, start: int) -> Program:
-    """The program with everything freed that it allocated from `start` on."""
+    """Return the program with frees added at its end for all that it allocated from `start` on."""
     tail = slice(start, None)
     freed = program.key[tail][program.op[tail] == Op.FREE]
     alive = np.setdiff1d(program.key[tail][program.op[tail] == Op.ALLOCATE], freed)
@@ -115,7 +116,7 @@ def _ended(program: Program, start: int) -> Program:
 
 
 def _own_step(program: Program, step_of: Column) -> Column:
-    """The step to which each operation belongs: that in which its block was allocated."""
+    """Return the step of each operation: the step in which its block was allocated."""
     own = step_of.astype(np.int64)
     allocations = np.flatnonzero(program.op == Op.ALLOCATE)
     born = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
@@ -126,7 +127,7 @@ def _own_step(program: Program, step_of: Column) -> Column:
 
 
 def _sizes_of(program: Program, own: Column, steps: int) -> list[int]:
-    """The most bytes that each step's own blocks hold at once, as they were asked for."""
+    """Return the most requested bytes that each step's own blocks hold at once."""
     sizes = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
     allocations = program.op == Op.ALLOCATE
     sizes[program.key[allocations]] = program.size[allocations]

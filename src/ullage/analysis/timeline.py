@@ -1,4 +1,4 @@
-"""Memory over a recorded run, by the user's line: what a picture needs."""
+"""Memory over a recorded run, by the user's line: the data of a picture."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,22 +7,23 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import Device, replay
+from ullage.allocator.replay import ReplayDevice, replay
 from ullage.analysis.recording import Recording
 from ullage.program import Column, Op
 
-_MOMENTS: Final = 600
-_LINES: Final = 7
+_MOST_MOMENTS: Final = 600
+_LINES_SHOWN: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Bytes at moments of the run, the fullest of each stretch, in layers that add up to what was reserved."""
+    """Bytes at the fullest moment of each stretch of the run, in layers that add up to the reserved bytes."""
 
     layers: tuple[tuple[str, tuple[int, ...]], ...]
-    """From below: lines (after rounding in "rounding"), other lines, freed but pending, cached."""
+    """Stacked layers from the bottom up: lines (their rounding is in "rounding"), other lines, freed but pending,
+    cached."""
     step_ends: tuple[int, ...]
-    """Positions among the moments."""
+    """Indices of the moments at which steps end."""
 
 
 def timeline_of(recording: Recording) -> Timeline | None:
@@ -30,7 +31,7 @@ def timeline_of(recording: Recording) -> Timeline | None:
     program, rebuilt = recording.program, recording.rebuilt
     if not len(program):
         return None
-    device = Device(total_bytes=rebuilt.room_bytes)
+    device = ReplayDevice(total_bytes=rebuilt.room_bytes)
     levels = replay(program, rebuilt.settings, device, levels=True).levels
     assert levels is not None
     moments = _fullest(levels.allocated_bytes)
@@ -59,14 +60,14 @@ def timeline_of(recording: Recording) -> Timeline | None:
 
 
 def _fullest(levels: Column) -> Column:
-    """The fullest moment of each stretch, and the last."""
-    edges = np.unique(np.linspace(0, len(levels), min(_MOMENTS, len(levels)) + 1).astype(np.int64))
+    """Return the fullest moment of each stretch, and the last moment."""
+    edges = np.unique(np.linspace(0, len(levels), min(_MOST_MOMENTS, len(levels)) + 1).astype(np.int64))
     found = [int(low + np.argmax(levels[low:high])) for low, high in pairwise(edges.tolist())]
     return np.unique(np.array([*found, len(levels) - 1], np.int64))
 
 
 def _lines(recording: Recording) -> tuple[list[str], Column]:
-    """The lines that allocated most bytes at once, and the row among them of every block."""
+    """Return the lines that held most bytes at once, and for every block its index among them."""
     rebuilt = recording.rebuilt
     before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
     stacks, where = np.unique(np.where(before, -2, rebuilt.stack_of_key), return_inverse=True)
@@ -74,14 +75,14 @@ def _lines(recording: Recording) -> tuple[list[str], Column]:
     sizes: Counter[str] = Counter()
     for block in recording.held():
         sizes[block.line] += block.size_bytes
-    top = [name for name, _ in sizes.most_common(_LINES)]
+    top = [name for name, _ in sizes.most_common(_LINES_SHOWN)]
     row = {name: index for index, name in enumerate(top)}
     rows = np.array([row.get(name, len(top)) for name in names], np.int64)
     return [*top, "other lines"], rows[where]
 
 
 def _requested_changes(recording: Recording) -> Column:
-    """What each operation adds to the bytes that are asked for and alive."""
+    """Return the change of the requested bytes at each operation."""
     program, rebuilt = recording.program, recording.rebuilt
     keys = np.clip(program.key, 0, max(0, len(rebuilt.size_of_key) - 1))
     sizes = rebuilt.size_of_key[keys] if len(rebuilt.size_of_key) else np.zeros(len(program), np.int64)

@@ -1,1 +1,1 @@
-"""The command line: one small file a subcommand."""
+"""The command line: one small file for each subcommand."""

@@ -1,4 +1,4 @@
-"""`ullage`: the commands, and the one place where errors become text and exit codes."""
+"""The command `ullage`: its subcommands, and the one place where errors become text and exit codes."""
 
 import os
 import signal
@@ -76,7 +76,7 @@ def root(
 
 
 class _Interrupted(BaseException):
-    """A signal asked this process to end. Not a KeyboardInterrupt, which typer answers without a word."""
+    """A signal asked this process to end. Not a KeyboardInterrupt, on which typer prints nothing."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -89,7 +89,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; every error that ullage raises on purpose ends here, as one sentence and an exit code."""
+    """Run the command line; every error that ullage raises on purpose becomes one sentence and an exit code here."""
     _prepare_streams()
     previous = {number: signal.signal(number, _interrupt) for number in _ENDING_SIGNALS if _is_heard(number)}
     try:
@@ -120,12 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _is_heard(number: int) -> bool:
-    """Whether the signal is not ignored from outside (nohup), and this thread may listen to it."""
+    """Return whether this thread handles the signal and it was not ignored from outside (nohup)."""
     return threading.current_thread() is threading.main_thread() and signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _prepare_streams() -> None:
-    """Make both streams writable whatever the shell did: closed (2>&-), or with an encoding that lacks our blocks."""
+    """Make both streams writable, whether the shell closed them (2>&-) or their encoding lacks block characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -135,7 +135,7 @@ def _prepare_streams() -> None:
 
 
 def _give_up_output() -> None:
-    """Have the interpreter's last flush go nowhere: what could not be written would fail once more."""
+    """Send the interpreter's last flush nowhere: output that could not be written would fail again."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,19 +1,12 @@
 """`ullage diff`: what grew from one run to the other?"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from ullage._errors import UsageError
-from ullage._output import check_output
-from ullage.cli.history import DeviceOption, TorchVersionOption, history_of, semantics_given
+from ullage.cli.history import DeviceOption, TorchVersionOption
 from ullage.cli.show import show
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ullage.history import History
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -40,24 +33,10 @@ def diff(
     Lines that moved because a file was edited are found again. Several cards are added up unless --device takes one.
     """
     # Here, because numpy is not for those who ask another command.
+    from ullage.api.diff import diff as ask
+    from ullage.api.values import check_page
     from ullage.difference.describe import describe
-    from ullage.difference.difference import Moment, difference_of
 
-    if at not in (moments := [moment.value for moment in Moment]):
-        raise UsageError(f"--at {at!r} is no moment of a snapshot; expected one of {', '.join(moments)}")
-    if html is not None:
-        check_output("--html", html, inputs=(before, after))
-    semantics = semantics_given(torch_version)
-
-    histories = [_histories_of(file, device) for file in (before, after)]
-    difference = difference_of(*histories, sources=(str(before), str(after)), moment=Moment(at), semantics=semantics)
+    check_page(html, before, after)
+    difference = ask(before, after, at=at, device=device, torch_version=torch_version)
     show(describe(difference), difference.to_json() if as_json else None, page=html)
-
-
-def _histories_of(file: Path, device: int | None) -> "Sequence[History]":
-    """One card's history, or those of all."""
-    if device is not None:
-        return [history_of(file, device)]
-    from ullage.snapshot.snapshot import load_snapshot  # numpy is not for those who ask another command
-
-    return list(load_snapshot(file).devices.values())

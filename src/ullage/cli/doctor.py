@@ -10,14 +10,14 @@ EPILOG: Final = (
     "[bold]Examples[/]\n\n"
     "ullage doctor (in the shell, container or job whose settings are in doubt)\n\n"
     "ullage doctor --gpu 'RTX 4090' (the same settings and torch, with that card emulated)\n\n"
-    "[bold]Within a program[/] from ullage.diagnosis.diagnosis import diagnose; diagnose().findings\n\n"
+    "[bold]Within a program[/] import ullage; ullage.diagnose().findings\n\n"
     "[bold]Exit code[/] 0 no problem (there may be things to know), 1 a problem, 2 wrong usage, "
     "4 --gpu without a PyTorch for CUDA."
 )
 
 
 def doctor(
-    gpu: Annotated[str | None, typer.Option(help="Emulate this card. [default: this machine's]")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Emulate this card. [default: this machine's cards]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
     """Say which settings of memory are in force here, what is wrong, and what to do.

@@ -7,19 +7,14 @@ from typing import Annotated, Final
 import typer
 
 from ullage._errors import UsageError
-from ullage._output import check_output
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
     DeviceOption,
     TorchVersionOption,
-    capacity_of,
-    history_of,
-    semantics_given,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.text import STANDARD_INPUT, is_text, pieces_of
 from ullage.report.report import Remarks, Report, Tone
 
 EPILOG: Final = (
@@ -55,7 +50,7 @@ def explain(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     is_whole: Annotated[
-        bool, typer.Option("--all", help="Print every change that was tried, the segments, and what to know.")
+        bool, typer.Option("--all", help="Print every change that was tried, the segments and all notes.")
     ] = False,
 ) -> None:
     """Say why a run ran out of memory, who held it, and which change is proved to let it through.
@@ -65,10 +60,11 @@ def explain(
     """
     # Here, because numpy is not for those who ask another command.
     from ullage.analysis.describe import describe
-    from ullage.analysis.explain import explain as run_explain
+    from ullage.api.explain import explain as ask
+    from ullage.api.text import is_text
+    from ullage.api.values import check_page
 
-    if html is not None:
-        check_output("--html", html, inputs=(file,))
+    check_page(html, file)
     if file.is_dir():
         options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
         _explain_run(file, options | {"--torch-version": torch_version}, html, as_json=as_json, is_whole=is_whole)
@@ -77,36 +73,37 @@ def explain(
         options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
         _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
         return
-    history = history_of(file, device)
     explanation = with_progress(
-        lambda tell: run_explain(
-            history,
-            source=str(file),
-            semantics=semantics_given(torch_version),
+        lambda progress: ask(
+            file,
+            device=device,
+            capacity=capacity,
             alloc_conf=alloc_conf,
-            capacity_bytes=capacity_of(capacity),
-            with_picture=html is not None,
-            progress=tell,
+            torch_version=torch_version,
+            picture=html is not None,
+            progress=progress,
         )
     )
     show(describe(explanation), explanation.to_json() if as_json else None, page=html, is_whole=is_whole)
 
 
 def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:
-    """Explain what a run has left: why memory ran out, on which rank, and what tells that one from the others."""
+    """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
     from ullage.supervision.summary import summary_of
     from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run, report_of
 
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise UsageError(f"{given[0]} is for a snapshot; the folder of a run tells it itself: leave it out")
+        raise UsageError(f"{given[0]} is for a snapshot; the folder of a run has it recorded: leave it out")
     run, count = find_run(folder)
     if count:
         of = f"the newest of {count} runs" if count > 1 else "the only run"
-        sys.stderr.write(f"ullage: {of} in {folder} is {run.folder.name}; for another: ullage explain {folder}/NAME\n")
+        sys.stderr.write(
+            f"ullage: explaining {run.folder.name}, {of} in {folder}; for another: ullage explain {folder}/NAME\n"
+        )
     evidence = fatal_evidence(run)
     explanation = (
-        with_progress(lambda tell: explain_evidence(evidence, progress=tell)) if evidence is not None else None
+        with_progress(lambda progress: explain_evidence(evidence, progress=progress)) if evidence is not None else None
     )
     if evidence is None or explanation is None:
         summary = summary_of(run)
@@ -134,12 +131,10 @@ def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *,
 def _explain_text(file: Path, options: dict[str, object], html: Path | None, *, as_json: bool) -> None:
     """Explain a log or an error's text."""
     from ullage.analysis.text.describe import describe_text
-    from ullage.analysis.text.explain import explain_messages
-    from ullage.message.log import scan
+    from ullage.api.explain import explain_text
 
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]} is for a snapshot, which can be replayed; {file} is text: leave it out")
-    source = "standard input" if file == STANDARD_INPUT else str(file)
-    told = with_progress(lambda tell: explain_messages(scan(pieces_of(file, tell)), source=source))
-    show(describe_text(told), told.explanation.to_json() if as_json else None, page=html)
+    explained = with_progress(lambda progress: explain_text(file, progress))
+    show(describe_text(explained), explained.explanation.to_json() if as_json else None, page=html)

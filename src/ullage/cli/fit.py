@@ -5,17 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._errors import UsageError
-from ullage._output import check_output
-from ullage._units import is_size, parse_bytes
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, size_of, steps_of
-from ullage.fitting.axis import Axis
-from ullage.fitting.describe import describe
-from ullage.fitting.fit import Fit, fit
-from ullage.gpus import find_gpu
-from ullage.prediction.request import Request
+from ullage.cli.values import WORKSPACES, PlacementOption
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -35,8 +27,10 @@ def run_fit(
     vary: Annotated[
         list[str], typer.Option(help="The script's option to vary: --batch-size, --batch-size=8..64:8. At most twice.")
     ],
-    margin: Annotated[str, typer.Option(help="What has to stay free on the card: 5% or 1GiB.")] = "0%",
-    levers: Annotated[bool, typer.Option(help="Try allocator settings and optimizer defaults too.")] = True,
+    margin: Annotated[str, typer.Option(help="Memory to leave free on the card: 5% or 1GiB.")] = "0%",
+    changes: Annotated[
+        bool, typer.Option(help="Also try allocator settings and optimizer defaults, without a change to the script.")
+    ] = True,
     world_size: Annotated[int | None, typer.Option(help="Run as one rank of so many, alone in one process.")] = None,
     rank: Annotated[int, typer.Option(help="Which rank.")] = 0,
     steps: Annotated[
@@ -51,60 +45,40 @@ def run_fit(
         str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
+    placement: PlacementOption = "linux",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 
     Every value is run, in a process of its own, two at a time: the answer fits and the next does not, both proved.
     """
-    if len(vary) > 2:
-        raise UsageError(f"--vary is given {len(vary)} times; expected once, or twice for a frontier")
-    axes = [Axis.parse(text) for text in vary]
-    if len({axis.option for axis in axes}) < len(axes):
-        raise UsageError(f"--vary {axes[0].option} is given twice; expected two different options")
-    some, more = steps_of(steps)
-    request = Request(
-        script=script,
-        arguments=tuple(context.args),
-        gpu=gpu,
-        arch=arch,
-        world_size=world_size,
-        rank=rank,
-        steps=some,
-        more_steps=more,
-        seconds=seconds,
-        alloc_conf=alloc_conf,
-        total_memory_bytes=size_of(total_memory, "--total-memory"),
-        context_bytes=size_of(context_size, "--context"),
-        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
-        picture=html is not None,
-    )
-    if html is not None:
-        check_output("--html", html, inputs=(script,))
-    total = request.total_bytes(find_gpu(gpu, arch=arch))
-    margin_bytes = _margin(margin, total)
-    answer: Fit = with_progress(
-        lambda tell: fit(
-            request,
-            axes[0],
-            second=axes[1] if len(axes) == 2 else None,
-            margin_bytes=margin_bytes,
-            levers=levers,
-            progress=tell,
+    # Here, because what runs a script is not for those who ask another command.
+    from ullage.api.fit import fit as ask
+    from ullage.api.values import check_page
+    from ullage.fitting.describe import describe
+
+    check_page(html, script)
+    answer = with_progress(
+        lambda progress: ask(
+            script,
+            context.args,
+            gpu=gpu,
+            vary=vary,
+            margin=margin,
+            changes=changes,
+            steps=steps,
+            seconds=seconds,
+            arch=arch,
+            world_size=world_size,
+            rank=rank,
+            alloc_conf=alloc_conf,
+            total_memory=total_memory,
+            context=context_size,
+            cudnn_workspace=cudnn_workspace,
+            placement=placement,
+            picture=html is not None,
+            progress=progress,
         )
     )
     show(describe(answer), answer.to_json() if as_json else None, page=html)
     raise typer.Exit(answer.exit_code)
-
-
-def _margin(text: str, total_bytes: int) -> int:
-    if is_size(text):
-        return parse_bytes(text)
-    number = text.strip().removesuffix("%")
-    try:
-        percent = float(number)
-    except ValueError:
-        percent = -1.0
-    if not text.strip().endswith("%") or not 0 <= percent < 100:
-        raise UsageError(f"--margin {text!r} is no part of a card's memory; expected a percentage such as 5%, or 1GiB")
-    return int(total_bytes * percent / 100)

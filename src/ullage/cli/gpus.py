@@ -25,14 +25,31 @@ def gpus(
             )
         )
         return
-    table = Table("card", "memory", "architecture", "SMs", "assumed", box=None, header_style="bold", pad_edge=False)
+    table = Table(
+        "card",
+        "memory",
+        "or, elsewhere",
+        "architecture",
+        "SMs",
+        "assumed",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+    )
     for card in cards:
         table.add_row(
             card.short_name,
             text_of_bytes(card.total_memory_bytes),
+            _spread([n_bytes for n_bytes, _ in card.other_totals]),
             card.architecture,
             str(card.sm_count),
             ", ".join(sorted(name.removesuffix("_bytes").replace("_", " ") for name in card.assumed)),
             style=None,
         )
     Console(highlight=False).print(table)
+
+
+def _spread(totals: list[int]) -> str:
+    """Return the totals that other drivers leave of a card: one, or the least and the most."""
+    ends = sorted({text_of_bytes(min(totals)), text_of_bytes(max(totals))}) if totals else []
+    return " to ".join(sorted(ends, key=lambda end: float(end.split()[0])))

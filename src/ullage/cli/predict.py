@@ -2,20 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from ullage._errors import UsageError
-from ullage._output import check_output
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, size_of, steps_of
-from ullage.prediction.compiled import predict_beside_eager
-from ullage.prediction.describe import describe
-from ullage.prediction.ranks import predict_all_ranks
-from ullage.prediction.request import Request
-from ullage.prediction.script import predict as run_prediction
+from ullage.cli.values import WORKSPACES, PlacementOption
+
+if TYPE_CHECKING:
+    from ullage.prediction.prediction import Prediction
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -35,7 +32,7 @@ def predict(
     steps: Annotated[
         int | None, typer.Option(help="Stop after this many optimizer steps. [default: 3, and up to 6 more to settle]")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Stop after this time, whatever happened.")] = 300.0,
+    seconds: Annotated[float, typer.Option(help="Stop after this time in any case.")] = 300.0,
     arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
     count: Annotated[int, typer.Option(help="How many such cards the script sees.")] = 1,
     world_size: Annotated[
@@ -48,10 +45,11 @@ def predict(
     cudnn_workspace: Annotated[
         str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
     ] = None,
+    placement: PlacementOption = "linux",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile once more without.")] = True,
+    beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
@@ -59,40 +57,50 @@ def predict(
     The script runs unmodified, with PyTorch's own allocator, on an emulated card: every byte is PyTorch's answer, and
     no GPU is needed or touched.
     """
-    some, more = steps_of(steps)
-    request = Request(
-        script=script,
-        arguments=tuple(context.args),
-        gpu=gpu,
-        arch=arch,
-        count=count,
-        world_size=world_size,
-        rank=_rank(rank),
-        steps=some,
-        more_steps=more,
-        seconds=seconds,
-        alloc_conf=alloc_conf,
-        total_memory_bytes=size_of(total_memory, "--total-memory"),
-        context_bytes=size_of(context_size, "--context"),
-        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
-        snapshot=snapshot,
-        picture=html is not None,
-        echo=output,
+    # Here, because what runs a script is not for those who ask another command.
+    from ullage.api.predict import predict as ask
+    from ullage.api.values import check_page
+    from ullage.prediction.describe import describe
+
+    check_page(html, script, *([snapshot] if snapshot else []))
+    prediction = with_progress(
+        lambda progress: ask(
+            script,
+            context.args,
+            gpu=gpu,
+            steps=steps,
+            seconds=seconds,
+            arch=arch,
+            count=count,
+            world_size=world_size,
+            rank=_rank(rank),
+            alloc_conf=alloc_conf,
+            total_memory=total_memory,
+            context=context_size,
+            cudnn_workspace=cudnn_workspace,
+            placement=placement,
+            snapshot=snapshot,
+            picture=html is not None,
+            beside_eager=beside_eager,
+            output=output,
+            progress=progress,
+        ),
+        live=not output,
     )
-    if html is not None:
-        check_output("--html", html, inputs=(script, *([snapshot] if snapshot else [])))
-    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else run_prediction
-    prediction = with_progress(lambda tell: work(request, progress=tell), live=not output)
     show(describe(prediction), prediction.to_json() if as_json else None, page=html)
+    raise typer.Exit(_exit_code(prediction, snapshot))
+
+
+def _exit_code(prediction: "Prediction", snapshot: Path | None) -> int:
     if prediction.snapshot_error:
         sys.stderr.write(f"error: the snapshot {snapshot} was not written: {prediction.snapshot_error}\n")
-        raise typer.Exit(2)
-    raise typer.Exit(prediction.verdict.exit_code)
+        return 2
+    return prediction.verdict.exit_code
 
 
-def _rank(text: str) -> int:
+def _rank(text: str) -> int | Literal["all"]:
     if text == "all":
-        return 0
+        return "all"
     if not text.isdecimal() or len(text) > 9:
-        raise UsageError(f"--rank {text!r} is no rank; expected a number from 0 on, or all")
+        raise UsageError(f"--rank {text!r} is not a rank; expected a number from 0 on, or all")
     return int(text)

@@ -1,4 +1,4 @@
-"""Progress on standard error: a live line on a terminal, plain lines elsewhere once it takes longer."""
+"""Progress on standard error: a live line on a terminal; elsewhere plain lines, once work takes longer."""
 
 import sys
 import time
@@ -8,16 +8,16 @@ from typing import Final, TypeVar
 from rich.console import Console
 from rich.markup import escape
 
-_QUIET_SECONDS: Final = 2.0  # after which a run without a terminal tells of its progress
+_QUIET_SECONDS: Final = 2.0  # after which a run without a terminal reports its progress
 
 Answer = TypeVar("Answer")
 
 
 def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool = True) -> Answer:
-    """Do work that tells how far it is, and show it.
+    """Run work that reports its progress, and show it.
 
     Args:
-        work: called with the function to tell.
+        work: a function that is called with the function to report progress.
         live: whether a terminal gets a live line; not where something else writes to standard error.
     """
     console = Console(stderr=True, highlight=False)

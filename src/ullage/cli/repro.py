@@ -6,17 +6,12 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._errors import UsageError
-from ullage._output import check_output, write_whole
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
     DeviceOption,
     SnapshotFile,
     TorchVersionOption,
-    capacity_of,
-    history_of,
-    semantics_given,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
@@ -26,7 +21,7 @@ EPILOG: Final = (
     "ullage repro oom.pickle -o repro.py\n\n"
     "python repro.py (on any card with the room; exit code 0: reproduced)\n\n"
     "python repro.py expandable_segments:True (does it fail with that, too?)\n\n"
-    "ullage repro oom.pickle -o repro.py --keep-sizes (closer to the run: only leaves out)\n\n"
+    "ullage repro oom.pickle -o repro.py --keep-sizes (closer to the run: only leaves allocations out)\n\n"
     "ullage repro snapshot.pickle -o repro.py --capacity 10GiB (what would fail there?)\n\n"
     "[bold]Exit code[/] 0 written, 2 wrong usage, a file that cannot be read, or nothing in it that fails."
 )
@@ -52,26 +47,22 @@ def repro(
     for byte; the same failure at the same request is what has to stay.
     """
     # Here, because numpy is not for those who ask another command.
-    from ullage.reproduction.reproduction import reproduce
-    from ullage.reproduction.transcript import describe, script_of
+    from ullage.api.repro import repro as ask
+    from ullage.reproduction.transcript import describe
 
-    check_output("--output", output, inputs=(file,))
-    if not 0 < budget < float("inf"):
-        raise UsageError(f"--budget {budget:g} is no time; expected seconds above 0")
-    history = history_of(file, device)
     reproduction = with_progress(
-        lambda tell: reproduce(
-            history,
-            semantics=semantics_given(torch_version),
+        lambda progress: ask(
+            file,
+            output,
+            device=device,
+            capacity=capacity,
             alloc_conf=alloc_conf,
-            capacity_bytes=capacity_of(capacity),
-            seconds=budget,
+            torch_version=torch_version,
+            budget=budget,
             keep_sizes=keep_sizes,
-            progress=tell,
+            progress=progress,
         )
     )
-    script = script_of(reproduction)
     answer = reproduction.to_json() | {"output": str(output)} if as_json else None
     show(describe(reproduction, source=str(file)), answer, page=None)
-    write_whole(output, script.encode())
     sys.stderr.write(f"ullage: wrote {output}\n")

@@ -1,4 +1,4 @@
-"""`ullage run`: a command with its memory recorded, and the report before anyone asks."""
+"""The command `ullage run`: run a command with its memory recorded, and report why memory ran out."""
 
 import os
 import sys
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ullage._errors import UllageError, UsageError
+from ullage.api.values import size_of
 from ullage.cli.progress import with_progress
-from ullage.cli.values import size_of
 
 if TYPE_CHECKING:
-    from ullage.recording.folder import RunFolder
+    from ullage.run_files.folder import RunFolder
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -33,11 +33,11 @@ def run(
     gpu: Annotated[str | None, typer.Option(help="Run on an emulated card, such as 'RTX 4090'.")] = None,
     count: Annotated[int, typer.Option(help="How many such cards.")] = 1,
     history: Annotated[
-        str, typer.Option(help="When PyTorch records what is allocated where: auto, always or never.")
+        str, typer.Option(help="When PyTorch records allocations with their stacks: auto, always or never.")
     ] = "auto",
-    history_budget: Annotated[str, typer.Option(help="Host memory for that, of each process.")] = "64MiB",
+    history_budget: Annotated[str, typer.Option(help="Host memory for the history, per process.")] = "64MiB",
     folder: Annotated[
-        Path | None, typer.Option(help="Where to write. [default: ullage-runs/..., kept if there is something to tell]")
+        Path | None, typer.Option(help="Where to write. [default: ullage-runs/..., kept if memory ran out or grew]")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write every sample into this file, as they come.")] = None,
     parquet: Annotated[Path | None, typer.Option(help="The same as Parquet, complete at the end.")] = None,
@@ -52,13 +52,13 @@ def run(
     unchanged; a report is printed under its error, and written with everything that it was made from.
     """
     from ullage.export.export import open_exports
-    from ullage.recording.plan import HistoryMode, Plan
+    from ullage.recording.plan import HistoryMode, RecordingPlan
     from ullage.supervision.command import command_of
     from ullage.supervision.supervisor import end_alike, supervise
 
     command = command_of(context.args)
     if history not in list(HistoryMode):
-        raise UsageError(f"--history {history} is no such mode; expected one of {', '.join(HistoryMode)}")
+        raise UsageError(f"--history {history} is not a mode; expected one of {', '.join(HistoryMode)}")
     budget = size_of(history_budget, "--history-budget")
     assert budget is not None
     environment = dict(os.environ)
@@ -68,22 +68,22 @@ def run(
         emulate_in(environment, gpu, count=count)
     elif count != 1:
         raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
-    exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, tell=_say)
+    exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, notify=_print_line)
     place = _folder_for(folder, context.args)
-    Plan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
-    ending = supervise(command, environment, on_tick=lambda: exports.look(place))
-    exports.end(place)
+    RecordingPlan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
+    ending = supervise(command, environment, on_tick=lambda: exports.update(place))
+    exports.finish(place)
     has_ended_well = ending.exit_code == 0
-    has_something = _tell(place, is_quiet=quiet and has_ended_well, has_ended_well=has_ended_well)
+    has_something = _report_run(place, is_quiet=quiet and has_ended_well, has_ended_well=has_ended_well)
     if folder is None and (has_ended_well or not any(place.iterdir())) and not has_something:
         _remove(place)
     elif not quiet:
-        _say(f"recorded in {_shown(place)}: ullage explain, ullage watch")
+        _print_line(f"recorded in {_shown(place)}; read it with ullage explain or ullage watch")
     end_alike(ending)
 
 
-def _say(text: str) -> None:
-    with suppress(OSError):  # nobody reads it: the terminal is closed
+def _print_line(text: str) -> None:
+    with suppress(OSError):  # the terminal is closed
         sys.stderr.write(f"ullage: {text}\n")
         sys.stderr.flush()
 
@@ -103,16 +103,16 @@ def _folder_for(wanted: Path | None, words: list[str]) -> Path:
     return wanted.absolute()
 
 
-def _tell(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
-    """Print what the run has left; return whether it is worth keeping."""
-    from ullage.recording.folder import read_run
+def _report_run(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
+    """Print what the run has recorded; return whether it is worth keeping."""
+    from ullage.run_files.folder import read_run
     from ullage.supervision.summary import summary_of
 
     try:
         found = read_run(place)
     except UsageError:
         return False  # no process of it has used a card
-    with suppress(OSError):  # nobody reads it: the terminal is closed
+    with suppress(OSError):  # the terminal is closed
         if found.evidence and has_ended_well:
             times = sum(process.facts.ooms for process in found.processes)
             sys.stderr.write(
@@ -120,7 +120,7 @@ def _tell(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
                 f"ullage explain {_shown(place)}\n"
             )
         elif found.evidence:
-            tell_evidence(found)
+            report_evidence(found)
         if found.evidence or not is_quiet:
             for number, line in enumerate(summary_of(found)):
                 sys.stderr.write(f"{'ullage:' if not number else '       '} {line}\n")
@@ -128,8 +128,8 @@ def _tell(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
     return bool(found.evidence) or any(process.facts.growth for process in found.processes)
 
 
-def tell_evidence(found: "RunFolder") -> None:
-    """Explain why memory ran out on standard error, and write the report beside the evidence."""
+def report_evidence(found: "RunFolder") -> None:
+    """Explain on standard error why memory ran out, and write the report next to the evidence."""
     from rich.console import Console
 
     from ullage.report.terminal import draw
@@ -138,16 +138,18 @@ def tell_evidence(found: "RunFolder") -> None:
     evidence = fatal_evidence(found)
     assert evidence is not None
     try:
-        explanation = with_progress(lambda tell: explain_evidence(evidence, progress=tell))
+        explanation = with_progress(lambda progress: explain_evidence(evidence, progress=progress))
         if explanation is None:
             sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
             return
         report = report_of(found, evidence, explanation)
         draw(report, Console(stderr=True, highlight=False))
         write_report(evidence, report)
-        sys.stderr.write(f"ullage: {_shown(evidence.folder)} has this as report.html, and what it was made from\n")
+        sys.stderr.write(
+            f"ullage: {_shown(evidence.folder)} has this report as report.html, and the files it was made from\n"
+        )
     except (UllageError, OSError) as error:
-        sys.stderr.write(f"ullage: the evidence in {evidence.folder} is not explained: {error}\n")
+        sys.stderr.write(f"ullage: the evidence in {evidence.folder} could not be explained: {error}\n")
 
 
 def _shown(path: Path) -> Path:
@@ -155,7 +157,7 @@ def _shown(path: Path) -> Path:
 
 
 def _remove(place: Path) -> None:
-    """Remove a folder that has nothing to tell, and the one around it where that is empty then."""
+    """Remove a folder without anything of interest, and its parent where that is then empty."""
     with suppress(OSError):
         for path in place.iterdir():
             path.unlink()

@@ -1,4 +1,4 @@
-"""Show an answer: as JSON, or as a report on the terminal; and as a page beside either."""
+"""Output of an answer: a report on the terminal or JSON, and a page in addition."""
 
 import json
 import sys
@@ -31,5 +31,5 @@ def show(report: Report, answer: dict[str, Any] | None, *, page: Path | None, is
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the command line, which ends as other programs do; rich would exit with 1: does not fit."""
+        """Let the command line end the process as other programs do; rich's exit code 1 would mean "does not fit"."""
         raise BrokenPipeError

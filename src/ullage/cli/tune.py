@@ -5,16 +5,12 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._errors import UsageError
-from ullage._output import check_output
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
     DeviceOption,
     SnapshotFile,
     TorchVersionOption,
-    capacity_of,
-    history_of,
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
@@ -46,24 +42,20 @@ def tune(
     a little less a request fails. Nothing of the file is run, and neither torch nor a GPU is needed.
     """
     # Here, because numpy is not for those who ask another command.
+    from ullage.api.tune import tune as ask
+    from ullage.api.values import check_page
     from ullage.tuning.describe import describe
-    from ullage.tuning.tune import tune as run_tune
 
-    if not 0 < budget < 1e6:
-        raise UsageError(f"--budget {budget:g} is no time to search; expected seconds above 0, such as 20")
-    capacity_bytes = capacity_of(capacity)
-    if html is not None:
-        check_output("--html", html, inputs=(file,))
-    history = history_of(file, device)
+    check_page(html, file)
     tuning = with_progress(
-        lambda tell: run_tune(
-            history,
-            source=str(file),
-            torch_version=torch_version,
+        lambda progress: ask(
+            file,
+            device=device,
+            capacity=capacity,
             alloc_conf=alloc_conf,
-            capacity_bytes=capacity_bytes,
-            budget_seconds=budget,
-            progress=tell,
+            torch_version=torch_version,
+            budget=budget,
+            progress=progress,
         )
     )
     show(describe(tuning), tuning.to_json() if as_json else None, page=html)

@@ -31,9 +31,9 @@ def watch(
             metavar="[PID|FOLDER]", show_default=False, help="A process, or a run's folder. [default: all that is here]"
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, print lines, and stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Sample once, print lines, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a second, and nothing else.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="From one look to the next.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time between two samples.")] = 1.0,
 ) -> None:
     """Show the cards, who is on them, and the inside of runs while they run.
 
@@ -41,19 +41,19 @@ def watch(
     The watched processes do not notice it.
     """
     from ullage.watch.plain import JsonLines, PlainText
-    from ullage.watch.source import Source
+    from ullage.watch.source import ViewSource
     from ullage.watch.target import target_of
 
-    with Source(target_of(what)) as source:
+    with ViewSource(target_of(what)) as source:
         if not once and not as_json and _has_terminal():
             if importlib.util.find_spec("textual") is not None:
                 from ullage.watch.screen import show
 
-                raise typer.Exit(show(source.look, seconds=seconds))
+                raise typer.Exit(show(source.poll, seconds=seconds))
             sys.stderr.write("ullage: the screen needs textual; plain lines follow (pip install 'ullage[watch]')\n")
         from ullage.watch.follow import follow
 
-        looks = (source.look() for _ in range(1)) if once else follow(source.look, seconds=seconds)
+        looks = (source.poll() for _ in range(1)) if once else follow(source.poll, seconds=seconds)
         with _ended_by_interrupt():
             _print(looks, JsonLines() if as_json else PlainText())
 
@@ -66,7 +66,7 @@ def _print(views: "Iterable[View]", lines: "PlainText | JsonLines") -> None:
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Have Ctrl-C be the ordinary end, as q is on the screen."""
+    """Make Ctrl-C an ordinary end, like q on the screen."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,5 +79,5 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 
 def _has_terminal() -> bool:
-    """Whether a screen can be drawn and keys can be read."""
+    """Return whether a screen can be drawn and keys can be read."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,1 +1,1 @@
-"""What is configured on this machine for PyTorch and its memory, what is wrong with that, and what to do."""
+"""The diagnosis of this machine's configuration for PyTorch and its memory: what is wrong, and what to do."""

@@ -1,8 +1,7 @@
-"""Judge the settings of PyTorch's allocator: which text counts, what it refuses, what has no effect.
+"""The judgement of the allocator's settings: which text is in force, what PyTorch refuses, what has no effect.
 
-Which variable counts was tried on torch 2.8, 2.11 and 2.15: 2.8 reads PYTORCH_CUDA_ALLOC_CONF alone; 2.11 and 2.15
-read the first that is set of `VARIABLES`, even an empty one, also in builds for CUDA. What has no effect was tried on
-the allocator itself. It does not know what a program sets later.
+Which variable counts is said in `ullage.settings`. What has no effect was tried on the allocator itself. What a program
+sets later is not known here.
 """
 
 import re
@@ -12,25 +11,27 @@ from difflib import get_close_matches
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.diagnosis.facts import Facts, Torch
-from ullage.diagnosis.finding import Finding, Weight
+from ullage.diagnosis.facts import MachineFacts, Torch
+from ullage.diagnosis.finding import DiagnosisFinding, Weight
 from ullage.settings import (
+    SEMANTICS,
     UNLIMITED,
     VARIABLES,
     Settings,
     SettingsError,
+    line_to_paste,
     parse_settings,
     semantics_of,
     settings_in_force,
 )
 
-_ALIKE: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
-_CLOSE: Final = 0.93
-"""Two texts of which 0.93 is alike: a letter or two are wrong (`difflib`)."""
-_SPELLING: Final = "A program's own changes count too: torch._C._accelerator_setAllocatorSettings."
+_MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
+_LEAST_SIMILARITY: Final = 0.93
+"""Similarity (`difflib`) from which on a variable's name counts as misspelt: one or two letters are wrong."""
+_CHANGED_BY_PROGRAM: Final = "A program's own changes count too: torch._C._accelerator_setAllocatorSettings."
 
 
-def findings_of_allocation(facts: Facts) -> Iterator[Finding]:
+def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     """Yield what is wrong with the allocator's settings."""
     yield from _misspelt(facts)
     given = {name: facts.environment[name] for name in VARIABLES if name in facts.environment}
@@ -38,7 +39,7 @@ def findings_of_allocation(facts: Facts) -> Iterator[Finding]:
     refusal = _refusal(text, torch)
     if refusal is not None:
         name = next((name for name, value in given.items() if value == text), "PYTORCH_ALLOC_CONF")
-        yield Finding(
+        yield DiagnosisFinding(
             name="settings-refused",
             title="PyTorch refuses the allocator's settings",
             seen=f"{name}={text}: {refusal}",
@@ -50,44 +51,36 @@ def findings_of_allocation(facts: Facts) -> Iterator[Finding]:
     yield from _without_effect(_settings_of(text, torch), facts)
 
 
-def text_in_force(facts: Facts) -> str:
-    """Return the settings that count: as the allocator has read them, or else as it would."""
+def text_in_force(facts: MachineFacts) -> str:
+    """Return the settings in force: as the allocator has read them, or else as it would read them."""
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
-    return settings_in_force(facts.environment)[0]
+    return settings_in_force(facts.environment, _semantics(facts.torch))[0]
 
 
-def _misspelt(facts: Facts) -> Iterator[Finding]:
+def _misspelt(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     for name, text in facts.environment.items():
-        if name not in VARIABLES and (_ALIKE.fullmatch(name) or get_close_matches(name.upper(), VARIABLES, 1, _CLOSE)):
-            yield Finding(
+        if name not in VARIABLES and (
+            _MISSPELT.fullmatch(name) or get_close_matches(name.upper(), VARIABLES, 1, _LEAST_SIMILARITY)
+        ):
+            yield DiagnosisFinding(
                 name="settings-misspelt",
-                title=f"{name} is read by nobody",
+                title=f"PyTorch does not read {name}",
                 seen=f"{name}={text}",
                 why="PyTorch reads PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF; these settings do nothing.",
-                cure=f"unset {name}; export {_name_for(facts.torch)}={text}",
+                cure=f"unset {name}; {line_to_paste(text)}",
             )
-
-
-def _name_for(torch: Torch | None) -> str:
-    """The variable to set: the old name is read by every version."""
-    return "PYTORCH_CUDA_ALLOC_CONF" if torch is None or _release(torch) < (2, 11) else "PYTORCH_ALLOC_CONF"
-
-
-def _release(torch: Torch) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", torch.version)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _semantics(torch: Torch | None) -> str:
     try:
-        return semantics_of(torch.version) if torch is not None else "2.15"
+        return semantics_of(torch.version) if torch is not None else SEMANTICS[-1]
     except SettingsError:
-        return "2.15"
+        return SEMANTICS[-1]
 
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
-    """What PyTorch says of a text that it refuses; as far as it was not asked, what the grammar says."""
+    """Return PyTorch's error for a text that it refuses; where it was not asked, the grammar's; else None."""
     said = torch.settings_error if torch is not None else None
     if said is not None and " " in said:
         return said
@@ -101,32 +94,35 @@ def _refusal(text: str, torch: Torch | None) -> str | None:
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:
-    """The settings as figures; the defaults for a text that PyTorch has taken and this grammar does not know."""
+    """Return the settings as figures; the defaults for a text that PyTorch accepts and this grammar does not know."""
     try:
         return parse_settings(text, semantics=_semantics(torch))
     except SettingsError:
         return Settings()
 
 
-def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[Finding]:
-    """Variables whose text is not the one in force."""
+def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[DiagnosisFinding]:
+    """Yield a finding for the variables whose text is not in force."""
     ignored = {name: value for name, value in given.items() if _plain(value) != _plain(text)}
     if not ignored:
         return
     winner = next((name for name in given if name not in ignored), None)
-    in_force = f"in force is {text!r}" if text else "in force is no setting at all"
+    in_force = f"{text!r} is in force" if text else "no setting is in force"
     listed = ", ".join(f"{name}={value}" for name, value in ignored.items())
     if winner is not None:
         why = f"{winner} counts as a whole; PyTorch does not merge the two."
         cure = f"Put all options into one of them, and: unset {' '.join(ignored)}"
     elif torch is not None and torch.is_here:
-        why = f"The allocator reads its variable once, and something has changed one or the other since. {_SPELLING}"
+        why = (
+            "The allocator reads the variable once; a program has changed the variable or the setting since. "
+            f"{_CHANGED_BY_PROGRAM}"
+        )
         cure = "Set it before the process starts, or before the first `import torch`."
     else:
         version = f"torch {torch.version}" if torch is not None else "PyTorch"
         why = f"{version} does not read {' or '.join(ignored)}."
-        cure = "; ".join(f"export {_name_for(torch)}={value}" for value in list(ignored.values())[:1])
-    yield Finding(
+        cure = "; ".join(line_to_paste(value) for value in list(ignored.values())[:1])
+    yield DiagnosisFinding(
         name="settings-ignored",
         title=f"{' and '.join(ignored)} {'is' if len(ignored) == 1 else 'are'} not in force",
         seen=f"{listed}; {in_force}",
@@ -139,14 +135,14 @@ def _plain(text: str) -> str:
     return re.sub(r"\s", "", text).strip(",")
 
 
-def _without_effect(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def _without_effect(settings: Settings, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     if settings.backend == "cudaMallocAsync":
         yield _asynchronous(settings)
         return
     fraction = settings.per_process_memory_fraction
     if fraction < 1:
         total = f" of {text_of_bytes(facts.cards[0].total_bytes)}" if facts.cards else ""
-        yield Finding(
+        yield DiagnosisFinding(
             name="fraction",
             title=f"The allocator may take {fraction:.0%} of the card and no more",
             seen=f"per_process_memory_fraction:{fraction:g}{total}",
@@ -164,8 +160,8 @@ def _without_effect(settings: Settings, facts: Facts) -> Iterator[Finding]:
         yield from _expandable(settings, facts)
 
 
-def _no_effect(option: str, why: str, cure: str) -> Finding:
-    return Finding(
+def _no_effect(option: str, why: str, cure: str) -> DiagnosisFinding:
+    return DiagnosisFinding(
         name="option-without-effect",
         title=f"{option.partition(':')[0]} has no effect",
         seen=option,
@@ -175,12 +171,12 @@ def _no_effect(option: str, why: str, cure: str) -> Finding:
     )
 
 
-def _asynchronous(settings: Settings) -> Finding:
+def _asynchronous(settings: Settings) -> DiagnosisFinding:
     others = replace(settings, backend="native") != Settings(semantics=settings.semantics)
-    return Finding(
+    return DiagnosisFinding(
         name="backend-async",
         title="CUDA's own allocator is in use in place of PyTorch's",
-        seen="backend:cudaMallocAsync" + (", with options of PyTorch's allocator beside it" if others else ""),
+        seen="backend:cudaMallocAsync" + (", together with options of PyTorch's allocator" if others else ""),
         why="It has no memory snapshots, no memory history, and cannot share CUDA tensors with other processes"
         + ("; the other options are for PyTorch's and do nothing." if others else "."),
         cure="Leave backend out, unless this was measured to be better; expandable_segments:True cures fragmentation.",
@@ -188,7 +184,7 @@ def _asynchronous(settings: Settings) -> Finding:
     )
 
 
-def _expandable(settings: Settings, facts: Facts) -> Iterator[Finding]:
+def _expandable(settings: Settings, facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     if facts.host.system == "Windows":
         yield _no_effect(
             "expandable_segments:True",
@@ -210,10 +206,10 @@ def _expandable(settings: Settings, facts: Facts) -> Iterator[Finding]:
         )
     hook = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
     if facts.environment.get(hook, "0").lower() not in ("", "0", "false", "n", "no"):
-        yield Finding(
+        yield DiagnosisFinding(
             name="nccl-registration",
             title="NCCL's registration of tensors is switched off by expandable segments",
             seen=f"{hook}={facts.environment[hook]} and expandable_segments:True",
-            why="PyTorch takes the two for incompatible and leaves the registration out.",
+            why="PyTorch treats the two as incompatible and skips the registration.",
             cure=f"unset {hook}, or leave expandable_segments out.",
         )

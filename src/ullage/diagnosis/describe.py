@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from ullage._units import text_of_bytes
 from ullage.diagnosis.allocation import text_in_force
 from ullage.diagnosis.diagnosis import Diagnosis
-from ullage.diagnosis.facts import Card, Facts, Torch
-from ullage.diagnosis.finding import Finding, Weight
+from ullage.diagnosis.facts import CardFacts, MachineFacts, Torch
+from ullage.diagnosis.finding import DiagnosisFinding, Weight
 from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
 
 
@@ -28,7 +28,7 @@ def describe(diagnosis: Diagnosis) -> Report:
     )
 
 
-def _subject(facts: Facts) -> str:
+def _subject(facts: MachineFacts) -> str:
     torch = f"torch {facts.torch.version}" if facts.torch is not None else "no torch"
     names = sorted({card.name for card in facts.cards})
     cards = f"{len(facts.cards)} x {', '.join(names)}" if names else "no card"
@@ -45,12 +45,12 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
         yield _finding(finding)
 
 
-def _finding(finding: Finding) -> Remarks:
+def _finding(finding: DiagnosisFinding) -> Remarks:
     mark = "!" if finding.weight is Weight.PROBLEM else "to know:"
     return Remarks(title=f"{mark} {finding.title}", items=(finding.seen, finding.why, f"-> {finding.cure}"))
 
 
-def _configured(facts: Facts) -> Iterator[tuple[str, str]]:
+def _configured(facts: MachineFacts) -> Iterator[tuple[str, str]]:
     yield "PyTorch", _text_of_torch(facts.torch)
     yield "allocator settings", text_in_force(facts) or "(nothing set)"
     if facts.driver is not None:
@@ -77,12 +77,12 @@ def _text_of_torch(torch: Torch | None) -> str:
     return f"{torch.version}, for CUDA {torch.cuda}: {' '.join(torch.architectures)}"
 
 
-def _text_of_card(card: Card) -> str:
+def _text_of_card(card: CardFacts) -> str:
     kind = "" if card.compute_capability is None else ", sm_{}{}".format(*card.compute_capability)
     return f"{card.name}{kind}, {text_of_bytes(card.used_bytes)} of {text_of_bytes(card.total_bytes)} used"
 
 
-def _host(facts: Facts) -> Iterator[tuple[str, str]]:
+def _host(facts: MachineFacts) -> Iterator[tuple[str, str]]:
     host = facts.host
     if host.memory_bytes is not None:
         limit = "" if host.limit_bytes is None else f", the container may take {text_of_bytes(host.limit_bytes)}"

@@ -1,34 +1,36 @@
-"""All judgements of one machine, the weightiest first."""
+"""All findings about one machine, problems first."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from ullage._public import public
 from ullage.diagnosis.allocation import findings_of_allocation, text_in_force
 from ullage.diagnosis.card import findings_of_cards
-from ullage.diagnosis.facts import Facts
-from ullage.diagnosis.finding import Finding, Weight
-from ullage.diagnosis.look import look
+from ullage.diagnosis.facts import MachineFacts
+from ullage.diagnosis.finding import DiagnosisFinding, Weight
+from ullage.diagnosis.gather import gather_facts
 from ullage.diagnosis.surroundings import findings_of_surroundings
 from ullage.diagnosis.variable import findings_of_variables
 
 SCHEMA: Final = 1
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was seen, and what follows."""
+    """The facts about a machine and the findings that follow from them."""
 
-    facts: Facts
-    findings: tuple[Finding, ...]
+    facts: MachineFacts
+    findings: tuple[DiagnosisFinding, ...]
 
     @property
-    def problems(self) -> tuple[Finding, ...]:
-        """The findings that weigh."""
+    def problems(self) -> tuple[DiagnosisFinding, ...]:
+        """The findings that are problems, not notes."""
         return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
 
     @property
     def exit_code(self) -> int:
-        """1: there is a problem; 0: there is none."""
+        """The exit code: 1 where there is a problem, 0 where there is none."""
         return 1 if self.problems else 0
 
     def to_json(self) -> dict[str, Any]:
@@ -41,8 +43,9 @@ class Diagnosis:
         }
 
 
+@public
 def diagnose(gpu: str | None = None) -> Diagnosis:
-    """Look at this machine and judge it; in a process that has torch, at this process too.
+    """Examine this machine and judge it; in a process that has imported torch, examine this process too.
 
     Args:
         gpu: emulate this card in a process of its own, and look at that.
@@ -52,11 +55,11 @@ def diagnose(gpu: str | None = None) -> Diagnosis:
         UnknownGpuError: no card has that name.
         UsageError: this process has torch already, and a card to emulate was named.
     """
-    facts = look(gpu)
+    facts = gather_facts(gpu)
     return Diagnosis(facts=facts, findings=findings_of(facts))
 
 
-def findings_of(facts: Facts) -> tuple[Finding, ...]:
+def findings_of(facts: MachineFacts) -> tuple[DiagnosisFinding, ...]:
     """Judge facts: the problems first, else in the order allocator, variables, cards, machine."""
     found = [
         *findings_of_allocation(facts),

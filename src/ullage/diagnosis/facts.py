@@ -1,26 +1,26 @@
-"""What was seen on a machine: plain data, without a judgement. What could not be read is None."""
+"""The facts about a machine: plain data without a judgement. What could not be read is None."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class CardProcess:
     """A process that holds memory on a card."""
 
     pid: int
     name: str
     used_bytes: int | None
     is_ours: bool = True
-    """Whether it belongs to the user who asks."""
+    """Whether the process belongs to the user who runs the diagnosis."""
     is_worker: bool = False
-    """Whether it bears the name that PyTorch gives a DataLoader's worker."""
+    """Whether the process has the name that PyTorch gives DataLoader workers."""
     is_orphan: bool = False
-    """Whether what started it has ended."""
+    """Whether the process that started it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A card as the driver describes it; a card that another process shares shows that in `used_bytes`."""
+class CardFacts:
+    """A card as the driver describes it; memory of processes that are not visible appears only in `used_bytes`."""
 
     index: int
     name: str
@@ -30,8 +30,8 @@ class Card:
     compute_capability: tuple[int, int] | None = None
     compute_mode: str | None = None
     """"default", "prohibited" or "exclusive"."""
-    processes: tuple[Process, ...] = ()
-    """Those that the driver lets this process see, without itself."""
+    processes: tuple[CardProcess, ...] = ()
+    """Processes on the card that the driver shows to this process, without itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +44,23 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """An installed PyTorch, as it says itself."""
+    """An installed PyTorch, as it describes itself."""
 
     version: str
     cuda: str | None = None
-    """The toolkit it is built for, "13.0"; None for a build without CUDA."""
+    """The CUDA toolkit that torch is built for, such as "13.0"; None for a build without CUDA."""
     hip: str | None = None
     architectures: tuple[str, ...] = ()
     settings: str | None = None
-    """The text that its allocator has read."""
+    """The settings text that torch's allocator has read."""
     settings_error: str | None = None
-    """What it said of a text that it refuses."""
+    """The error with which torch's allocator refused its settings."""
     pinned_bytes: int | None = None
-    """Host memory that its allocator has pinned in this process, with what it keeps for later."""
+    """Host memory that torch has pinned in this process, its cache included."""
     is_here: bool = False
-    """Whether it was asked in the user's own process, and not in one of ours."""
+    """Whether torch was examined in the user's own process, not in a child process."""
     error: str | None = None
-    """Why it cannot be imported."""
+    """The reason why torch cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +71,24 @@ class Host:
     is_wsl: bool = False
     memory_bytes: int | None = None
     limit_bytes: int | None = None
-    """What the container may take of it."""
+    """The container's memory limit."""
     used_bytes: int | None = None
-    """What counts towards the limit and cannot be dropped."""
+    """Memory that counts towards the limit and that the kernel cannot drop."""
     shared_total_bytes: int | None = None
-    """/dev/shm"""
+    """Size of /dev/shm."""
     shared_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Everything that was seen."""
+class MachineFacts:
+    """All facts about a machine."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    """The variables that have to do with PyTorch and CUDA."""
+    """The environment variables that concern PyTorch and CUDA."""
     host: Host = field(default_factory=Host)
     driver: Driver | None = None
-    cards: tuple[Card, ...] = ()
+    cards: tuple[CardFacts, ...] = ()
     torch: Torch | None = None
     is_emulated: bool = False
     workspaces: str | None = None
-    """Of an emulated card: who answers for the workspaces of cuDNN."""
+    """For an emulated card: where cuDNN's workspaces come from."""

@@ -1,24 +1,24 @@
-"""A finding: what was seen, why it matters, what to do. It knows nothing of how it was found."""
+"""A finding: what was seen, why it matters, and what to do."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Weight(Enum):
-    """How much a finding weighs."""
+    """The importance of a finding."""
 
     PROBLEM = "problem"
     """Something does not work, is not what was asked for, or takes memory for nothing."""
     NOTE = "note"
-    """Something to know; it may well be meant."""
+    """Information that may well be intended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing to know about this machine."""
+class DiagnosisFinding:
+    """One finding about this machine."""
 
     name: str
-    """For programs: it stays the same when the wording changes."""
+    """A stable identifier for programs: it stays the same when the wording changes."""
     title: str
     seen: str
     why: str

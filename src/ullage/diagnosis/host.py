@@ -15,8 +15,8 @@ _FILES: Final = {  # limit, used, and what of the latter the kernel drops when i
 }
 
 
-def look_at_host(root: Path = Path("/")) -> Host:
-    """Read what the host tells; `root` is where its file system begins."""
+def read_host(root: Path = Path("/")) -> Host:
+    """Read the facts about the host; `root` is where its file system begins."""
     limit, used = _container(root)
     total, free = _space_of(root / "dev/shm")
     return Host(
@@ -58,7 +58,7 @@ def _space_of(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _container(root: Path) -> tuple[int | None, int | None]:
-    """Return the lowest limit of the control groups around this process, and what counts towards it."""
+    """Return the lowest limit of the control groups of this process, and the memory that counts towards it."""
     found: list[tuple[int, int | None]] = []
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]

@@ -1,10 +1,10 @@
-"""The cards and who is on them, as the driver tells; without a driver there are none. MIG instances are not seen."""
+"""The cards and the processes on them, from the driver; none without a driver. MIG instances are not visible."""
 
 import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ullage.diagnosis.facts import Card, Driver, Process
+from ullage.diagnosis.facts import CardFacts, CardProcess, Driver
 from ullage.diagnosis.process import process_of
 from ullage.driver import DriverSilentError, Nvml, asked
 
@@ -16,8 +16,8 @@ _MODES: Final[dict[int | None, str]] = {
 }  # 1: per thread, of old drivers
 
 
-def look_at_cards() -> tuple[Driver | None, tuple[Card, ...]]:
-    """Return the driver and its cards; None and none without a driver."""
+def read_cards() -> tuple[Driver | None, tuple[CardFacts, ...]]:
+    """Return the driver and its cards; None and an empty tuple without a driver."""
     try:
         with asked() as nvml:
             found = (_card(nvml, index, handle) for index, handle in nvml.handles())
@@ -32,11 +32,11 @@ def _driver(nvml: Nvml) -> Driver:
     return Driver(version=version, cuda=(number // 1000, number % 1000 // 10))
 
 
-def _card(nvml: Nvml, index: int, handle: Any) -> Card | None:
+def _card(nvml: Nvml, index: int, handle: Any) -> CardFacts | None:
     memory = nvml.memory_of(handle)
     if memory is None:
         return None
-    return Card(
+    return CardFacts(
         index=index,
         name=nvml.ask("nvmlDeviceGetName", handle) or "",
         uuid=nvml.ask("nvmlDeviceGetUUID", handle) or "",
@@ -48,8 +48,8 @@ def _card(nvml: Nvml, index: int, handle: Any) -> Card | None:
     )
 
 
-def _processes(nvml: Nvml, handle: Any) -> Iterator[Process]:
-    """Yield every other process once; one that computes and draws is listed twice by the driver."""
+def _processes(nvml: Nvml, handle: Any) -> Iterator[CardProcess]:
+    """Yield every other process once; the driver lists one that computes and draws twice."""
     seen = {os.getpid()}
     for kind in ("Compute", "Graphics"):
         for one in nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle) or ():

@@ -1,4 +1,4 @@
-"""Ask the installed PyTorch for its facts, in a process of its own: a text that it refuses may end the process.
+"""Reads the installed PyTorch's facts in a child process: settings that it refuses may end the process.
 
 `python -m ullage.diagnosis.probe [GPU]` prints a line for the cards and one for torch. With GPU, it is emulated.
 CUDA is not initialised: the allocator has read its settings before, and the driver is asked by NVML.
@@ -12,11 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ullage.diagnosis.facts import Torch
-from ullage.diagnosis.nvml import look_at_cards
+from ullage.diagnosis.nvml import read_cards
 
 
-def look_at_torch(*, is_here: bool = False) -> Torch:
-    """Ask torch, which is imported if it is not. `is_here`: in the user's own process.
+def read_torch(*, is_here: bool = False) -> Torch:
+    """Return torch's facts; import it where needed. `is_here`: whether this is the user's own process.
 
     Raises:
         ImportError: torch cannot be imported.
@@ -44,7 +44,7 @@ def look_at_torch(*, is_here: bool = False) -> Torch:
 
 
 def _settings(binding: Any) -> str | None:
-    """The text that the allocator has read, which a snapshot holds before 2.15; None where it does not tell."""
+    """Return the settings text that the allocator has read (in snapshots before 2.15); None where there is none."""
     ask = getattr(binding, "_accelerator_getAllocatorSettings", None)
     if ask is not None:
         return str(ask())
@@ -65,10 +65,10 @@ def _main(gpu: str | None) -> None:
         from ullage.emulator import emulate
 
         emulate(gpu)
-    driver, cards = look_at_cards()
+    driver, cards = read_cards()
     found = {"driver": None if driver is None else asdict(driver), "cards": [asdict(card) for card in cards]}
     print(json.dumps(found), file=answers, flush=True)
-    print(json.dumps(asdict(look_at_torch())), file=answers, flush=True)
+    print(json.dumps(asdict(read_torch())), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What /proc tells of a process: whether it runs, its name, whose it is, and whether what started it has ended.
+"""Facts of a process from /proc: whether it runs, its name, its owner, and whether its parent has ended.
 
 No command line and no environment is read. It does not know processes of other containers: they have no name here.
 """
@@ -7,23 +7,23 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ullage.diagnosis.facts import Process
+from ullage.diagnosis.facts import CardProcess
 
 _WORKER: Final = "pt_data_worker"  # torch/utils/data/_utils/worker.py
 _REAPERS: Final = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit")
 _PROC: Final = Path("/proc")
 
 
-def process_of(pid: int, used_bytes: int | None) -> Process:
+def process_of(pid: int, used_bytes: int | None) -> CardProcess:
     """Describe a process by its number; `used_bytes` is what it holds on a card."""
     try:
         name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
         owner = (_PROC / str(pid)).stat().st_uid
         parent, group = _parent_and_group(pid)
     except (OSError, ValueError):
-        return Process(pid=pid, name="", used_bytes=used_bytes, is_ours=False)
+        return CardProcess(pid=pid, name="", used_bytes=used_bytes, is_ours=False)
     is_worker = name.startswith(_WORKER)
-    return Process(
+    return CardProcess(
         pid=pid,
         name=name,
         used_bytes=used_bytes,
@@ -34,7 +34,7 @@ def process_of(pid: int, used_bytes: int | None) -> Process:
 
 
 def is_alive(pid: int, started: float | None = None) -> bool:
-    """Tell whether a process runs.
+    """Return whether a process runs.
 
     Args:
         pid: its number.
@@ -50,7 +50,7 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 
 def _is_reaper(parent: int, *, is_worker: bool) -> bool:
-    """Whether a parent takes in orphans. A container's first process may as well be the training itself."""
+    """Return whether a parent adopts orphans. A container's first process may as well be the training itself."""
     try:
         is_known = (_PROC / str(parent) / "comm").read_text().strip() in _REAPERS
     except OSError:
@@ -65,5 +65,5 @@ def _parent_and_group(pid: int) -> tuple[int, int]:
 
 
 def _fields_of(pid: int) -> list[str]:
-    """Return what the kernel says of a process behind its name, which may hold anything, also a parenthesis."""
+    """Return the kernel's figures behind a process's name, which may contain anything, also a parenthesis."""
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

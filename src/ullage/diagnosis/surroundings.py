@@ -1,25 +1,25 @@
-"""Judge the machine around the cards: the container's memory, shared memory, pinned memory, WSL."""
+"""The judgement of the host: the container's memory, shared memory, pinned memory, WSL."""
 
 from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import GIB, MIB, text_of_bytes
-from ullage.diagnosis.facts import Facts, Host
-from ullage.diagnosis.finding import Finding, Weight
+from ullage.diagnosis.facts import Host, MachineFacts
+from ullage.diagnosis.finding import DiagnosisFinding, Weight
 
 _DOCKERS_SHARED_BYTES: Final = 64 * MIB  # what docker gives a container that asks for nothing
 _LITTLE_SHARED_BYTES: Final = 256 * MIB
-_NEARLY_ALL: Final = 0.9
-_MUCH_PINNED: Final = 0.5
+_NEARLY_FULL_SHARE: Final = 0.9
+_NOTABLE_PINNED_SHARE: Final = 0.5
 
 
-def findings_of_surroundings(facts: Facts) -> Iterator[Finding]:
+def findings_of_surroundings(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     """Yield what is wrong around the cards."""
     yield from _shared(facts.host)
     yield from _limit(facts.host)
     yield from _pinned(facts)
     if facts.host.is_wsl or facts.host.system == "Windows":
-        yield Finding(
+        yield DiagnosisFinding(
             name="spill",
             title="This driver may put a card's memory into the machine's",
             seen="WSL" if facts.host.is_wsl else "Windows",
@@ -29,12 +29,12 @@ def findings_of_surroundings(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _shared(host: Host) -> Iterator[Finding]:
+def _shared(host: Host) -> Iterator[DiagnosisFinding]:
     total, free = host.shared_total_bytes, host.shared_free_bytes
     if total is None or free is None:
         return
     if total <= _DOCKERS_SHARED_BYTES:
-        yield Finding(
+        yield DiagnosisFinding(
             name="shared-memory-small",
             title=f"/dev/shm has {text_of_bytes(total)}",
             seen=f"{text_of_bytes(free)} of it are free",
@@ -42,7 +42,7 @@ def _shared(host: Host) -> Iterator[Finding]:
             cure="Start the container with --ipc=host or --shm-size=8g (Kubernetes: an emptyDir with medium: Memory).",
         )
     elif free < min(_LITTLE_SHARED_BYTES, total // 4):
-        yield Finding(
+        yield DiagnosisFinding(
             name="shared-memory-full",
             title=f"/dev/shm is nearly full: {text_of_bytes(free)} of {text_of_bytes(total)} are free",
             seen="files in /dev/shm",
@@ -51,10 +51,10 @@ def _shared(host: Host) -> Iterator[Finding]:
         )
 
 
-def _limit(host: Host) -> Iterator[Finding]:
-    if host.limit_bytes is None or host.used_bytes is None or host.used_bytes < _NEARLY_ALL * host.limit_bytes:
+def _limit(host: Host) -> Iterator[DiagnosisFinding]:
+    if host.limit_bytes is None or host.used_bytes is None or host.used_bytes < _NEARLY_FULL_SHARE * host.limit_bytes:
         return
-    yield Finding(
+    yield DiagnosisFinding(
         name="container-full",
         title="The container's memory is nearly used up",
         seen=f"{text_of_bytes(host.used_bytes)} of {text_of_bytes(host.limit_bytes)}",
@@ -63,17 +63,17 @@ def _limit(host: Host) -> Iterator[Finding]:
     )
 
 
-def _pinned(facts: Facts) -> Iterator[Finding]:
+def _pinned(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
     pinned = facts.torch.pinned_bytes if facts.torch is not None else None
     of = min((size for size in (facts.host.limit_bytes, facts.host.memory_bytes) if size is not None), default=None)
-    if not pinned or of is None or pinned < min(_MUCH_PINNED * of, 16 * GIB):
+    if not pinned or of is None or pinned < min(_NOTABLE_PINNED_SHARE * of, 16 * GIB):
         return
-    yield Finding(
+    yield DiagnosisFinding(
         name="pinned",
         title=f"PyTorch has pinned {text_of_bytes(pinned)} of the machine's memory",
         seen=f"torch.cuda.host_memory_stats(), of {text_of_bytes(of)}",
         why="It cannot be swapped; blocks are rounded up to powers of two and kept after use. When no more can be had, "
         "the error is called 'CUDA error: out of memory'.",
         cure="pin_memory=False, or give it back: torch._C._host_emptyCache()",
-        weight=Weight.PROBLEM if pinned >= _MUCH_PINNED * of else Weight.NOTE,
+        weight=Weight.PROBLEM if pinned >= _NOTABLE_PINNED_SHARE * of else Weight.NOTE,
     )

@@ -1,1 +1,1 @@
-"""What grew from one snapshot to another."""
+"""The difference between two snapshots: what grew, and where."""

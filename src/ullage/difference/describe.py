@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.difference.difference import Change, Difference, Kind, Level, Moment
+from ullage.difference.difference import ChangeKind, Difference, Level, LineChange, Moment
 from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
 
 _GREW_SHOWN: Final = 15
@@ -41,7 +41,7 @@ def _sentence(difference: Difference) -> str:
     place = f"{most.name} in {most.function}" if most.function else most.name
     blocks = most.after_blocks - most.before_blocks
     counted = f", {abs(blocks):,} block{'' if abs(blocks) == 1 else 's'} {'more' if blocks > 0 else 'fewer'}"
-    kind = {Kind.NEW: ", which held nothing before", Kind.VANISHED: ", which is gone"}.get(most.kind, "")
+    kind = {ChangeKind.NEW: ", which held nothing before", ChangeKind.VANISHED: ", which is gone"}.get(most.kind, "")
     part = "most of it" if 2 * abs(most.grown_bytes) > abs(grown) else "the largest part"
     return f"{text}; {part} at {place}{kind}: {_more(most.grown_bytes)}{counted if blocks else ''}."
 
@@ -86,12 +86,12 @@ def _sections(difference: Difference) -> Iterator[Section]:
         yield Remarks(title="To know", items=tuple(notes))
 
 
-def _is_changed(change: Change) -> bool:
-    return bool(change.grown_bytes) or change.after_blocks != change.before_blocks or change.kind is not Kind.SAME
+def _is_changed(change: LineChange) -> bool:
+    return bool(change.grown_bytes) or change.after_blocks != change.before_blocks or change.kind is not ChangeKind.SAME
 
 
-def _shown(changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
-    """What grew most and what shrank most, in order, and what is left out."""
+def _shown(changes: Sequence[LineChange]) -> tuple[list[LineChange], list[LineChange]]:
+    """Return the lines that grew most and those that shrank most, in order, and the lines left out."""
     changed = [change for change in changes if _is_changed(change)]
     grew = [change for change in changed if change.grown_bytes >= 0]
     shrank = [change for change in changed if change.grown_bytes < 0]
@@ -99,7 +99,7 @@ def _shown(changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
     return grew[:_GREW_SHOWN] + shrank[cut:], grew[_GREW_SHOWN:] + shrank[:cut]
 
 
-def _row(change: Change) -> TableRow:
+def _row(change: LineChange) -> TableRow:
     remark = f"was :{change.moved_from.rpartition(':')[2]}" if change.moved_from else ""
     return TableRow(
         cells=(
@@ -108,7 +108,7 @@ def _row(change: Change) -> TableRow:
             text_of_bytes(change.before_bytes),
             text_of_bytes(change.after_bytes),
             _more(change.after_blocks - change.before_blocks, is_bytes=False),
-            remark or {Kind.NEW: "new", Kind.VANISHED: "gone"}.get(change.kind, ""),
+            remark or {ChangeKind.NEW: "new", ChangeKind.VANISHED: "gone"}.get(change.kind, ""),
         ),
         tone=Tone.BAD if change.grown_bytes > 0 else Tone.GOOD if change.grown_bytes else Tone.QUIET,
     )

@@ -1,4 +1,4 @@
-"""What grew from one recorded run to another, by the user's line and by annotation.
+"""The growth from one recorded run to another, by the user's line and by annotation.
 
 Lines are matched by file, function and number. Where a file was edited in between, the lines of a function that moved
 together are matched too, and a function's only line that is left over in both.
@@ -10,21 +10,23 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from ullage.difference.holding import UNNAMED, Held, Holding, Place, holding_at_end, holding_at_peak
+from ullage._public import public
+from ullage.difference.holding import UNNAMED, HeldBytes, MomentHolding, Place, holding_at_end, holding_at_peak
 from ullage.history import Action, History
+from ullage.settings import recorded_settings
 
 SCHEMA: Final = 1
 
 
 class Moment(StrEnum):
-    """When two runs are compared."""
+    """The moment at which two runs are compared."""
 
     END = "end"
     PEAK = "peak"
 
 
-class Kind(StrEnum):
-    """What became of a line."""
+class ChangeKind(StrEnum):
+    """The fate of a line between two runs."""
 
     SAME = "same"
     MOVED = "moved"
@@ -33,13 +35,13 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LineChange:
     """One line or annotation in both runs: bytes after rounding, and blocks."""
 
     name: str
-    """As the second run has it; of what vanished: as the first had it."""
+    """The line's name in the second run; for a line that is gone, its name in the first."""
     function: str
-    kind: Kind
+    kind: ChangeKind
     moved_from: str | None
     before_bytes: int
     after_bytes: int
@@ -48,13 +50,13 @@ class Change:
 
     @property
     def grown_bytes(self) -> int:
-        """More than before; negative: less."""
+        """Bytes more than before; negative where there are fewer."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Something of the allocator as a whole, in both runs: bytes, or a number of segments."""
+    """A total of the allocator in both runs: bytes, or a number of segments."""
 
     name: str
     before: int
@@ -62,18 +64,19 @@ class Level:
     is_bytes: bool
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Two runs side by side; what grew most first."""
+    """Two runs in comparison; the lines that grew most come first."""
 
     before: str
     after: str
     moment: Moment
-    lines: tuple[Change, ...]
-    annotations: tuple[Change, ...]
-    """Empty where neither run names anything."""
+    lines: tuple[LineChange, ...]
+    annotations: tuple[LineChange, ...]
+    """Changes by annotation; empty where neither run has annotations."""
     levels: tuple[Level, ...]
-    """allocated, pending, cached, reserved, segments."""
+    """Totals of the allocator by name: allocated, pending, cached, reserved, segments."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def difference_of(
     Args:
         before: the first run's histories.
         after: the second run's.
-        sources: what to call them.
+        sources: the names under which they are shown.
         moment: when the snapshots were taken, or when most was allocated, each run and device at its own time.
         semantics: the allocator's version, with which a run is repeated to find its peak.
     """
@@ -113,11 +116,11 @@ def difference_of(
     )
 
 
-def _by_growth(changes: Iterable[Change]) -> list[Change]:
+def _by_growth(changes: Iterable[LineChange]) -> list[LineChange]:
     return sorted(changes, key=lambda change: (-change.grown_bytes, -change.after_bytes, change.name))
 
 
-def _lines(old: Mapping[Place, Held], new: Mapping[Place, Held]) -> list[Change]:
+def _lines(old: Mapping[Place, HeldBytes], new: Mapping[Place, HeldBytes]) -> list[LineChange]:
     pairs = _pairs(old, new)
     came_from = {after: before for before, after in pairs.items()}
     found = [_change(place, came_from.get(place), old, new) for place in new]
@@ -125,19 +128,24 @@ def _lines(old: Mapping[Place, Held], new: Mapping[Place, Held]) -> list[Change]
     return found
 
 
-def _change(after: Place | None, before: Place | None, old: Mapping[Place, Held], new: Mapping[Place, Held]) -> Change:
+def _change(
+    after: Place | None, before: Place | None, old: Mapping[Place, HeldBytes], new: Mapping[Place, HeldBytes]
+) -> LineChange:
     place = after or before
     assert place is not None
     if before is None or after is None:
-        kind = Kind.NEW if before is None else Kind.VANISHED
+        kind = ChangeKind.NEW if before is None else ChangeKind.VANISHED
     else:
-        kind = Kind.SAME if before == after else Kind.MOVED
-    was, now = old.get(before, Held()) if before else Held(), new.get(after, Held()) if after else Held()
-    return Change(
+        kind = ChangeKind.SAME if before == after else ChangeKind.MOVED
+    was, now = (
+        old.get(before, HeldBytes()) if before else HeldBytes(),
+        new.get(after, HeldBytes()) if after else HeldBytes(),
+    )
+    return LineChange(
         name=str(place),
         function=place.function,
         kind=kind,
-        moved_from=str(before) if kind is Kind.MOVED else None,
+        moved_from=str(before) if kind is ChangeKind.MOVED else None,
         before_bytes=was.bytes,
         after_bytes=now.bytes,
         before_blocks=was.blocks,
@@ -146,7 +154,7 @@ def _change(after: Place | None, before: Place | None, old: Mapping[Place, Held]
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Which place of the first run is which of the second."""
+    """Return which place of the first run corresponds to which place of the second."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -159,7 +167,7 @@ def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
 
 
 def _moves(before: set[int], after: set[int]) -> dict[int, int]:
-    """Match a function's lines: those that moved together, the most of them first; of as many those that stayed."""
+    """Match a function's lines: those that moved together, the largest group first, unmoved before moved."""
     found: dict[int, int] = {}
     before, after = set(before), set(after)
     while before and after:
@@ -177,27 +185,33 @@ def _moves(before: set[int], after: set[int]) -> dict[int, int]:
     return found
 
 
-def _annotations(old: Mapping[str, Held], new: Mapping[str, Held], first: Holding, second: Holding) -> list[Change]:
+def _annotations(
+    old: Mapping[str, HeldBytes], new: Mapping[str, HeldBytes], first: MomentHolding, second: MomentHolding
+) -> list[LineChange]:
     if not old and not new:
         return []
-    old = old or {UNNAMED: sum(first.places.values(), Held())}
-    new = new or {UNNAMED: sum(second.places.values(), Held())}
+    old = old or {UNNAMED: sum(first.places.values(), HeldBytes())}
+    new = new or {UNNAMED: sum(second.places.values(), HeldBytes())}
     return [
-        Change(
+        LineChange(
             name=name,
             function="",
-            kind=Kind.SAME if name in old and name in new else Kind.NEW if name in new else Kind.VANISHED,
+            kind=ChangeKind.SAME
+            if name in old and name in new
+            else ChangeKind.NEW
+            if name in new
+            else ChangeKind.VANISHED,
             moved_from=None,
-            before_bytes=old.get(name, Held()).bytes,
-            after_bytes=new.get(name, Held()).bytes,
-            before_blocks=old.get(name, Held()).blocks,
-            after_blocks=new.get(name, Held()).blocks,
+            before_bytes=old.get(name, HeldBytes()).bytes,
+            after_bytes=new.get(name, HeldBytes()).bytes,
+            before_blocks=old.get(name, HeldBytes()).blocks,
+            after_blocks=new.get(name, HeldBytes()).blocks,
         )
         for name in dict.fromkeys((*old, *new))
     ]
 
 
-def _levels(old: Holding, new: Holding) -> tuple[Level, ...]:
+def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
     values = {
         "allocated": (old.allocated_bytes, new.allocated_bytes),
         "freed, pending": (old.pending_bytes, new.pending_bytes),
@@ -228,5 +242,5 @@ def _notes(before: Sequence[History], after: Sequence[History], moment: Moment) 
 
 
 def _settings_of(histories: Sequence[History]) -> str:
-    found = (history.settings.get("PYTORCH_CUDA_ALLOC_CONF") for history in histories)
-    return next((text for text in found if isinstance(text, str)), "")
+    found = (recorded_settings(history.settings) for history in histories)
+    return next((text for text in found if text is not None), "")

@@ -1,4 +1,4 @@
-"""What a recorded run held at one moment, by the user's line and by annotation. It compares nothing."""
+"""The memory that a recorded run held at one moment, by the user's line and by annotation."""
 
 import re
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import Device, State, replay
+from ullage.allocator.replay import ReplayDevice, State, replay
 from ullage.analysis.recording import cut, users_frame
 from ullage.history import Action, History
 from ullage.rebuild import program_of
@@ -31,41 +31,42 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes after rounding, in so many blocks."""
+class HeldBytes:
+    """Bytes after rounding, and the number of blocks."""
 
     bytes: int = 0
     blocks: int = 0
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.bytes + other.bytes, self.blocks + other.blocks)
+    def __add__(self, other: "HeldBytes") -> "HeldBytes":
+        return HeldBytes(self.bytes + other.bytes, self.blocks + other.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """What was allocated at a moment, summed in two ways, and what the allocator had, in bytes."""
+class MomentHolding:
+    """The memory allocated at a moment, summed by line and by annotation, and the allocator's totals, in bytes."""
 
-    places: dict[Place, Held]
-    annotations: dict[str, Held]
-    """By what the program put on its allocations, or the innermost range it was in; empty where it named nothing."""
+    places: dict[Place, HeldBytes]
+    annotations: dict[str, HeldBytes]
+    """Bytes by the label that the program put on its allocations, or else by the innermost named range; empty where
+    there is neither."""
     allocated_bytes: int
     pending_bytes: int
-    """Freed, but other streams may still use it."""
+    """Freed bytes that other streams may still use."""
     reserved_bytes: int
     segments: int
 
     @property
     def cached_bytes(self) -> int:
-        """Reserved, and free to be handed out."""
+        """Reserved bytes that are free for requests."""
         return self.reserved_bytes - self.allocated_bytes - self.pending_bytes
 
 
-def holding_at_end(histories: Iterable[History]) -> Holding:
+def holding_at_end(histories: Iterable[History]) -> MomentHolding:
     """Return what was held when the snapshot was taken, on all of the devices together."""
     return _sum([_at_end(history) for history in histories])
 
 
-def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> Holding:
+def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
     """Return what was held when most was allocated, on each device at its own time, by replaying the run."""
     return _sum([_at_peak(history, semantics) for history in histories])
 
@@ -75,10 +76,10 @@ class _Block:
     bytes: int
     stack: int
     row: int
-    """The entry that allocated it; -1: it was there before."""
+    """Index of the trace entry that allocated the block; -1: it was there before recording began."""
 
 
-def _at_end(history: History) -> Holding:
+def _at_end(history: History) -> MomentHolding:
     rows = history.action == Action.ALLOC
     row_of = dict(zip(history.address[rows].tolist(), np.flatnonzero(rows).tolist(), strict=True))
     blocks = [block for segment in history.segments for block in segment.blocks]
@@ -95,9 +96,9 @@ def _at_end(history: History) -> Holding:
     )
 
 
-def _at_peak(history: History, semantics: str | None) -> Holding:
+def _at_peak(history: History, semantics: str | None) -> MomentHolding:
     rebuilt = program_of(history, semantics=semantics)  # what is allocated is the same in every version
-    device = Device(total_bytes=rebuilt.room_bytes)
+    device = ReplayDevice(total_bytes=rebuilt.room_bytes)
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
     done = replay(cut(rebuilt.program, peak + 1), rebuilt.settings, device)
     alive = done.blocks.state == State.ALLOCATED
@@ -118,19 +119,19 @@ def _at_peak(history: History, semantics: str | None) -> Holding:
 
 def _holding(
     history: History, blocks: Sequence[_Block], *, pending_bytes: int, reserved_bytes: int, segments: int
-) -> Holding:
+) -> MomentHolding:
     place_of: dict[tuple[int, bool], Place] = {}
     annotation_of = _annotation_of(history)
-    places: defaultdict[Place, Held] = defaultdict(Held)
-    annotations: defaultdict[str, Held] = defaultdict(Held)
+    places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
+    annotations: defaultdict[str, HeldBytes] = defaultdict(HeldBytes)
     for block in blocks:
         known = (block.stack, block.row < 0)
         if known not in place_of:
             place_of[known] = _place(history, block.stack, is_before=block.row < 0)
-        held = Held(block.bytes, 1)
+        held = HeldBytes(block.bytes, 1)
         places[place_of[known]] += held
         annotations[annotation_of(block.row)] += held
-    return Holding(
+    return MomentHolding(
         places=dict(places),
         annotations=dict(annotations) if annotations.keys() != {UNNAMED} else {},
         allocated_bytes=sum(block.bytes for block in blocks),
@@ -151,7 +152,7 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 
 def _annotation_of(history: History) -> Callable[[int], str]:
-    """How to name the entry that allocated a block: by its own metadata, or the innermost range that was open then."""
+    """Return the label of the entry that allocated a block: its own metadata, or the innermost open range."""
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
 
@@ -167,7 +168,7 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """From which time on which range is the innermost that is open."""
+    """Return the innermost open range from each moment on at which it changes."""
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)
@@ -180,17 +181,17 @@ def _ranges(history: History) -> tuple[list[int], list[str]]:
     return begins, names
 
 
-def _sum(holdings: Sequence[Holding]) -> Holding:
-    places: defaultdict[Place, Held] = defaultdict(Held)
-    annotations: defaultdict[str, Held] = defaultdict(Held)
+def _sum(holdings: Sequence[MomentHolding]) -> MomentHolding:
+    places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
+    annotations: defaultdict[str, HeldBytes] = defaultdict(HeldBytes)
     is_named = any(holding.annotations for holding in holdings)
     for holding in holdings:
         for place, held in holding.places.items():
             places[place] += held
-        everything = {UNNAMED: sum(holding.places.values(), Held())}
+        everything = {UNNAMED: sum(holding.places.values(), HeldBytes())}
         for name, held in (holding.annotations or everything).items() if is_named else ():
             annotations[name] += held
-    return Holding(
+    return MomentHolding(
         places=dict(places),
         annotations=dict(annotations),
         allocated_bytes=sum(holding.allocated_bytes for holding in holdings),

@@ -1,4 +1,4 @@
-"""A GPU that is not there: PyTorch's own CUDA build over a CUDA of ours that launches nothing."""
+"""A GPU that is not there: PyTorch's own CUDA build on top of our CUDA libraries, which launch nothing."""
 
 from ullage.emulator.emulate import Emulation, emulate
 

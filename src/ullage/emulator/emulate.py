@@ -1,4 +1,4 @@
-"""Put an emulated card into this process, and into every process that it starts.
+"""Emulation of a card in this process and in every process that it starts.
 
 A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
 inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
@@ -14,8 +14,9 @@ from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from ullage._child import FOLDER, reach_children
+from ullage._child_process import HOOKS_FOLDER, reach_children
 from ullage._errors import EmulationError, UsageError
+from ullage._public import public
 from ullage._units import text_of_bytes
 from ullage.emulator import library
 from ullage.emulator.cudnn.start import use_planner, version_of
@@ -32,20 +33,23 @@ _CUDNN_DECIDES: Final = -1  # the figure of a card whose workspaces nobody has g
 _EXIT_PAUSE_SECONDS: Final = 0.05
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """Describe the emulated card of this process; sizes in bytes."""
+    """The emulated card of this process; sizes in bytes."""
 
     gpu: str
     count: int
     total_memory_bytes: int
     context_bytes: int
     cudnn_workspace_bytes: int | None
-    """Of every cuDNN plan, as it was given; None: cuDNN's own answers."""
+    """The workspace given for every cuDNN plan; None: cuDNN's own answers."""
+    placement: str = library.PLACEMENTS[0]
+    """The driver whose addresses are emulated: one of `ullage.emulator.library.PLACEMENTS`."""
     figures: dict[str, int]
 
     def __repr__(self) -> str:
-        """Say it in a line: a notebook shows what the last line of a cell returns."""
+        """Return a one-line summary, which a notebook shows for the last line of a cell."""
         each = " each" if self.count > 1 else ""
         return f"<Emulation: {self.count} x {self.gpu}, {text_of_bytes(self.total_memory_bytes)}{each}>"
 
@@ -53,12 +57,14 @@ class Emulation:
 _current: Emulation | None = None
 
 
+@public
 def emulate(
     gpu: str | Gpu,
     *,
     total_memory_bytes: int | None = None,
     context_bytes: int | None = None,
     cudnn_workspace_bytes: int | None = None,
+    placement: str = library.PLACEMENTS[0],
     count: int = 1,
 ) -> Emulation:
     """Emulate `count` cards in this process and its children, for the rest of its life.
@@ -71,16 +77,20 @@ def emulate(
         context_bytes: what the CUDA context takes of it; None: from the card's profile.
         cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, where it is installed beside
             torch or where the environment variable ULLAGE_CUDNN names it, else an estimate from graphs like it.
+        placement: whose driver puts memory at its addresses: "linux", "wsl", "windows" or "linux-host" (beside what
+            the process itself maps). Up to torch 2.11 PyTorch takes the lower one of equally large free blocks, so what
+            it reserves depends on it.
         count: how many such cards.
 
     Raises:
         EmulationError: torch is imported already, or this process emulates another card already.
         TorchMissingError: there is no torch built for CUDA.
         UnknownGpuError: no card has that name.
-        UsageError: a size or the count cannot be.
+        UsageError: a size, the placement or the count cannot be.
     """
     emulation = _emulation_of(
         gpu,
+        placement=placement,
         total_memory_bytes=total_memory_bytes,
         context_bytes=context_bytes,
         cudnn_workspace_bytes=cudnn_workspace_bytes,
@@ -93,10 +103,10 @@ def emulate(
 
 
 def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: int = 1) -> Emulation:
-    """Have every Python process with this environment, and those that it starts, emulate cards, and not this one.
+    """Make every Python process with this environment, and its children, emulate cards; not this process.
 
     Args:
-        environment: of a process that is about to be started.
+        environment: the environment of a process that is about to be started.
         gpu: see `emulate`.
         count: how many such cards.
 
@@ -112,7 +122,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: 
 
 
 def inherit() -> None:
-    """Emulate in a child process what its parent emulates. Called by `_child/sitecustomize.py`."""
+    """Emulate the parent's card in a child process. Called by `_child/sitecustomize.py`."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
@@ -123,20 +133,22 @@ def _emulation_of(
     total_memory_bytes: int | None = None,
     context_bytes: int | None = None,
     cudnn_workspace_bytes: int | None = None,
+    placement: str = library.PLACEMENTS[0],
     count: int = 1,
 ) -> Emulation:
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    context = profile_of(card.name).context_bytes if context_bytes is None else context_bytes
+    context = profile_of(card).context_bytes if context_bytes is None else context_bytes
     total = card.total_memory_bytes if total_memory_bytes is None else total_memory_bytes
     if not 1 <= count <= _MAX_COUNT:
         raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
+    check_placement("placement=", placement)
     if min(total, context, cudnn_workspace_bytes or 0) < 0:
         raise UsageError(
             f"a size is negative: total {total}, context {context}, cuDNN workspace {cudnn_workspace_bytes} bytes"
         )
     if total <= context:
         raise UsageError(
-            f"a card of {text_of_bytes(total)} has no room beside a CUDA context of {text_of_bytes(context)}; "
+            f"a card of {text_of_bytes(total)} has no room left with a CUDA context of {text_of_bytes(context)}; "
             "give a larger total or a smaller context"
         )
     workspace = _CUDNN_DECIDES if cudnn_workspace_bytes is None else cudnn_workspace_bytes
@@ -146,13 +158,25 @@ def _emulation_of(
         total_memory_bytes=total,
         context_bytes=context,
         cudnn_workspace_bytes=cudnn_workspace_bytes,
+        placement=placement,
         figures=figures_of(card)
-        | {"total_memory_bytes": total, "context_bytes": context, "cudnn_workspace_bytes": workspace},
+        | {
+            "total_memory_bytes": total,
+            "context_bytes": context,
+            "cudnn_workspace_bytes": workspace,
+            "placement": library.PLACEMENTS.index(placement),
+        },
     )
 
 
+def check_placement(what: str, placement: str) -> None:
+    """Raise UsageError where a text names no placement."""
+    if placement not in library.PLACEMENTS:
+        raise UsageError(f"{what}{placement!r} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}")
+
+
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Return a card's `ullage.emulator.library.FIGURES`, without what is chosen anew for every emulation."""
+    """Return a card's `ullage.emulator.library.FIGURES`, without those that each emulation chooses."""
     return {
         "total_memory_bytes": card.total_memory_bytes,
         "cc_major": card.compute_capability[0],
@@ -194,12 +218,12 @@ def _start(emulation: Emulation) -> None:
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     reach_children(os.environ)
-    if FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
-        sys.path.append(FOLDER)
+    if HOOKS_FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
+        sys.path.append(HOOKS_FOLDER)
     atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
     _current = emulation
 
 
 def _blocks_per_sm(card: Gpu) -> int:
-    """Resident blocks per SM, CUDA C++ Programming Guide, technical specifications per compute capability."""
+    """Return the resident blocks per SM (CUDA C++ Programming Guide, specifications per compute capability)."""
     return {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}.get(card.compute_capability, 32)

@@ -14,6 +14,11 @@ from typing import Any, Final
 from ullage._errors import EmulationError
 
 FOLDER: Final = Path(__file__).parent / "cuda" / "lib"
+_OTHER_MAJOR: Final = {12: 13, 13: 12}
+# Libraries whose SONAME and symbol versions differ between CUDA 12 and 13. All others exist once in a process.
+_BY_MAJOR: Final = frozenset(
+    f"libullage_{name}" for name in ("cudart", "cublas", "cublasLt", "cufft", "cusolver", "nvrtc", "nvJitLink")
+)
 
 # The order of `enum card_figure` in cuda/card.h.
 FIGURES: Final = (
@@ -29,11 +34,15 @@ FIGURES: Final = (
     "max_threads_per_sm",
     "regs_per_sm",
     "max_blocks_per_sm",
+    "placement",
 )
+# The order of `enum placement` in cuda/card.h.
+PLACEMENTS: Final = ("linux", "wsl", "windows", "linux-host")
+"""The drivers whose placement of memory can be emulated; the rules are in cuda/address.c."""
 
 
-class Source(IntEnum):
-    """Where the workspace of a cuDNN plan comes from; the order is that of `enum plan_source` in cuda/card.h."""
+class PlanSource(IntEnum):
+    """The source of a cuDNN plan's workspace; the order is that of `enum plan_source` in cuda/card.h."""
 
     UNKNOWN = 0
     GIVEN = 1
@@ -83,23 +92,34 @@ class _GuessFigures(ctypes.Structure):
     )
 
 
+class _OutsideFigures(ctypes.Structure):
+    """Field for field `struct outside_figures` of cuda/card.h."""
+
+    _fields_ = (
+        ("calls", ctypes.c_uint64),
+        ("bytes", ctypes.c_int64),
+        ("peak_bytes", ctypes.c_int64),
+        ("managed_peak_bytes", ctypes.c_int64),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """The guesses of one kind: sizes that a library tells only to a real card's handle."""
+    """The guesses of one kind: sizes that a library reveals only on a real card."""
 
     count: int
     guessed_bytes: int
-    """The most that was taken at once."""
+    """The largest sum of guessed bytes in use at once."""
     below_bytes: int
-    """By how much a real card may take less."""
+    """Bytes by which a real card may use less."""
     above_bytes: int
     expected_below_bytes: int
-    """The same, of what was asked for last and never came: memory ran out over it."""
+    """Bytes by which a real card may use less, of the last request, over which memory ran out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """The cuDNN plans that ran whose workspaces come from one source; a problem is a graph with its shapes."""
+    """Figures of the cuDNN plans whose workspaces come from one source; a problem is a graph with its shapes."""
 
     runs: int
     problems: int
@@ -107,28 +127,41 @@ class PlanFigures:
     """Bytes of all tensors of the largest problem."""
     largest_workspace_bytes: int
     most_below_bytes: int
-    """The most by which a workspace could be smaller than the one that was taken; 0 where it is known."""
+    """Largest number of bytes by which a workspace may be smaller than the one taken; 0 where it is known."""
     most_above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideFigures:
+    """The memory that one shared object asked the driver for, outside PyTorch's allocator; bytes as requested."""
+
+    calls: int
+    bytes: int
+    """Bytes that are not freed yet."""
+    peak_bytes: int
+    """The most bytes in use at once."""
+    managed_peak_bytes: int
+    """The most bytes of managed memory in use at once; they are the host's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnPlans:
-    """The cuDNN plans that ran."""
+    """The cuDNN plans that were run."""
 
     by_source: dict[str, PlanFigures]
-    """By the name of a `Source`, in small letters; sources without a plan are left out."""
+    """Figures by the name of a `PlanSource`, in lower case; sources without a plan are left out."""
     reasons: tuple[str, ...]
-    """Why workspaces are not cuDNN's own."""
+    """Reasons why some workspaces are not cuDNN's own."""
 
     @property
     def count(self) -> int:
-        """How many problems there were."""
+        """Number of problems."""
         return sum(figures.problems for figures in self.by_source.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A graph of operations with its shapes that cuDNN ran, by its number."""
+    """A graph with its shapes that cuDNN ran, identified by a number."""
 
     source: str
     problem: int
@@ -148,10 +181,10 @@ def _card() -> ctypes.CDLL:
         )
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.card_describe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
-    for name in ("card_used_bytes", "card_peak_used_bytes"):
+    for name in ("card_used_bytes", "card_peak_used_bytes", "card_managed_peak_on_card"):
         getattr(library, name).restype = ctypes.c_int64
     library.card_launches.restype = ctypes.c_uint64
-    library.card_reason.restype = ctypes.c_char_p
+    library.card_reason.restype = library.card_outside.restype = ctypes.c_char_p
     library.card_problem.restype = ctypes.c_bool
     library.card_unwritten_name.restype = ctypes.c_char_p
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
@@ -159,7 +192,7 @@ def _card() -> ctypes.CDLL:
 
 
 def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_number: int, cudnn: int) -> None:
-    """Set what the cards of this process are, before anything asks."""
+    """Set the properties of this process's cards, before anything asks for them."""
     card = _card()
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     described = card.card_configure(count, cuda_number, cudnn) and all(
@@ -173,16 +206,20 @@ def load(cuda_major: int) -> Path:
     """Load the emulated libraries for a CUDA version into the process; returns their folder.
 
     The dynamic linker matches what torch needs by SONAME with what is loaded already, so torch's own search path
-    never comes into play, and an installed nvidia-* wheel or driver stays untouched.
+    never comes into play, and an installed nvidia-* wheel or driver stays untouched. A package beside torch may be
+    built for the other CUDA version: what has another SONAME and symbol version there is loaded, too, behind the first.
     """
     folder = FOLDER / str(cuda_major)
     for path in sorted(folder.iterdir()):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    for path in sorted((FOLDER / str(_OTHER_MAJOR[cuda_major])).glob("libullage_*.so")):
+        if path.stem in _BY_MAJOR:
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     return folder
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Tell the emulated cuDNN how to start the process that asks the real one; see `ullage.emulator.cudnn`.
+    """Tell the emulated cuDNN how to start the planner process; see `ullage.emulator.cudnn`.
 
     Raises:
         MemoryError: there is none for it.
@@ -194,15 +231,15 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 
 
 def note_reason(text: str) -> None:
-    """Have a reason told why workspaces are not cuDNN's own answer, with those of `cudnn_plans`."""
+    """Record a reason why workspaces are not cuDNN's own; `cudnn_plans` reports it."""
     _card().card_note_reason(text.encode(errors="replace"))
 
 
 def cudnn_plans() -> CudnnPlans:
-    """Read which cuDNN plans ran, and how well their workspaces are known."""
+    """Return which cuDNN plans were run, and how well their workspaces are known."""
     card = _card()
     by_source = {}
-    for source in Source:
+    for source in PlanSource:
         figures = _PlanFigures()
         card.card_plan_figures(int(source), ctypes.byref(figures))
         if figures.problems:
@@ -214,18 +251,18 @@ def cudnn_plans() -> CudnnPlans:
 
 
 def cudnn_problems() -> list[Problem]:
-    """Read the problems that cuDNN ran, in the order in which they came first."""
+    """Return the problems that cuDNN ran, in the order of their first run."""
     card = _card()
     found: list[Problem] = []
     plan = _Plan()
     while card.card_problem(len(found), ctypes.byref(plan)):
         fields = _fields(plan)
-        found.append(Problem(**{**fields, "source": Source(fields["source"]).name.lower()}))
+        found.append(Problem(**{**fields, "source": PlanSource(fields["source"]).name.lower()}))
     return found
 
 
 def guesses() -> dict[str, GuessFigures]:
-    """Read what was guessed, by the names in `GUESSES`; kinds without a guess are left out."""
+    """Return the guesses by the names in `GUESSES`; kinds without a guess are left out."""
     card = _card()
     found = {}
     for number, kind in enumerate(GUESSES):
@@ -236,8 +273,32 @@ def guesses() -> dict[str, GuessFigures]:
     return found
 
 
+def outside() -> dict[str, OutsideFigures]:
+    """Return the memory requested outside PyTorch's allocator, by the shared object's file name."""
+    card = _card()
+    found: dict[str, OutsideFigures] = {}
+    figures = _OutsideFigures()
+    index = 0
+    while (path := card.card_outside(index, ctypes.byref(figures))) is not None:
+        if figures.calls:
+            name = Path(os.fsdecode(path)).name
+            found[name if name not in found else os.fsdecode(path)] = OutsideFigures(**_fields(figures))
+        index += 1
+    return found
+
+
+def used_peak_bytes(device: int) -> int:
+    """Return the most memory in use on a card at once as the driver counts it, with the context."""
+    return int(_card().card_peak_used_bytes(device))
+
+
+def managed_peak_on_card_bytes(device: int) -> int:
+    """Return the most managed memory that was on a card at once."""
+    return int(_card().card_managed_peak_on_card(device))
+
+
 def cudnn_version() -> int:
-    """Return the number of the cuDNN that is emulated: 91900 for 9.19.0."""
+    """Return the version number of the emulated cuDNN: 91900 for 9.19.0."""
     return int(_card().card_cudnn_version())
 
 
@@ -246,7 +307,7 @@ def _fields(structure: ctypes.Structure) -> dict[str, Any]:
 
 
 def unwritten_functions() -> dict[str, int]:
-    """Name the CUDA functions that were called and that nobody wrote ("cublas:cublasFoo"), with their calls."""
+    """Return the CUDA functions that were called but are not written ("cublas:cublasFoo"), with their calls."""
     card = _card()
     calls = ctypes.c_uint64()
     found = {}

@@ -1,8 +1,10 @@
-"""What only a real card knows: the size of a CUDA context, and what libraries take beside PyTorch's allocator.
+"""Figures that only a real card has: the size of a CUDA context, and memory that libraries take outside PyTorch.
 
-A profile is a TOML file under `profiles/`, measured on a card or assumed; every figure has an interval, and the report
-shows it as its own row. The workspaces of cuDNN are its own answer where it is installed (`ullage.emulator.cudnn`); how
-far those that it did not answer may be off, `workspace_range` says.
+A profile is a TOML file under `profiles/`; every figure has an interval, and the report shows it as its own row. For a
+chip of which enough readings were published there is one of its own; the others follow a rule that was made from all of
+them (`tools/read_contexts.py` writes both, docs/contexts.md shows them), and a card whose chip is not known has an
+assumption. The workspaces of cuDNN are its own answer where it is installed (`ullage.emulator.cudnn`); how far those
+that it did not answer may be off, `workspace_range` says.
 """
 
 import importlib.resources
@@ -10,19 +12,26 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from ullage._units import MIB
 from ullage.emulator.library import PlanFigures
+from ullage.gpus import Gpu
 
 # An assumption: cuDNN's larger workspaces are copies of a convolution's tensors in another layout or precision, and
 # three copies cover what its own plans were seen to add to reserved memory.
 WORKSPACE_TENSOR_COPIES: Final = 3
+_RULE: Final = "rule"
+_ASSUMED: Final = "assumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The figures of one card that an emulator cannot compute, in bytes."""
+    """The figures of one card that an emulator cannot compute, in bytes.
+
+    The context is that of a process that trained some steps, with everything else that it holds on the card outside
+    PyTorch's allocator; NCCL's buffers and CUDA graphs are not in it.
+    """
 
     context_bytes: int
     context_low_bytes: int
@@ -30,14 +39,16 @@ class Profile:
     source: str
 
 
-def profile_of(card_name: str) -> Profile:
-    """Return the measured profile of a card, or the assumption where there is none."""
-    profiles = _profiles()
-    return profiles.get(card_name, profiles[""])
+def profile_of(gpu: Gpu) -> Profile:
+    """Return the profile of a card's chip; else what the rule gives, or the assumption for an unknown chip."""
+    if "sm_count" in gpu.assumed:
+        return _profile(_ASSUMED)
+    chip = f"{gpu.architecture}_{gpu.sm_count}"
+    return _profile(chip) if chip in _files() else _by_rule(gpu.sm_count * gpu.max_threads_per_sm)
 
 
 def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
-    """Estimate, in bytes, how much less and how much more real workspaces may make of reserved memory.
+    """Estimate by how many bytes real workspaces may lower or raise the reserved memory.
 
     Workspaces follow one another and are cached, so the largest difference of one counts, not their sum. No strict
     bound: another size may also take another place in the cache.
@@ -51,20 +62,35 @@ def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
     return below, max(above, WORKSPACE_TENSOR_COPIES * unknown)
 
 
+def _profile(name: str) -> Profile:
+    data = _files()[name]
+    context = data["context"]
+    return Profile(
+        context_bytes=context["expected_mib"] * MIB,
+        context_low_bytes=context["low_mib"] * MIB,
+        context_high_bytes=context["high_mib"] * MIB,
+        source=data["source"],
+    )
+
+
+def _by_rule(threads: int) -> Profile:
+    """Apply the rule to a chip with this many resident threads; whole MiB."""
+    data = _files()[_RULE]
+    rule = data["rule"]
+    expected = rule["base_mib"] + rule["mib_by_1024_threads"] * threads / 1024
+    return Profile(
+        context_bytes=round(expected) * MIB,
+        context_low_bytes=round(max(expected - rule["around_mib"], 0)) * MIB,
+        context_high_bytes=round(expected + rule["around_mib"]) * MIB,
+        source=data["source"],
+    )
+
+
 @cache
-def _profiles() -> dict[str, Profile]:
-    found = {}
-    for path in importlib.resources.files("ullage.emulator").joinpath("profiles").iterdir():
-        if not path.name.endswith(".toml"):
-            continue
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        context = data["context"]
-        profile = Profile(
-            context_bytes=context["expected_mib"] * MIB,
-            context_low_bytes=context["low_mib"] * MIB,
-            context_high_bytes=context["high_mib"] * MIB,
-            source=data["source"],
-        )
-        for card in data["cards"] or [""]:
-            found[card] = profile
-    return found
+def _files() -> dict[str, dict[str, Any]]:
+    """Read the profiles, by the names of their files."""
+    return {
+        path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
+        for path in importlib.resources.files("ullage.emulator").joinpath("profiles").iterdir()
+        if path.name.endswith(".toml")
+    }

@@ -1,4 +1,4 @@
-"""Which PyTorch is installed, found without importing it.
+"""The installed PyTorch, found without importing it.
 
 It reads `torch/version.py` as text and the wheel's metadata. It does not know whether that torch would load.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from ullage._errors import TorchMissingError
 
-TESTED: Final = ("2.8", "2.15")
+TESTED: Final = ("2.6", "2.15")
 """The oldest and the newest PyTorch that the tests run on."""
 
 INSTALL_LINE: Final = "pip install torch"
@@ -22,17 +22,18 @@ _UNKNOWN_CUDNN: Final = 99900  # newer than any: PyTorch refuses a cuDNN older t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBuild:
-    """Describe an installed PyTorch built for CUDA."""
+    """An installed PyTorch built for CUDA."""
 
     version: str
-    """As in `torch.__version__`, such as "2.11.0+cu130"."""
+    """The version as in `torch.__version__`, such as "2.11.0+cu130"."""
     cuda: tuple[int, int]
-    """The CUDA toolkit it was compiled with: (13, 0)."""
+    """The CUDA toolkit that torch was compiled with, such as (13, 0)."""
     cudnn: int
-    """The cuDNN it was compiled with, as `cudnnGetVersion` says it: 91900 for 9.19.0."""
+    """The cuDNN that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
     folder: Path
     planning: tuple[str, ...] = ()
-    """What pip installs for cuDNN's own plans, in the versions that this torch asks for: cuDNN and NVRTC."""
+    """Packages that pip installs to have cuDNN's own plans (cuDNN and NVRTC), in the versions that this torch
+    requires."""
 
     @property
     def cuda_number(self) -> int:
@@ -41,7 +42,7 @@ class TorchBuild:
 
     @property
     def is_tested(self) -> bool:
-        """Whether the version lies between the oldest and the newest that the tests run on."""
+        """Whether the tests cover the version: it lies between the oldest and the newest that they run on."""
         return release_of(TESTED[0]) <= release_of(self.version) <= release_of(TESTED[1])
 
 
@@ -52,10 +53,10 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def has_code_for(compute_capability: tuple[int, int], architectures: list[str]) -> bool:
-    """Tell whether a build runs on a card: with code for its generation (sm_86 on 8.9), or with PTX that is older.
+    """Return whether a build runs on a card: with code for its generation (sm_86 on 8.9), or with older PTX.
 
     Args:
-        compute_capability: the card's, (8, 9).
+        compute_capability: the card's compute capability, such as (8, 9).
         architectures: as `torch.cuda.get_arch_list` says, such as ["sm_86", "compute_120"].
     """
     for name in architectures:

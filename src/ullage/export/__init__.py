@@ -1,1 +1,1 @@
-"""Samples of a run, handed to programs that keep or draw them."""
+"""Exports samples of a run to other programs: CSV, Parquet, Prometheus."""

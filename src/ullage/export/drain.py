@@ -1,6 +1,6 @@
-"""The samples of a run as rows: drained from the live files, from outside, each once.
+"""Reads the samples of a run from its live files as rows, each once.
 
-A file keeps its latest 4,096 samples. Those that were overwritten before they were drained are counted, not made up.
+A file keeps its latest 4,096 samples. Samples that were overwritten before they were read are counted.
 """
 
 import re
@@ -9,52 +9,52 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ullage.recording.facts import Facts
-from ullage.recording.live import SUFFIX, Live, LiveFileError, read_live
+from ullage.run_files.facts import RunFacts
+from ullage.run_files.live import SUFFIX, Live, LiveFileError, read_live
 
 _NAME: Final = re.compile(r"(?:rank(?P<rank>\d+)|process)-(?P<pid>\d+)")
 
 
-class Row(NamedTuple):
-    """One sample: the memory of one device, as one process has it."""
+class SampleRow(NamedTuple):
+    """One sample: the memory of one process on one device."""
 
     time: float
-    """Seconds since 1970."""
+    """The time of the sample, in seconds since 1970."""
     rank: int | None
     pid: int
     device: int
-    """PyTorch's number of it in the process."""
+    """PyTorch's number of the device in the process."""
     gpu: str
-    """Its name; "" where the process was killed before it could tell."""
+    """The name of the card; "" if the process was killed before it wrote its facts."""
     step: int
     """The step in which the sample was taken, counted from 1."""
     is_step_end: bool
-    """Whether the step was over; in one that takes long there is a sample a second too."""
+    """Whether the sample was taken at the end of the step; a long step also has a sample every second."""
     allocated_bytes: int
     reserved_bytes: int
     peak_allocated_bytes: int
-    """Most that was allocated since the row before of the same process and device."""
+    """The peak of allocated memory since the previous row of the same process and device."""
     inactive_split_bytes: int
     driver_used_bytes: int | None
-    """By everybody on the card; None where the driver has not been asked."""
+    """The bytes used by all processes on the card; None if the driver was not asked."""
     limit_bytes: int | None
-    """What the process may reserve; None where the process was killed before it could tell."""
+    """The bytes that the process may reserve; None if it was killed before it wrote its facts."""
     alloc_retries: int
     ooms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """How far the file of a process is drained."""
+    """The position up to which the file of a process has been read."""
 
     samples: int = 0
     lost: int = 0
     steps: dict[int, int] = field(default_factory=dict)
-    """Of each device, how many steps had ended at its last sample."""
+    """The number of steps that had ended at each device's last sample."""
 
 
 class Drain:
-    """Takes what is new out of the live files of a folder."""
+    """Reads new samples from the live files of a folder."""
 
     def __init__(self) -> None:
         self._positions: dict[Path, _Position] = {}
@@ -62,13 +62,13 @@ class Drain:
 
     @property
     def lost(self) -> dict[str, int]:
-        """By process ("rank3-4711"), how many samples were overwritten before they were drained."""
+        """The number of samples that were overwritten before they were read, by process ("rank3-4711")."""
         return {path.stem: position.lost for path, position in self._positions.items() if position.lost}
 
-    def rows(self, folder: Path) -> list[Row]:
-        """Return the rows that are new, process by process; they come again until `keep` is called."""
+    def rows(self, folder: Path) -> list[SampleRow]:
+        """Return the new rows, process by process; they are returned again until `commit` is called."""
         self._next = {}
-        rows: list[Row] = []
+        rows: list[SampleRow] = []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             position = self._positions.get(path, _Position())
             try:
@@ -81,21 +81,21 @@ class Drain:
             self._next[path] = _Position(max(live.samples, position.samples), lost, steps)
         return rows
 
-    def keep(self) -> None:
-        """Say that the last rows have been taken."""
+    def commit(self) -> None:
+        """Mark the rows returned last as written, so that they are not returned again."""
         self._positions |= self._next
 
 
-def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[Row]:
-    """Yield rows. A sample bears the number of steps that have ended: the first with a number is of that step's end."""
-    facts = Facts.from_json(live.facts)
+def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
+    """Yield rows. A sample has the number of steps that have ended: the first with a number is from that step's end."""
+    facts = RunFacts.from_json(live.facts)
     rank, pid = _who(live.path, facts)
     cards = {card.index: card for card in facts.cards}
     for sample in live.recent:
         card = cards.get(sample.device)
         is_step_end = sample.step != steps.get(sample.device, 0)
         steps[sample.device] = sample.step
-        yield Row(
+        yield SampleRow(
             time=sample.time,
             rank=rank,
             pid=pid,
@@ -114,8 +114,8 @@ def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[Row]:
         )
 
 
-def _who(path: Path, facts: Facts) -> tuple[int | None, int]:
-    """Return rank and number of a process; of one that has not told its facts yet, by the name of its file."""
+def _who(path: Path, facts: RunFacts) -> tuple[int | None, int]:
+    """Return rank and id of a process; if it has not written its facts yet, from the name of its file."""
     found = _NAME.fullmatch(path.stem)
     if facts.pid or found is None:
         return facts.rank, facts.pid

@@ -1,4 +1,4 @@
-"""What is asked for of a run: files of its samples, an endpoint. Each is looked after once a second while it runs."""
+"""The exports that the user asks for: files of samples, an endpoint. Each is updated once a second during the run."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -7,70 +7,70 @@ from typing import Any, Protocol
 
 from ullage._errors import UsageError
 from ullage._output import check_output
-from ullage.export.table import CsvFile, ParquetFile, Table
+from ullage.export.table import CsvFile, ParquetFile, SampleTable
 
 
 class _Export(Protocol):
-    def look(self, folder: Path) -> None: ...
+    def update(self, folder: Path) -> None: ...
 
-    def end(self, folder: Path) -> None: ...
+    def finish(self, folder: Path) -> None: ...
 
 
 class Exports:
-    """All of them. Whatever fails in one is told in a sentence, and neither the others nor the run notice."""
+    """All exports of a run. If one fails, a line says so; the others and the run are not affected."""
 
-    def __init__(self, exports: list[_Export], tell: Callable[[str], Any]) -> None:
+    def __init__(self, exports: list[_Export], notify: Callable[[str], Any]) -> None:
         self._exports = exports
-        self._tell = tell
+        self._notify = notify
 
-    def look(self, folder: Path) -> None:
-        """Hand on what is new in the folder of a run."""
+    def update(self, folder: Path) -> None:
+        """Export new samples in the folder of a run."""
         for export in list(self._exports):
-            self._try(export, export.look, folder)
+            self._try(export, export.update, folder)
 
-    def end(self, folder: Path) -> None:
-        """Hand on what is left, when the run has ended."""
+    def finish(self, folder: Path) -> None:
+        """Export the remaining samples when the run has ended."""
         for export in list(self._exports):
-            self._try(export, export.end, folder)
+            self._try(export, export.finish, folder)
 
     def _try(self, export: _Export, do: Callable[[Path], None], folder: Path) -> None:
         try:
             do(folder)
         except Exception as error:
             self._exports.remove(export)
-            self._tell(f"an export has ended ({type(error).__name__}: {error}); the run goes on")
+            self._notify(f"an export has failed ({type(error).__name__}: {error}); the run continues")
 
 
 def open_exports(
-    *, csv: Path | None, parquet: Path | None, prometheus: str | None, tell: Callable[[str], Any]
+    *, csv: Path | None, parquet: Path | None, prometheus: str | None, notify: Callable[[str], Any]
 ) -> Exports:
-    """Prepare what is asked for, so that what cannot be is refused before anything has run.
+    """Open the exports, so that errors are raised before the run starts.
 
     Args:
-        csv: a file of samples.
-        parquet: another.
-        prometheus: a port, or an address and a port, of an endpoint.
-        tell: called with a sentence where something is to be told.
+        csv: the path of a CSV file for samples.
+        parquet: the path of a Parquet file for samples.
+        prometheus: the port of an endpoint, or its address and port.
+        notify: called with a sentence for the user.
 
     Raises:
-        UsageError: a file cannot be written, a port cannot be had, or a package is missing.
+        UsageError: a file cannot be written, a port is not available, or a package is missing.
     """
     exports: list[_Export] = []
     if csv is not None:
         check_output("--csv", csv)
-        exports.append(Table(csv, CsvFile, tell))
+        exports.append(SampleTable(csv, CsvFile, notify))
     if parquet is not None:
         check_output("--parquet", parquet, inputs=(csv,) if csv is not None else ())
         _need("pyarrow", "--parquet")
-        exports.append(Table(parquet, ParquetFile, tell))
+        exports.append(SampleTable(parquet, ParquetFile, notify))
     if prometheus is not None:
         _need("prometheus_client", "--prometheus")
         from ullage.export.prometheus import Endpoint
 
         endpoint = Endpoint(prometheus)
         exports.append(endpoint)
-        tell(f"metrics for Prometheus are at {endpoint.url}")
-    return Exports(exports, tell)
+        notify(f"metrics for Prometheus are at {endpoint.url}")
+    return Exports(exports, notify)
 
 
 def _need(package: str, option: str) -> None:

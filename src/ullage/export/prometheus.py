@@ -1,7 +1,7 @@
-"""An endpoint for Prometheus: what a run's processes show of themselves, read from their files at every scrape.
+"""An endpoint for Prometheus: the memory of a run's processes, read from their live files at every scrape.
 
-Names and types follow OpenMetrics. What a process holds now is shown while it runs; its counters, its peak and its
-state stay until the run ends. The recorded processes do not notice a scrape.
+Names and types follow OpenMetrics. The present memory of a process is exported while it runs; its counters, its peak
+and its state until the run ends. The recorded processes do not notice a scrape.
 """
 
 import socket
@@ -18,15 +18,15 @@ from prometheus_client.registry import Collector
 
 from ullage._errors import UsageError
 from ullage.diagnosis.process import is_alive
-from ullage.recording.facts import Facts
-from ullage.recording.live import SUFFIX, LiveFileError, Sample, read_live
+from ullage.run_files.facts import RunFacts
+from ullage.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
 _LOCAL: Final = "127.0.0.1"
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
 _DEVICE: Final = (*_PROCESS, "device", "gpu")
 _LATEST: Final = 64
-"""Samples that are read of each process: one of each of its devices is among them."""
+"""The number of samples that are read of each process, enough to have one of each of its devices."""
 _GAUGES: Final = (
     ("allocated", "allocated_bytes", "Memory in tensors, as PyTorch's allocator counts it, at the latest sample."),
     ("reserved", "reserved_bytes", "Memory that PyTorch's allocator holds of the card: in tensors and cached."),
@@ -37,21 +37,22 @@ _GAUGES: Final = (
 
 
 class Endpoint:
-    """Answers scrapes. It has its port from the beginning, and answers from the first `look` on."""
+    """Answers scrapes. It takes its port when it is made, and answers from the first `update` on."""
 
     def __init__(self, address: str) -> None:
         """Take a port.
 
         Args:
-            address: a port, of this machine alone; or an address and a port, such as "0.0.0.0:9400". Port 0 is any.
+            address: a port, which only this machine can reach; or an address and a port, such as "0.0.0.0:9400". Port 0
+                is any free port.
 
         Raises:
-            UsageError: it is no address, or it is taken.
+            UsageError: it is not an address, or the port is taken.
         """
         host, port = _address_of(address)
         self._folder: Path | None = None
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Run(self))
+        registry.register(_RunCollector(self))
         try:
             self._server = _server_kind(host)((host, port), _Quiet)
         except OSError as error:
@@ -63,34 +64,34 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The URL of the endpoint."""
         host, port = self._server.server_address[:2]
         return f"http://[{host!s}]:{port}/metrics" if ":" in str(host) else f"http://{host!s}:{port}/metrics"
 
-    def look(self, folder: Path) -> None:
-        """Answer from now on, with what is in a folder at that time."""
+    def update(self, folder: Path) -> None:
+        """Answer scrapes from now on, with the present content of a folder."""
         if self._folder is None:
             self._folder = folder
             threading.Thread(target=self._server.serve_forever, name="ullage-prometheus", daemon=True).start()
 
-    def end(self, folder: Path) -> None:
-        """Do nothing: it answers for as long as this process explains what the run has left."""
+    def finish(self, folder: Path) -> None:
+        """Do nothing: the endpoint stays until this process ends, while it explains what the run has left."""
 
     def close(self) -> None:
-        """Give the port back."""
+        """Free the port."""
         if self._folder is not None:
             self._server.shutdown()
         self._server.server_close()
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield all metrics as they are now."""
+        """Yield all metrics with their present values."""
         families = _Families()
         for path in sorted(self._folder.glob(f"*{SUFFIX}")) if self._folder is not None else ():
             try:
                 live = read_live(path, most=_LATEST, overview=False)
             except (LiveFileError, OSError):  # it is just being made, or removed
                 continue
-            facts = Facts.from_json(live.facts)
+            facts = RunFacts.from_json(live.facts)
             if facts.pid:  # it has told its facts
                 families.add(facts, {sample.device: sample for sample in live.recent})
         yield from families.all()
@@ -126,7 +127,7 @@ class _Families:
         )
         self._state = StateSetMetricFamily("ullage_state", "What the process does.", labels=_PROCESS)
 
-    def add(self, facts: Facts, latest: dict[int, Sample]) -> None:
+    def add(self, facts: RunFacts, latest: dict[int, Sample]) -> None:
         """Add a process, with the latest sample of each of its devices."""
         process = ("" if facts.rank is None else str(facts.rank), str(facts.pid))
         is_here = facts.state not in ("ended", "failed") and is_alive(facts.pid, facts.started or None)
@@ -162,7 +163,7 @@ class _Families:
         yield from (self._growing, self._state)
 
 
-class _Run(Collector):
+class _RunCollector(Collector):
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
@@ -170,11 +171,11 @@ class _Run(Collector):
         return self._endpoint.metrics()
 
 
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
+class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Take the port, without asking the network what this machine is called, as `http.server` does."""
+        """Take the port, without looking up this machine's name in the network, as `http.server` does."""
         socketserver.TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
@@ -183,18 +184,18 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     timeout = 10
-    """Seconds that a client may take."""
+    """The number of seconds that a client may take."""
 
     def log_message(self, *_: Any) -> None:
-        """Standard error is the script's."""
+        """Log nothing: standard error belongs to the script."""
 
 
-def _server_kind(host: str) -> type[_Server]:
-    class Server(_Server):
+def _server_kind(host: str) -> type[_MetricsServer]:
+    class Server(_MetricsServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that has gone is nobody's trouble."""
+            """Ignore clients that have disconnected."""
 
     return Server
 
@@ -203,5 +204,5 @@ def _address_of(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if colon else _LOCAL
     if not port.isdecimal() or int(port) > 65_535 or not host:
-        raise UsageError(f"--prometheus {text} is no address; expected a port, such as 9400, or ADDRESS:PORT")
+        raise UsageError(f"--prometheus {text} is not an address; expected a port, such as 9400, or ADDRESS:PORT")
     return host, int(port)

@@ -1,4 +1,4 @@
-"""Rows of a run in a file: CSV, which can be read at any moment, or Parquet, which is complete at the run's end."""
+"""Writes rows of a run into a file: CSV, which can be read at any time, or Parquet, complete at the run's end."""
 
 import csv
 import io
@@ -9,16 +9,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Protocol, get_args, get_type_hints
 
-from ullage.export.drain import Drain, Row
+from ullage.export.drain import Drain, SampleRow
 
 _GROUP_ROWS: Final = 1 << 14
-"""Of a row group; until it is full, rows wait in memory."""
+"""The number of rows of a row group; until it is full, rows are kept in memory."""
 
 
 class File(Protocol):
-    """What rows are written into."""
+    """A file into which rows are written."""
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[SampleRow]) -> None:
         """Add all of these rows, or none.
 
         Raises:
@@ -33,47 +33,49 @@ class File(Protocol):
         """
 
 
-class Table:
-    """Writes what is new in a folder into a file. Where that fails it says so once, and tries again the next time."""
+class SampleTable:
+    """Writes new samples of a folder into a file. If that fails, it says so once, and retries the next time."""
 
-    def __init__(self, path: Path, make: Callable[[Path], File], tell: Callable[[str], Any]) -> None:
-        """Write into a path, with a file that is made when the first rows are looked for."""
+    def __init__(self, path: Path, make: Callable[[Path], File], notify: Callable[[str], Any]) -> None:
+        """Write to a path; the file is made at the first update."""
         self._path = path.absolute()
         self._name = path
         self._make = make
-        self._tell = tell
+        self._notify = notify
         self._file: File | None = None
         self._drain = Drain()
         self._has_told = False
 
-    def look(self, folder: Path) -> None:
-        """Write what is new."""
+    def update(self, folder: Path) -> None:
+        """Write new rows."""
         try:
             self._file = self._file or self._make(self._path)
             self._file.add(self._drain.rows(folder))
-            self._drain.keep()
+            self._drain.commit()
         except OSError as error:
             self._fail(error)
 
-    def end(self, folder: Path) -> None:
-        """Write what is left, and say what is missing."""
-        self.look(folder)
+    def finish(self, folder: Path) -> None:
+        """Write the remaining rows, and report how many samples are missing."""
+        self.update(folder)
         try:
             if self._file is not None:
                 self._file.close()
         except OSError as error:
             self._fail(error)
         for process, number in self._drain.lost.items():
-            self._tell(f"{number:,} samples of {process} are not in {self._name}: they were overwritten by later ones")
+            self._notify(
+                f"{number:,} samples of {process} are not in {self._name}: they were overwritten by later ones"
+            )
 
     def _fail(self, error: OSError) -> None:
         if not self._has_told:
             self._has_told = True
-            self._tell(f"{self._name} cannot be written ({error.strerror or error}); the run goes on")
+            self._notify(f"{self._name} cannot be written ({error.strerror or error}); the run continues")
 
 
 class CsvFile:
-    """Lines that are appended as they come, each of them whole."""
+    """A CSV file to which whole lines are appended."""
 
     def __init__(self, path: Path) -> None:
         """Make the file, or empty it.
@@ -83,9 +85,9 @@ class CsvFile:
         """
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._size = 0
-        self._head = ",".join(Row._fields) + "\n"
+        self._head = ",".join(SampleRow._fields) + "\n"
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[SampleRow]) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(map(_plain, rows))
         content = (self._head + text.getvalue()).encode()
@@ -105,10 +107,10 @@ class CsvFile:
 
 
 class ParquetFile:
-    """Groups of rows; it has its name, and can be read, when it is closed."""
+    """A Parquet file, written in row groups under a temporary name; it can be read once it is closed."""
 
     def __init__(self, path: Path) -> None:
-        """Make a file beside the one that it is to be.
+        """Make the temporary file, in the folder of the final one.
 
         Raises:
             OSError: it cannot be written.
@@ -118,11 +120,13 @@ class ParquetFile:
         self._arrow: Any = pyarrow
         self._path = path
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self._rows: list[Row] = []
-        self._schema = pyarrow.schema([(name, _kind(pyarrow, hint)) for name, hint in get_type_hints(Row).items()])
+        self._rows: list[SampleRow] = []
+        self._schema = pyarrow.schema(
+            [(name, _kind(pyarrow, hint)) for name, hint in get_type_hints(SampleRow).items()]
+        )
         self._writer: Any = pyarrow.parquet.ParquetWriter(self._part, self._schema)
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[SampleRow]) -> None:
         if self._writer is None:
             return  # it is not whole, and cannot become so
         self._rows += rows
@@ -134,7 +138,7 @@ class ParquetFile:
             self._try(self._complete)
 
     def _write(self) -> None:
-        columns = dict(zip(Row._fields, zip(*self._rows, strict=True), strict=True))
+        columns = dict(zip(SampleRow._fields, zip(*self._rows, strict=True), strict=True))
         self._writer.write_table(self._arrow.table(columns, schema=self._schema))
         self._rows = []
 
@@ -155,7 +159,7 @@ class ParquetFile:
             raise
 
 
-def _plain(row: Row) -> tuple[Any, ...]:
+def _plain(row: SampleRow) -> tuple[Any, ...]:
     return (f"{row.time:.6f}", *(str(one).lower() if isinstance(one, bool) else one for one in row[1:]))
 
 

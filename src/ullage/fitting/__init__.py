@@ -1,1 +1,1 @@
-"""The largest value that fits: probes, the search among them, and the levers that need no change to the script."""
+"""The largest value that fits: probes, the search among them, and changes that leave the script as it is."""

@@ -1,4 +1,4 @@
-"""What is varied: one option of the script, and the values that it may have."""
+"""The option of the script that is varied, and its values."""
 
 import re
 from dataclasses import dataclass
@@ -48,12 +48,12 @@ class Axis:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether nobody named the highest value."""
+        """Whether the user gave no highest value."""
         return self.high == LARGEST // self.multiple * self.multiple
 
     @property
     def name(self) -> str:
-        """The option for people: "batch size"."""
+        """The option's name for people: "batch size"."""
         return self.option.lstrip("-+").replace("-", " ").replace("_", " ")
 
     @property
@@ -70,14 +70,14 @@ class Axis:
         return max(-1, min(self.last, int((value - self.low) // self.multiple)))
 
     def doubling(self) -> list[int]:
-        """Return the lowest value and its doubles, and the highest."""
+        """Return the lowest value, its doubles, and the highest value."""
         values = [self.low]
         while values[-1] * 2 < self.high:
             values.append(values[-1] * 2)
         return [*values, self.high] if self.high > values[-1] else values
 
     def put_into(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
-        """Return the script's arguments with the option set, in the form in which they have it already.
+        """Return the script's arguments with the option set, in the form that they already use.
 
         An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments
         hold it as `--name=value`.

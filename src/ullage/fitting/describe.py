@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import Axis
-from ullage.fitting.fit import Fit, Largest, Probe, Pulled, Row
+from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
 from ullage.prediction.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
@@ -28,8 +28,8 @@ def _headline(fit: Fit) -> str:
     best = fit.largest.best
     if best is None:
         return "CANNOT BE JUDGED" if _is_unjudged(fit) else "NOTHING FITS"
-    beside = f" WITH {fit.second.name.upper()} {fit.second.low}" if fit.second else ""
-    return f"{fit.axis.name.upper()} {best.value} FITS{beside}"
+    suffix = f" WITH {fit.second.name.upper()} {fit.second.low}" if fit.second else ""
+    return f"{fit.axis.name.upper()} {best.value} FITS{suffix}"
 
 
 def _is_unjudged(fit: Fit) -> bool:
@@ -47,10 +47,10 @@ def _sentence(fit: Fit) -> str:
         lowest = fit.largest.probes[0]
         even = f"Even {name} {lowest.value} {_verdict(lowest)}: {lowest.prediction.reason}"
         return f"{even}. Larger values were not searched."
-    beside = f" beside {fit.second.name} {fit.second.low}" if fit.second else ""
+    suffix = f" at {fit.second.name} {fit.second.low}" if fit.second else ""
     margin = f" with a margin of {text_of_bytes(fit.margin_bytes)}" if fit.margin_bytes else ""
     text = (
-        f"{best.value} is the largest {name} that fits{_certainty(best)}{beside}{margin}; "
+        f"{best.value} is the largest {name} that fits{_certainty(best)}{suffix}{margin}; "
         f"{text_of_bytes(_free(best))} of {text_of_bytes(fit.total_memory_bytes)} stay free at least"
     )
     growth = best.prediction.growth
@@ -73,7 +73,7 @@ def _certainty(probe: Probe) -> str:
     if probe.prediction.growth:
         return ""
     is_estimated = probe.prediction.cudnn.problems.keys() & {"table", "unknown"}
-    return ", if cuDNN's workspaces are as estimated" if is_estimated else " for certain"
+    return ", if cuDNN's workspaces are as estimated" if is_estimated else " at both ends of the interval"
 
 
 def _verdict(probe: Probe) -> str:
@@ -94,8 +94,8 @@ def _sections(fit: Fit) -> Iterator[Section]:
     if fit.frontier and fit.second:
         yield _frontier(fit.axis, fit.second, fit.frontier)
     yield _probes(fit)
-    if fit.pulled:
-        yield _levers(fit)
+    if fit.tried:
+        yield _changes(fit)
     probe = fit.largest.best or fit.largest.probes[0]
     notes = (*probe.prediction.notes, *fit.notes)
     if notes:
@@ -103,10 +103,10 @@ def _sections(fit: Fit) -> Iterator[Section]:
 
 
 def _picture(fit: Fit) -> Picture:
-    """Every value that was run: beside the second option's values, or with the bytes that it needs."""
+    """Return the picture of every value that was run, by the second option's values or the bytes needed."""
     if fit.second:
         return Plot(
-            title=f"Each {fit.axis.name} that was run beside each {fit.second.name}",
+            title=f"Each {fit.axis.name} that was run for each {fit.second.name}",
             x_label=fit.second.name,
             y_label=fit.axis.name,
             y_is_bytes=False,
@@ -138,7 +138,7 @@ def _picture(fit: Fit) -> Picture:
 
 
 def _used_bytes(probe: Probe) -> int:
-    """What a value would use at most; one that ran out needs more than all."""
+    """Return the most bytes that a value would use; a value that ran out needs more than all."""
     prediction = probe.prediction
     return prediction.total_memory_bytes if prediction.oom else prediction.interval_bytes[1]
 
@@ -180,31 +180,29 @@ def _probe(probe: Probe, largest: Largest) -> TableRow:
     )
 
 
-def _levers(fit: Fit) -> Table:
+def _changes(fit: Fit) -> Table:
     return Table(
-        title="What needs no change to the model, each one run (allocator settings: PYTORCH_CUDA_ALLOC_CONF)",
+        title="Changes that leave the model as it is, each one run (allocator settings: PYTORCH_CUDA_ALLOC_CONF)",
         columns=("change", fit.axis.name, "gain", "how"),
-        rows=tuple(_lever(pulled, fit.largest) for pulled in fit.pulled),
+        rows=tuple(_change(tried, fit.largest) for tried in fit.tried),
     )
 
 
-def _lever(pulled: Pulled, largest: Largest) -> TableRow:
+def _change(tried: TriedChange, largest: Largest) -> TableRow:
     before = largest.best.value if largest.best else 0
-    best = pulled.largest.best if pulled.largest else None
-    if not pulled.applies:
-        why = "does not apply: the script chooses itself, or fails with it"
-        return TableRow(cells=(pulled.lever.name, "", "", why), tone=Tone.QUIET)
+    best = tried.largest.best if tried.largest else None
+    if not tried.applies:
+        why = "does not apply: the script sets it itself, or fails with it"
+        return TableRow(cells=(tried.change.name, "", "", why), tone=Tone.QUIET)
     if best is None:
-        return TableRow(cells=(pulled.lever.name, "", "none", pulled.lever.how), tone=Tone.QUIET)
-    return TableRow(
-        cells=(pulled.lever.name, str(best.value), f"+{best.value - before}", pulled.lever.how), tone=Tone.GOOD
-    )
+        return TableRow(cells=(tried.change.name, "", "none", tried.how), tone=Tone.QUIET)
+    return TableRow(cells=(tried.change.name, str(best.value), f"+{best.value - before}", tried.how), tone=Tone.GOOD)
 
 
-def _frontier(axis: Axis, second: Axis, rows: tuple[Row, ...]) -> Table:
+def _frontier(axis: Axis, second: Axis, rows: tuple[FrontierRow, ...]) -> Table:
     most = max((row.largest.best.value for row in rows if row.largest.best), default=1)
     return Table(
-        title=f"The largest {axis.name} beside each {second.name}",
+        title=f"The largest {axis.name} for each {second.name}",
         columns=(second.name, axis.name, "free at least"),
         rows=tuple(
             TableRow(

@@ -11,22 +11,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ullage._errors import ScriptError, UllageError, UsageError
+from ullage._public import public
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import LARGEST, Axis
-from ullage.fitting.lever import LEVERS, Lever
-from ullage.fitting.search import Need, Search
+from ullage.fitting.changes import CHANGES, FitChange
+from ullage.fitting.search import FitSearch, ProbedNeed
 from ullage.gpus import find_gpu
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict
 
-SCHEMA: Final = 1
-AT_ONCE: Final = 2
+SCHEMA: Final = 2
+PARALLEL_RUNS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One value that was run; `fits` says that it fits for certain, the margin left free."""
+    """A run of one value; `fits` is True where it fits at both ends of the interval, with the margin left free."""
 
     value: int
     fits: bool
@@ -38,57 +39,60 @@ class Largest:
     """The largest value that fits, and the probes that prove it."""
 
     probes: tuple[Probe, ...]
-    """By value."""
+    """The runs, by value."""
     best: Probe | None
     next: Probe | None
-    """The smallest value that does not fit for certain; None where the range ended first, or the script failed."""
+    """The smallest value that does not fit at both ends of the interval; None where the range or the script ended."""
     failure: tuple[int, str] | None = None
-    """The smallest value with which the script failed for another reason than memory, and how."""
+    """The smallest value with which the script failed for a reason other than memory, and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
-    """What a lever gains: the largest value with it; None where no more fits than without it."""
+class TriedChange:
+    """A change that was tried, and the largest value with it; None where no larger value fits than without it."""
 
-    lever: Lever
+    change: FitChange
+    how: str
+    """The code or setting that makes the change; for an allocator setting, the whole text to set."""
     applies: bool
-    """Whether it changed anything in the script's run."""
-    tried: Probe | None
-    """With it, the smallest value that does not fit without it."""
+    """Whether the change had an effect on the script's run."""
+    probe: Probe | None
+    """The run with the change, of the smallest value that does not fit without it."""
     largest: Largest | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row of a frontier: the largest first value beside one value of the second option."""
+class FrontierRow:
+    """One row of a frontier: the largest first value for one value of the second option."""
 
     value: int
     largest: Largest
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The answer; every `*_bytes` in bytes."""
+    """The answer of `ullage fit`; every `*_bytes` is in bytes."""
 
     script: str
     arguments: list[str]
     gpu: str
     total_memory_bytes: int
     margin_bytes: int
-    """Left free on the card beyond the high end of what would be used."""
+    """Bytes to leave free on the card beyond the upper bound of what is used."""
     axis: Axis
     largest: Largest
-    """Of the first option; in a frontier, beside the second option's lowest value."""
-    pulled: tuple[Pulled, ...]
+    """The answer for the first option; in a frontier, the answer beside the second option's lowest value."""
+    tried: tuple[TriedChange, ...]
     second: Axis | None
-    frontier: tuple[Row, ...]
+    frontier: tuple[FrontierRow, ...]
     notes: tuple[str, ...] = ()
-    """What could not be run."""
+    """Runs that failed or were not possible, in words."""
     seconds: float
 
     @property
     def exit_code(self) -> int:
-        """0 a value fits, 1 none does, 4 whether the lowest does cannot be judged."""
+        """The exit code: 0 a value fits, 1 none does, 4 the lowest cannot be judged."""
         return 0 if self.largest.best else self.largest.probes[0].prediction.verdict.exit_code or 1
 
     def to_json(self) -> dict[str, Any]:
@@ -105,14 +109,14 @@ class Fit:
             "margin_bytes": self.margin_bytes,
             "option": self.axis.option,
             **_json_of(self.largest),
-            "levers": [
+            "changes": [
                 {
-                    "name": pulled.lever.name,
-                    "how": pulled.lever.how,
-                    "applies": pulled.applies,
-                    **_json_of(pulled.largest or replace(self.largest, probes=(pulled.tried,) if pulled.tried else ())),
+                    "name": tried.change.name,
+                    "how": tried.how,
+                    "applies": tried.applies,
+                    **_json_of(tried.largest or replace(self.largest, probes=(tried.probe,) if tried.probe else ())),
                 }
-                for pulled in self.pulled
+                for tried in self.tried
             ],
             "second_option": self.second.option if self.second else None,
             "frontier": [{"value": row.value, **_json_of(row.largest)} for row in self.frontier],
@@ -177,16 +181,16 @@ class Fitter:
         """Search along an axis.
 
         Args:
-            request: with everything but the axis's option.
-            axis: what to vary.
-            start: where an answer is expected: probed first.
-            known: bytes that other values need about; for the line that foretells.
-            note: what is different about the request, for the progress.
+            request: the request without the axis's option.
+            axis: the option to vary.
+            start: values near the expected answer, which are probed first.
+            known: bytes that other values need about, for the predicting line.
+            note: what differs in the request, for the progress texts.
         """
         probes: dict[int, Probe] = {}
         failures: dict[int, UllageError] = {}
 
-        def run(values: Sequence[int]) -> Mapping[int, Need]:
+        def run(values: Sequence[int]) -> Mapping[int, ProbedNeed]:
             requests = [replace(request, arguments=axis.put_into(request.arguments, value)) for value in values]
             labels = [f"{axis.name} {value}{f' with {note}' if note else ''}" for value in values]
             for value, found in zip(values, self._run_all(requests, labels), strict=True):
@@ -202,11 +206,11 @@ class Fitter:
                 raise ScriptError(f"{failures[min(failures)]}{hint}")
             return {value: _need(probes.get(value)) for value in values}
 
-        search = Search(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
+        search = FitSearch(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
         search.points |= {axis.position_of(value): size for value, size in (known or {}).items()}
         if start:
             inside = {axis.value_at(max(0, axis.position_of(value))) for value in start}
-            search.know(run(sorted(inside)))
+            search.record(run(sorted(inside)))
         search.run(run)
         if search.is_flat:
             raise UsageError(_flat_text(axis, [probe.prediction for probe in probes.values()]))
@@ -216,33 +220,36 @@ class Fitter:
         failure = (worst, str(failures[worst])) if worst is not None and worst in failures else None
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
-    def pull(self, axis: Axis, largest: Largest) -> Iterator[Pulled]:
-        """Try every lever: first whether it lets the smallest value that did not fit do so."""
-        levers = [lever for lever in LEVERS if lever.changes(self.request)]
+    def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
+        """Try every change: first with the smallest value that did not fit."""
+        changes = [change for change in CHANGES if change.applies_to(self.request)]
         if largest.next is None:
             return
         target = largest.next.value
         arguments = axis.put_into(self.request.arguments, target)
-        requests = [replace(lever.pull(self.request), arguments=arguments) for lever in levers]
-        labels = [f"{axis.name} {target} with {lever.name}" for lever in levers]
-        for lever, prediction in zip(levers, self._run_all(requests, labels), strict=True):
+        requests = [replace(change.apply(self.request), arguments=arguments) for change in changes]
+        labels = [f"{axis.name} {target} with {change.name}" for change in changes]
+        for change, prediction in zip(changes, self._run_all(requests, labels), strict=True):
+            how = change.what_to_write(self.request)
             if isinstance(prediction, UllageError):
-                self.notes.append(f"{lever.name}: {str(prediction).splitlines()[0]}")
-                yield Pulled(lever=lever, applies=False, tried=None, largest=None)
+                self.notes.append(f"{change.name}: {str(prediction).splitlines()[0]}")
+                yield TriedChange(change=change, how=how, applies=False, probe=None, largest=None)
                 continue
-            tried = Probe(value=target, fits=self._fits(prediction), prediction=prediction)
-            applies = not (lever.optimizer_default and prediction.optimizers_changed == 0)
+            probe = Probe(value=target, fits=self._fits(prediction), prediction=prediction)
+            applies = not (change.optimizer_default and prediction.optimizers_changed == 0)
             found = None
-            if applies and tried.fits:
+            if applies and probe.fits:
                 known = {probe.value: probe.prediction.interval_bytes[1] for probe in largest.probes if probe.fits}
                 try:
-                    found = self.largest(lever.pull(self.request), axis, start=(target,), known=known, note=lever.name)
+                    found = self.largest(
+                        change.apply(self.request), axis, start=(target,), known=known, note=change.name
+                    )
                 except UllageError as error:
-                    self.notes.append(f"{lever.name}: {str(error).splitlines()[0]}")
-            yield Pulled(lever=lever, applies=applies, tried=tried, largest=found)
+                    self.notes.append(f"{change.name}: {str(error).splitlines()[0]}")
+            yield TriedChange(change=change, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
-        """Whether this run proves that its value fits: the whole of it, without an error that the script handled."""
+        """Return whether this run proves that its value fits: it ran to its end, and the script handled no error."""
         self._takes_steps = self._takes_steps or any(step.complete for step in prediction.steps)
         return (
             prediction.verdict is Verdict.FITS
@@ -252,8 +259,8 @@ class Fitter:
         )
 
     def _run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
-        """Run requests, two at a time; where a script fails, its error stands in the prediction's place."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        """Run requests, two at a time; an error of the script takes the place of its prediction."""
+        with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
             futures = [pool.submit(self._run, request, label) for request, label in zip(requests, labels, strict=True)]
             try:
                 return [_result(future) for future in futures]
@@ -262,8 +269,8 @@ class Fitter:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def frontier(self, axis: Axis, second: Axis) -> Iterator[Row]:
-        """Search along the first axis beside each value of the second, doubled from the lowest on."""
+    def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
+        """Search along the first axis for each value of the second, doubled from the lowest on."""
         start: tuple[int, ...] = ()
         for value in second.doubling():
             request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
@@ -274,7 +281,7 @@ class Fitter:
                     raise
                 self.notes.append(f"the frontier ends before {second.name} {value}: {str(error).splitlines()[0]}")
                 return
-            yield Row(value=value, largest=found)
+            yield FrontierRow(value=value, largest=found)
             if found.best is None:
                 return
             guess = found.best.value // 2  # what is twice as long needs about twice as much
@@ -296,8 +303,8 @@ class Fitter:
 def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
     most = max(prediction.interval_bytes[1] for prediction in predictions)
     return (
-        f"{axis.option} without an end: larger and larger values need no more than {text_of_bytes(most)} and all fit; "
-        f"expected an option that memory depends on, or an end, such as {axis.option}={axis.low}..1024"
+        f"{axis.option} has no upper end: ever larger values need no more than {text_of_bytes(most)} and all fit; "
+        f"expected an option that memory depends on, or an upper end, such as {axis.option}={axis.low}..1024"
     )
 
 
@@ -308,11 +315,11 @@ def _result(future: Future[Prediction]) -> Prediction | UllageError:
         return error
 
 
-def _need(probe: Probe | None) -> Need:
+def _need(probe: Probe | None) -> ProbedNeed:
     if probe is None:  # the script failed
-        return Need(high_bytes=None, fits=False)
+        return ProbedNeed(high_bytes=None, fits=False)
     prediction = probe.prediction
-    return Need(high_bytes=None if prediction.oom else prediction.interval_bytes[1], fits=probe.fits)
+    return ProbedNeed(high_bytes=None if prediction.oom else prediction.interval_bytes[1], fits=probe.fits)
 
 
 def fit(
@@ -321,7 +328,7 @@ def fit(
     *,
     second: Axis | None = None,
     margin_bytes: int = 0,
-    levers: bool = True,
+    changes: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
     """Find the largest value of an option with which the request's script fits on its card.
@@ -329,9 +336,9 @@ def fit(
     Args:
         request: the script, the card and how long to run; its arguments need not hold the options.
         axis: the option to find the largest value of.
-        second: another option: the answer is found beside each of its values, doubled from the lowest on.
-        margin_bytes: to leave free on the card.
-        levers: whether to try what needs no change to the script (not in a frontier).
+        second: another option: the answer is found for each of its values, doubled from the lowest on.
+        margin_bytes: memory to leave free on the card.
+        changes: whether to try what needs no change to the script (not in a frontier).
         progress: called with a short text for every probe.
 
     Raises:
@@ -346,7 +353,7 @@ def fit(
         )
     frontier = tuple(fitter.frontier(axis, second)) if second else ()
     largest = frontier[0].largest if frontier else fitter.largest(request, axis)
-    pulled = tuple(fitter.pull(axis, largest)) if levers and not frontier else ()
+    tried = tuple(fitter.try_changes(axis, largest)) if changes and not frontier else ()
     return Fit(
         script=str(request.script),
         arguments=list(request.arguments),
@@ -355,7 +362,7 @@ def fit(
         margin_bytes=margin_bytes,
         axis=axis,
         largest=largest,
-        pulled=pulled,
+        tried=tried,
         notes=tuple(fitter.notes),
         second=second,
         frontier=frontier,

@@ -14,28 +14,28 @@ from typing import Final
 
 from ullage.fitting.axis import Axis
 
-_FARTHEST: Final = 8  # times the largest value known to fit
+_LARGEST_FACTOR: Final = 8  # times the largest value known to fit
 _TRUSTING_ROUNDS: Final = 3
-_APART: Final = 0.75
-_ALIKE: Final = 3
-_FLAT: Final = 16
+_LOWER_POINT_SHARE: Final = 0.75
+_FLAT_VALUES: Final = 3
+_FLAT_FACTOR: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What one value needs: bytes at the most, None where memory ran out; and whether that fits for certain."""
+class ProbedNeed:
+    """The need of one value: bytes at the most, None where memory ran out; and whether it fits at both ends."""
 
     high_bytes: int | None
     fits: bool
 
 
-Probe = Callable[[Sequence[int]], Mapping[int, Need]]
-"""Runs values, together as far as it can, and says what each needs."""
+Probe = Callable[[Sequence[int]], Mapping[int, ProbedNeed]]
+"""A function that runs values, in parallel as far as it can, and returns what each needs."""
 
 
 @dataclass(slots=True)
-class Search:
-    """The state of one search; `run` brings it to its end."""
+class FitSearch:
+    """The state of one search; `run` completes it."""
 
     axis: Axis
     budget_bytes: int
@@ -44,14 +44,14 @@ class Search:
     worst: int | None = None
     """Position of the smallest value known not to fit."""
     points: dict[int, int] = field(default_factory=dict)
-    """Bytes that values at these positions need: what the line goes through."""
+    """Bytes needed, by position: the points through which the line is drawn."""
     unbounded: bool = False
-    """Whether nobody named the highest value: the search ends where a sixteenfold value needs no more."""
+    """Whether the range has no end: the search then stops where a value sixteen times as large needs no more."""
     _fitting: set[int] = field(default_factory=set)
     _rounds: int = 0
 
-    def know(self, needs: Mapping[int, Need]) -> None:
-        """Take in what is known of values."""
+    def record(self, needs: Mapping[int, ProbedNeed]) -> None:
+        """Record the needs of values that were run."""
         for value, need in needs.items():
             position = self.axis.position_of(value)
             if need.high_bytes is not None:
@@ -69,46 +69,47 @@ class Search:
 
     @property
     def is_flat(self) -> bool:
-        """Whether larger and larger values fit and need the same: nothing more is used, however large they get."""
+        """Whether ever larger values fit and need the same: memory does not depend on the option."""
         if not self.unbounded or self.worst is not None:
             return False
         values = {self.axis.value_at(position): size for position, size in self.points.items()}
         most = max(values, default=0)
         alike = [value for value, size in values.items() if size >= values[most] and value <= most]
-        return len(alike) >= _ALIKE and min(alike) * _FLAT <= most
+        return len(alike) >= _FLAT_VALUES and min(alike) * _FLAT_FACTOR <= most
 
     def run(self, probe: Probe) -> None:
         """Probe until the largest value that fits is known."""
         while not self.is_done:
             self._rounds += 1
-            self.know(probe([self.axis.value_at(position) for position in self._next()]))
+            self.record(probe([self.axis.value_at(position) for position in self._next()]))
 
     def _next(self) -> list[int]:
         low, high = self.best + 1, (self.axis.last if self.worst is None else self.worst - 1)
         if self.best < 0 and self.worst is None:
             return sorted({0, min(high, self.axis.position_of(self.axis.low * 4))})
-        foretold = self._foretold()
-        if foretold is None or (self._rounds > _TRUSTING_ROUNDS and self._rounds % 2 == 0):
+        predicted = self._predicted_position()
+        if predicted is None or (self._rounds > _TRUSTING_ROUNDS and self._rounds % 2 == 0):
             if self.worst is None:
                 return sorted({min(high, self._times(2)), min(high, self._times(4))})
             third = max(1, (high - low + 1) // 3)
             return sorted({min(high, low + third), max(low, high - third)})
-        foretold = max(low, min(high, foretold))
-        return sorted({foretold, min(high, foretold + 1) if foretold < high else max(low, foretold - 1)})
+        predicted = max(low, min(high, predicted))
+        return sorted({predicted, min(high, predicted + 1) if predicted < high else max(low, predicted - 1)})
 
     def _times(self, factor: int) -> int:
         return max(self.best + 1, self.axis.position_of(self.axis.value_at(max(0, self.best)) * factor))
 
-    def _foretold(self) -> int | None:
-        """The last position that fits by a line through two probes: the largest, and one well below it."""
+    def _predicted_position(self) -> int | None:
+        """Return the last position that fits on a line through two points: the largest, and one well below it."""
         if len(self.points) < 2:
             return None
         x1, y1 = max(self.points.items())
         # Close neighbours differ by the allocator's granularity; small values may have their peak elsewhere.
         x0, y0 = max(
-            (point for point in self.points.items() if point[0] <= x1 * _APART), default=min(self.points.items())
+            (point for point in self.points.items() if point[0] <= x1 * _LOWER_POINT_SHARE),
+            default=min(self.points.items()),
         )
         if y1 <= y0:
             return None  # something that the option does not change sets the peak
         crossing = x1 + (self.budget_bytes - y1) * (x1 - x0) // (y1 - y0)
-        return min(crossing, self._times(_FARTHEST))
+        return min(crossing, self._times(_LARGEST_FACTOR))

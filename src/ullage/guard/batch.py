@@ -30,22 +30,22 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def items_of(batch: Any, dim: int = 0) -> int | None:
-    """Return how many items a batch has along a dimension: its first tensor's; None where no tensor has it."""
+    """Return how many items a batch has along `dim`, from its first tensor; None if no tensor has that dimension."""
     return next((tensor.size(dim) for tensor in tensors_of(batch) if tensor.dim() > dim), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What there is to know of a batch before it is used."""
+    """The shapes and sizes of a batch, known before it is used."""
 
     shape: Shape
     """The shapes and types of its tensors: what its memory depends on."""
     items: int | None
-    """How many it has; None where no tensor has the dimension along which they lie."""
+    """The number of items; None if no tensor has the dimension along which items lie."""
     length: int
-    """The elements of one item in its largest tensor: the tokens of a sequence, the pixels of a picture."""
+    """The number of elements of one item in the batch's largest tensor: tokens of a sequence, pixels of a picture."""
     uneven: int | None
-    """What another tensor than those with an item in each place has along that dimension; None where there is none."""
+    """The size along the batch dimension of a tensor that does not have one row per item; None if all have."""
 
 
 def form_of(batch: Any, dim: int = 0) -> Form:
@@ -62,7 +62,7 @@ def form_of(batch: Any, dim: int = 0) -> Form:
 
 
 def all_of(batch: Any) -> Sequence[torch.Tensor]:
-    """Return the tensors of a batch, in order: fast where they lie in one plain container, as they mostly do."""
+    """Return the tensors of a batch, in order. The common case, one plain container, is fast."""
     kind = type(batch)
     elements = batch if kind in (tuple, list) else tuple(batch.values()) if kind is dict else (batch,)
     for element in elements:
@@ -119,7 +119,7 @@ def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
 
 
 def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], dim: int = 0) -> Any:
-    """Put what a loss function returned beside the loss, part by part, together as for the whole batch.
+    """Join what a loss function returned with the loss of each part, as if it had been given the whole batch.
 
     Tensors with a row for each item are joined, single numbers weighted by the parts' shares, containers joined element
     by element; anything else becomes a list of what each part has.
@@ -144,7 +144,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
-    """The same container with every element cut."""
+    """Return the same container with `cut` applied to every element."""
     if isinstance(value, torch.Tensor):
         return value
     if type(value) is dict:

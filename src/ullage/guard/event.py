@@ -1,4 +1,4 @@
-"""What a guard did about memory that ran out, one line each."""
+"""The log of a guard: each time memory ran out, and what was done about it, one line each."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,18 +13,18 @@ _EVENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One failure of memory, and what was done about it."""
+    """One out-of-memory error, and what was done about it."""
 
     step: int
-    """Which call of `Guard.step`, from 1 on."""
+    """The number of the call of `Guard.step`, from 1 on."""
     stage: str
-    """"forward and backward", "the optimizer's step", ..."""
+    """The part of the step that failed: "forward and backward", "the optimizer's step", ..."""
     action: str
     message: Message
     items: int | None = None
-    """Items of the batch, or part of it, that failed."""
+    """The number of items in the batch, or in the part of it, that failed; None if that is not known."""
     parts: int = 1
-    """In how many parts the step is now taken."""
+    """The number of parts in which the step is now taken."""
 
     def __str__(self) -> str:
         asked = self.message.requested_bytes
@@ -33,29 +33,30 @@ class Event:
         return f"step {self.step}: {what} in {self.stage}{size}; {self.action}"
 
 
-class Diary:
-    """The events of a guard, in order; it knows no guard, so that whoever writes into it keeps none alive."""
+class EventLog:
+    """The events of a guard, in order. It has no reference to the guard, so holding the log keeps no guard alive."""
 
     def __init__(self, log: Callable[[str], Any]) -> None:
         self.events: deque[Event] = deque(maxlen=_EVENTS)
         self.step = 0
         self.log = log
-        self._unsaid: list[str] = []
+        self._pending: list[str] = []
 
-    def tell(self, event: Event) -> None:
-        """Write an event down, and log its line."""
+    def add(self, event: Event) -> None:
+        """Append an event, and log its line."""
         self.events.append(event)
         self.log(str(event))
 
-    def tell_later(self, stage: str, action: str, message: Message) -> None:
-        """Write an event down in the middle of what must not end there: whoever logs may raise."""
+    def add_pending(self, stage: str, action: str, message: Message) -> None:
+        """Append an event, and leave its line for `log_pending`: the user's log function may raise, and the optimizer's
+        step must not be interrupted by that."""
         event = Event(step=self.step, stage=stage, action=action, message=message)
         self.events.append(event)
-        self._unsaid.append(str(event))
+        self._pending.append(str(event))
 
-    def say(self) -> None:
-        """Log the lines that were put off."""
-        if self._unsaid:
-            said, self._unsaid = self._unsaid, []
-            for line in said:
+    def log_pending(self) -> None:
+        """Log the lines of the events that `add_pending` has appended."""
+        if self._pending:
+            lines, self._pending = self._pending, []
+            for line in lines:
                 self.log(line)

@@ -1,7 +1,7 @@
-"""`ullage.Guard`: a training step that is taken back when memory runs out, and taken again in a way that fits.
+"""`ullage.Guard`: a training step that is undone when memory runs out, and retried in a way that fits.
 
-A step has two stages. Forward and backward change nothing that cannot be put back, so they are simply run again, in
-ever less memory (`ladder`). The optimizer's step writes parameters, so it is never begun again but brought to its end
+A step has two stages. Everything that forward and backward change can be restored, so they are simply run again, with
+less and less memory (`ladder`). The optimizer's step writes parameters, so it is never restarted but completed
 (`update`).
 """
 
@@ -11,22 +11,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from ullage._errors import UsageError
+from ullage._public import public
 from ullage._units import GIB
 from ullage.guard.batch import Shape
-from ullage.guard.ease import Ease
-from ullage.guard.event import Diary, Event
-from ullage.guard.farewell import farewell
+from ullage.guard.event import Event, EventLog
 from ullage.guard.forecast import Forecast
 from ullage.guard.ladder import Ladder, LossOf
+from ullage.guard.memory_savers import MemorySavers
 from ullage.guard.norm import BatchNorm, BatchNorms
 from ullage.guard.oom import read_oom
+from ullage.guard.oom_report import add_oom_report
 from ullage.guard.part import Cutter, Weight
 from ullage.guard.plan import Plans
 from ullage.guard.ranks import RankError, Ranks, ranks_of
@@ -36,16 +38,47 @@ from ullage.guard.room import Room
 from ullage.guard.update import Update
 
 _WARM: Final = 3
-"""Steps after which cuDNN has tried its algorithms, and with them workspaces that are not needed again."""
+"""The number of steps after which cuDNN has tried its algorithms, whose workspaces are not needed again."""
+
+Batch = TypeVar("Batch")
+Loss = TypeVar("Loss")
 
 
+@public
 class Guard:
-    """Takes training steps that survive running out of memory, with the gradient of the full batch.
+    """Runs training steps that survive running out of memory, with the gradient of the full batch.
 
     Example:
         guard = ullage.Guard(model, optimizer)
         for batch in loader:
             loss = guard.step(batch, lambda b: loss_fn(model(b["x"]), b["y"]))
+
+    Args:
+        model: the module that is trained, or several.
+        optimizer: the optimizer of its parameters, or several, which step together.
+        scaler: the gradient scaler of a loop with automatic mixed precision; the guard unscales, steps and updates it.
+        scheduler: a learning-rate scheduler, or several, stepped after each optimizer step.
+        batch_dim: the dimension along which items lie in the tensors of a batch.
+        reduction: "mean" if the loss is a mean over items, "sum" if it is a sum.
+        weight: needed if the loss is a mean over something other than items, such as tokens that are not padding:
+            a function that returns how many of them a batch, or a part of one, has. Only called when a batch is split.
+        splittable: False if the loss of one item depends on the others (in-batch negatives). If the tensors of a batch
+            differ in size along `batch_dim`, it is split only if this is True; tensors of the first one's size are cut.
+        batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
+            a split change the statistics without a warning.
+        clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
+        before_step: called after the last backward and before the optimizer, with gradients unscaled.
+        checkpoint: names of modules ("layers.*") for which activation checkpointing may be used if a single item does
+            not fit.
+        offload: whether tensors that forward saves may be kept in host memory if a single item does not fit.
+        pinned_bytes: how many bytes of that host memory may be page-locked.
+        backward: called instead of `loss.backward()`.
+        timeout: how long a rank waits for the others (DistributedDataParallel, FSDP) before it raises. Every rank
+            has to make its guard, because the process group in which they agree is created then.
+        log: called with one line each time memory runs out; by default the logger "ullage.guard" warns.
+
+    Raises:
+        UsageError: an argument is not what is expected.
     """
 
     def __init__(
@@ -53,10 +86,10 @@ class Guard:
         model: nn.Module | Sequence[nn.Module],
         optimizer: Optimizer | Sequence[Optimizer],
         *,
-        scaler: torch.amp.GradScaler | None = None,
+        scaler: GradScaler | None = None,
         scheduler: Any = None,
         batch_dim: int = 0,
-        reduction: str = "mean",
+        reduction: Literal["mean", "sum"] = "mean",
         weight: Weight | None = None,
         splittable: bool | None = None,
         batchnorm: BatchNorm | None = None,
@@ -69,35 +102,7 @@ class Guard:
         timeout: timedelta = timedelta(minutes=30),
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Guard the steps of a model and its optimizer; nothing is copied and nothing runs before the first step.
-
-        Args:
-            model: the module that is trained, or several.
-            optimizer: what steps its parameters, or several, which step together.
-            scaler: unscales, steps and updates as in a loop with automatic mixed precision.
-            scheduler: stepped after each optimizer step; or several.
-            batch_dim: the dimension along which items lie in the tensors of a batch.
-            reduction: "mean" where the loss is a mean over items, "sum" where it is a sum.
-            weight: for a mean over something else than items, such as tokens that are not padding: how many of them a
-                batch, or a part of one, has. Only called when a batch is split.
-            splittable: False where the loss of one item depends on the others (in-batch negatives). A batch whose
-                tensors have several sizes along `batch_dim` is only cut where this is True: those of the first's are.
-            batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
-                a split change the statistics without a warning.
-            clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
-            before_step: called after the last backward and before the optimizer, with gradients unscaled.
-            checkpoint: names of modules ("layers.*") that may be computed again in backward where one item does not
-                fit.
-            offload: whether what forward saves may be kept in the host's memory where one item does not fit.
-            pinned_bytes: how much of that may be page-locked.
-            backward: called instead of `loss.backward()`.
-            timeout: how long a rank waits for the others (DistributedDataParallel, FSDP) before it raises. Every rank
-                makes its guard, because the group in which they agree is made then.
-            log: called with one line each time memory ran out; else the logger "ullage.guard" warns.
-
-        Raises:
-            UsageError: an argument is not what is expected.
-        """
+        """See the class for the arguments. Nothing is copied and nothing is run yet."""
         self._modules = _several(model, nn.Module, "model")
         self._optimizers = _several(optimizer, Optimizer, "optimizer")
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
@@ -107,11 +112,11 @@ class Guard:
         self._splittable = splittable
         self._batchnorm = batchnorm
         self._backward = _backward_of(scaler, backward)
-        self._of_update = _OfUpdate(scaler=scaler, clip_grad_norm=clip_grad_norm, before_step=before_step)
-        self._of_ease = _OfEase(checkpoint=checkpoint, offload=offload, pinned_bytes=pinned_bytes)
+        self._update_options = _UpdateOptions(scaler=scaler, clip_grad_norm=clip_grad_norm, before_step=before_step)
+        self._saver_options = _SaverOptions(checkpoint=checkpoint, offload=offload, pinned_bytes=pinned_bytes)
         self._plans = Plans()
         self._ranks: Ranks | None = None
-        self._diary = Diary(log or logging.getLogger("ullage.guard").warning)
+        self._event_log = EventLog(log or logging.getLogger("ullage.guard").warning)
         self._split = 0
         self._shape: Shape | None = None
         self._is_updated = False
@@ -121,7 +126,7 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Put together what knows the parameters; again where some have joined, or have moved to another device."""
+        """Build the objects that hold the parameters; again if parameters were added or moved to another device."""
         self._members = _members_of(self._optimizers)
         parameters = _parameters_of(self._modules, self._optimizers)
         self._drops_all = _are_all_in(self._optimizers, parameters)
@@ -131,68 +136,69 @@ class Guard:
             room=self._room,
             rewind=Rewind(self._modules, parameters, self._room.devices),
             norms=self._norms,
-            ease=Ease(self._modules, self._of_ease.checkpoint, self._of_ease.pinned_bytes),
+            savers=MemorySavers(self._modules, self._saver_options.checkpoint, self._saver_options.pinned_bytes),
             cutter=self._cutter,
             plans=self._plans,
             forecast=Forecast(self._room),
             backward=self._backward,
             is_splittable=self._splittable,
-            may_offload=self._of_ease.offload,
-            tell=self._diary.tell,
+            may_offload=self._saver_options.offload,
+            log_event=self._event_log.add,
             ranks=self._ranks,
         )
         self._update = Update(
             self._optimizers,
             parameters,
             self._room,
-            self._diary.tell_later,
-            scaler=self._of_update.scaler,
-            clip_grad_norm=self._of_update.clip_grad_norm,
-            before_step=self._of_update.before_step,
+            self._event_log.add_pending,
+            scaler=self._update_options.scaler,
+            clip_grad_norm=self._update_options.clip_grad_norm,
+            before_step=self._update_options.before_step,
         )
 
-    def step(self, batch: Any, loss_of: LossOf, *, update: bool = True) -> Any:
+    def step(self, batch: Batch, loss_of: Callable[[Batch], Loss], *, update: bool = True) -> Loss:
         """Run forward, backward and, where `update` is true, the optimizer's step.
 
-        Gradients are set to None at the beginning of a step that follows an update: they can be looked at after one.
+        Gradients are set to None at the start of a step that follows an update, so they can be read after an update.
 
         Args:
             batch: a tensor or any nesting of dicts, lists, tuples, dataclasses of tensors; `loss_of` gets it whole, or
                 in parts of the same form.
             loss_of: computes the loss of a batch, a tensor with one element; or a tuple of it and anything else.
-            update: False for all but the last call of an accumulation; a loss is then divided by the caller, as ever.
+            update: False for all but the last call of a gradient accumulation; the caller divides the loss, as usual.
 
         Returns:
-            The loss of the whole batch, detached; or the tuple, its second element put together from the parts'.
+            The loss of the whole batch, detached; or the tuple, with its second element joined from those of the parts.
 
         Raises:
-            torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why. Where
-                it is the optimizer's state that does not fit, parameters and that state are as before.
+            torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why. If it
+                is the optimizer's state that does not fit, parameters and that state are as before.
             UsageError: `loss_of` returns no loss.
         """
-        self._diary.step += 1
+        self._event_log.step += 1
         if self._members != _members_of(self._optimizers):
             self._assemble()
-        begins_anew = self._is_updated or self._diary.step == 1
+        drops_gradients = self._is_updated or self._event_log.step == 1
         is_fresh = self._is_updated and self._drop_gradients()
         try:
-            climbed = self._ladder.climb(batch, loss_of, self._diary.step, is_fresh=is_fresh)
+            climbed = self._ladder.climb(batch, loss_of, self._event_log.step, is_fresh=is_fresh)
             if climbed.split > self._split:
                 self._split = climbed.split
             self._shape = climbed.form.shape
             if update:
                 self._apply()
         except BaseException as error:
-            self._leave(error)
-            # Whoever catches it and goes on begins anew: what this step has left of gradients is no part of the next.
-            self._is_updated = begins_anew
+            self._report_failure(error)
+            # Code that catches it and goes on starts afresh: gradients left by this step must not count in the next.
+            self._is_updated = drops_gradients
             raise
-        if self._diary.step == _WARM and torch.backends.cudnn.benchmark:
+        if self._event_log.step == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
-        return self._ladder.outcome(climbed.done)
+        outcome: Loss = self._ladder.outcome(climbed.done)
+        return outcome
 
     def update(self) -> None:
-        """Apply the gradients that steps with `update=False` have left: clip, step the optimizers and schedulers.
+        """Apply the gradients accumulated by steps with `update=False`: clip, step the optimizers and schedulers.
 
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
@@ -200,7 +206,7 @@ class Guard:
         try:
             self._apply()
         except BaseException as error:
-            self._leave(error)
+            self._report_failure(error)
             raise
 
     def _apply(self) -> None:
@@ -213,7 +219,7 @@ class Guard:
         for scheduler in self._schedulers:
             scheduler.step()
         self._is_updated = True
-        self._diary.say()
+        self._event_log.log_pending()
 
     def rehearse(
         self,
@@ -223,21 +229,21 @@ class Guard:
         batch_of: Callable[[int], Any] | None = None,
         cost: Cost | None = None,
     ) -> Rehearsal:
-        """Take the heaviest step first, without effect: forward, backward, and what the optimizer makes.
+        """Run the heaviest step before training, without effect: forward, backward, and the optimizer's allocations.
 
-        In how many parts it has to be taken is known from then on, and PyTorch's cache has segments that the largest
-        shapes fit into, which is the cure for lengths that vary. Parameters, gradients, buffers, optimizer state and
-        random numbers are as before. Every rank has to call it.
+        Afterwards the guard knows in how many parts that batch has to be taken, and PyTorch's cache has segments that
+        the largest shapes fit into, which avoids fragmentation by varying lengths. Parameters, gradients, buffers,
+        optimizer state and random numbers are as before. Every rank has to call it.
 
         Args:
-            batches: a loader or a list, which is gone through once; or lengths, with `batch_of`.
+            batches: a loader or a list, which is iterated once; or lengths, with `batch_of`.
             loss_of: as for `step`.
-            batch_of: makes the batch whose longest item has a length.
-            cost: how heavy a batch is; its items times the elements of one, if left out.
+            batch_of: makes a batch whose longest item has the given length.
+            cost: returns how heavy a batch is; by default its items times the elements of one.
 
         Raises:
-            UsageError: there is no batch, or lengths come without `batch_of`.
-            torch.OutOfMemoryError: the heaviest batch fits in no way; the error's notes say why.
+            UsageError: there is no batch, or lengths are given without `batch_of`.
+            torch.OutOfMemoryError: the heaviest batch does not fit in any way; the error's notes say why.
         """
         try:
             return rehearse(
@@ -248,15 +254,15 @@ class Guard:
                 batch_dim=self._batch_dim,
                 batch_of=batch_of,
                 cost=cost,
-                tell=self._diary.log,
+                log=self._event_log.log,
             )
         except BaseException as error:
-            self._leave(error)
+            self._report_failure(error)
             raise
 
     @contextmanager
     def phase(self) -> Iterator[None]:
-        """Give PyTorch's cache back before and after something with other shapes: evaluation, or saving.
+        """Empty PyTorch's cache before and after code that uses other shapes, such as evaluation or saving.
 
         Example:
             with guard.phase(), torch.no_grad():
@@ -270,23 +276,23 @@ class Guard:
 
     @property
     def events(self) -> deque[Event]:
-        """What happened, the latest thousand."""
-        return self._diary.events
+        """The latest thousand events: each time memory ran out, and what was done about it."""
+        return self._event_log.events
 
     @property
     def total_norm(self) -> torch.Tensor | None:
-        """The norm of all gradients together before they were clipped the last time."""
+        """The norm of all gradients together, as measured before they were last clipped."""
         return self._update.total_norm
 
-    def _leave(self, error: BaseException) -> None:
-        """Add the report to an error of memory that leaves the guard, and tell the other ranks of any error."""
+    def _report_failure(self, error: BaseException) -> None:
+        """Add the report to an out-of-memory error that leaves the guard, and notify the other ranks of any error."""
         if read_oom(error, is_on_host=self._room.is_on_host) is not None:
-            farewell(error, self._room)
+            add_oom_report(error, self._room)
         if self._ranks is not None and isinstance(error, Exception) and not isinstance(error, RankError):
-            self._ranks.leave()
+            self._ranks.announce_failure()
 
     def _drop_gradients(self) -> bool:
-        """Set gradients to None; return whether that is known to be all of them."""
+        """Set gradients to None; return whether these are known to be all gradients."""
         for optimizer in self._optimizers:
             if type(optimizer).zero_grad is Optimizer.zero_grad:  # the same without its profiling
                 for group in optimizer.param_groups:
@@ -299,14 +305,14 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfUpdate:
-    scaler: torch.amp.GradScaler | None
+class _UpdateOptions:
+    scaler: GradScaler | None
     clip_grad_norm: float | None
     before_step: Callable[[], Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OfEase:
+class _SaverOptions:
     checkpoint: Sequence[str]
     offload: bool
     pinned_bytes: int
@@ -325,7 +331,7 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
 
 
 def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
-    """Return what changes when parameters join an optimizer or move: how many a group has, and where its first is."""
+    """Return each group's number of parameters and its first one's device: they change when parameters join or move."""
     return [
         (len(group["params"]), group["params"][0].device)
         for optimizer in optimizers
@@ -360,7 +366,7 @@ def _are_all_in(optimizers: Sequence[Optimizer], parameters: Sequence[nn.Paramet
 
 
 def _backward_of(
-    scaler: torch.amp.GradScaler | None, backward: Callable[[torch.Tensor], Any] | None
+    scaler: GradScaler | None, backward: Callable[[torch.Tensor], Any] | None
 ) -> Callable[[torch.Tensor], Any]:
     run = backward or torch.Tensor.backward
     if scaler is None or not scaler.is_enabled():

@@ -1,8 +1,8 @@
-"""Forward and backward of a batch, taken again in ever less memory until it fits: as it was, with the cache given back,
-in parts, with modules computed again, with saved tensors on the host.
+"""Forward and backward of a batch, retried with less and less memory until it fits: unchanged, after `empty_cache`,
+in parts, with activation checkpointing, with saved tensors on the host.
 
-An attempt that fails leaves nothing behind: it is taken back (`rewind`), and none of its tensors is alive when the next
-one begins. What an attempt does is told by its `Plan`; what fitted is remembered for each shape (`plan.Plans`).
+An attempt that fails leaves nothing behind: it is undone (`rewind`), and none of its tensors is alive when the next
+one begins. A `BatchPlan` says how an attempt is made; what fitted is remembered for each shape (`plan.Plans`).
 """
 
 from collections import deque
@@ -15,18 +15,18 @@ import torch
 
 from ullage._errors import UsageError
 from ullage.guard.batch import all_of, versions_of
-from ullage.guard.ease import Ease
 from ullage.guard.event import Event
 from ullage.guard.forecast import Forecast
+from ullage.guard.memory_savers import MemorySavers
 from ullage.guard.norm import BatchNorms
 from ullage.guard.oom import read_oom
-from ullage.guard.part import Cutter, Done, Part
-from ullage.guard.plan import PLAIN, Plan, Plans, Rung
+from ullage.guard.part import BatchPart, Cutter, Done
+from ullage.guard.plan import PLAIN, BatchPlan, Plans, Rung
 from ullage.guard.ranks import Ranks
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.message.message import Message
-from ullage.ownership.failure import forget
+from ullage.ownership.failure import clear_frames
 
 LossOf = Callable[[Any], Any]
 STAGE = "forward and backward"
@@ -34,29 +34,29 @@ STAGE = "forward and backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """What a guard has that is needed to take forward and backward again."""
+    """The parts of a guard that are needed to run forward and backward, and to retry them."""
 
     room: Room
     rewind: Rewind
     norms: BatchNorms
-    ease: Ease
+    savers: MemorySavers
     cutter: Cutter
     plans: Plans
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool | None
-    """None: where every tensor of a batch has an item in each place."""
+    """Whether batches may be split; None: only those in which every tensor has one row per item."""
     may_offload: bool
-    tell: Callable[[Event], None]
+    log_event: Callable[[Event], None]
     ranks: Ranks | None
 
     def climb(self, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> "Climb":
         """Run forward and backward of a batch, in as many parts as it takes.
 
         Args:
-            batch: of any form.
-            loss_of: the user's function.
-            step: its number, for events.
+            batch: a batch of any form.
+            loss_of: the user's loss function.
+            step: the number of the step, for events.
             is_fresh: whether no parameter has a gradient.
 
         Raises:
@@ -68,17 +68,17 @@ class Ladder:
             return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of a whole batch, and what came with it."""
+        """Return the loss of the whole batch, or a tuple of it and what the loss function returned with it."""
         if len(done) == 1:
             one = done[0]
             return (one.loss, one.extra) if one.is_pair else one.loss
-        with self.room.insisting():
+        with self.room.retrying():
             return self.cutter.outcome(done)
 
 
 class Climb:
-    """One batch on its way. What a step that goes well passes through is kept short: code that runs once in ten
-    milliseconds finds nothing of itself in the processor's caches, and a line costs a microsecond."""
+    """The attempts at one batch. The path of a step that succeeds is kept short: code that runs once in ten
+    milliseconds is no longer in the processor's caches, and a line costs a microsecond."""
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
         self._on = ladder
@@ -87,27 +87,27 @@ class Climb:
         self._step = step
         self._is_fresh = is_fresh
         tensors = all_of(batch)
-        self.form, whole = form, _ = ladder.cutter.look(tensors)
+        self.form, whole = form, _ = ladder.cutter.form_and_whole(tensors)
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
         self._pending = deque((whole,))
-        self._to_begin: Callable[[], bool] | None = None
+        self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
         self.split = 0
-        """In how many parts the batch is taken now, if that is news; else 0."""
+        """The number of parts in which the batch is taken now, if it was split in this step; else 0."""
         known = ladder.plans.plan_for(form.shape)
-        self._plan = known or self._foreseen()
+        self._plan = known or self._forecast_plan()
         self._is_known_plain = known is PLAIN
         if ladder.ranks is not None:
-            parts = ladder.ranks.begin(self._plan.parts)
+            parts = ladder.ranks.begin_step(self._plan.parts)
             self._plan = replace(self._plan, parts=parts) if parts != self._plan.parts else self._plan
         if self._plan is not PLAIN and self._plan.parts > 1 and form.items is not None:
             self._cut(-(-form.items // self._plan.parts))
-            ladder.norms.warn_of(form.items, self._plan.parts)
+            ladder.norms.warn_of_split(form.items, self._plan.parts)
 
-    def _foreseen(self) -> Plan:
+    def _forecast_plan(self) -> BatchPlan:
         parts = self._on.forecast.parts_for(self.form.items, self.form.length) if self._may_cut() else 1
-        return Plan(parts=parts) if parts > 1 else PLAIN
+        return BatchPlan(parts=parts) if parts > 1 else PLAIN
 
     def _may_cut(self) -> bool:
         if self._on.is_splittable is None:
@@ -119,52 +119,53 @@ class Climb:
         while self._pending:
             one, failure = self._attempt(self._pending[0])
             if one is not None:
-                self._on.rewind.keep()
+                self._on.rewind.commit()
                 self._is_fresh = False
                 done.append(one)
                 self._pending.popleft()
                 continue
             assert failure is not None
-            forget(failure)
-            self._take_back(failure)
+            clear_frames(failure)
+            self._undo(failure)
             self._on.forecast.learn_failure(self._pending[0].items, self.form.length, self._read(failure))
             rung = self._choose(failure)
             if rung is Rung.GIVE_UP:
                 self._give_up(failure)
             self._apply(rung, failure)
-            failure = None  # whatever it holds is gone before the next attempt
+            failure = None  # so that all it holds is freed before the next attempt
         if self._plan is not PLAIN or not self._is_known_plain:
             self._on.plans.succeeded(self.form.shape, self._plan)
-        self._to_begin = None  # it holds copies of buffers
+        self._restore_start = None  # it holds copies of buffers
         return self
 
-    def _attempt(self, part: Part) -> tuple[Done | None, Exception | None]:
+    def _attempt(self, part: BatchPart) -> tuple[Done | None, Exception | None]:
         on = self._on
         try:
             on.rewind.record(is_fresh=self._is_fresh)
-            if self._to_begin is None and len(self._pending) > 1:
-                self._to_begin = on.rewind.mark()
+            if self._restore_start is None and len(self._pending) > 1:
+                self._restore_start = on.rewind.mark()
             if not part.finished and (self._plan is PLAIN or self._plan.is_direct):
                 return self._forward_and_backward(part), None
-            with on.rewind.without(part.finished), on.ease.around(self._plan):
+            with on.rewind.without(part.finished), on.savers.around(self._plan):
                 return self._forward_and_backward(part), None
         except Exception as error:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
                 if part.share is not None:
                     error.add_note(
-                        f"These were {part.items} items of a batch of {self.form.items} that did not fit whole."
+                        f"It was raised for {part.items} of the {self.form.items} items of a batch that was split "
+                        "because it does not fit whole."
                     )
                 raise
             return None, error
 
-    def _forward_and_backward(self, part: Part) -> Done:
+    def _forward_and_backward(self, part: BatchPart) -> Done:
         is_direct = self._plan is PLAIN or self._plan.is_direct
-        watch = self._on.forecast.watch(part.items, self.form.length) if is_direct else None
-        if part.share == 0:  # a mean over nothing is no number, and adds nothing
+        measurement = self._on.forecast.measure(part.items, self.form.length) if is_direct else None
+        if part.share == 0:  # a mean over nothing is NaN, and must add nothing
             with torch.no_grad():
-                result = self._loss_of(self._on.cutter.take(self._batch, part))
+                result = self._loss_of(self._on.cutter.select(self._batch, part))
         else:
-            result = self._loss_of(self._on.cutter.take(self._batch, part))
+            result = self._loss_of(self._on.cutter.select(self._batch, part))
         is_pair = isinstance(result, tuple) and len(result) == 2
         loss, extra = result if is_pair else (result, None)
         if part.share == 0 and isinstance(loss, torch.Tensor):
@@ -177,20 +178,20 @@ class Climb:
         if part.share is not None and part.share != 1:
             loss = loss * part.share
         kept = loss.detach()
-        if watch is not None:
-            watch.loss_is_made()
+        if measurement is not None:
+            measurement.after_forward()
         self._on.backward(loss)
-        if watch is not None:
-            watch.end()
+        if measurement is not None:
+            measurement.after_backward()
         return Done(part, kept, _detached(extra) if is_pair else None, is_pair)
 
-    def _take_back(self, failure: Exception) -> None:
+    def _undo(self, failure: Exception) -> None:
         part = self._pending.popleft()
         try:
-            with self._on.room.insisting():
-                finished = self._on.rewind.back()
+            with self._on.room.retrying():
+                finished = self._on.rewind.restore()
         except RuntimeError as error:
-            raise error from failure  # the error of memory is not lost behind what could not be put back
+            raise error from failure  # the out-of-memory error stays visible behind the one about restoring
         finally:
             self._on.room.collect()
         self._pending.appendleft(replace(part, finished=part.finished | finished))
@@ -200,13 +201,13 @@ class Climb:
         message = self._read(failure)
         if versions_of(all_of(self._batch)) != self._versions:
             failure.add_note(
-                "The loss function writes into the batch, which cannot be put back; have it write into a copy."
+                "The loss function writes into the batch, which cannot be undone; have it write into a copy."
             )
             return Rung.GIVE_UP
         if on.ranks is not None and on.ranks.in_lockstep:
             failure.add_note(
-                "The other ranks are in the middle of the same step, which has collectives of its own (FSDP, "
-                "SyncBatchNorm) and cannot be taken back: start again with a smaller batch, or rehearse() first."
+                "The step cannot be retried: the other ranks are in the middle of it, and it has collectives of its "
+                "own (FSDP, SyncBatchNorm). Start again with a smaller batch, or call rehearse() first."
             )
             return Rung.GIVE_UP
         if on.plans.is_trying(self.form.shape):
@@ -216,10 +217,10 @@ class Climb:
         if Rung.EMPTY_CACHE not in used and on.room.is_in_pieces(message):
             return Rung.EMPTY_CACHE
         if not message.is_certain:
-            return Rung.GIVE_UP  # it often means memory; smaller parts of something else would not help
+            return Rung.GIVE_UP  # the error may mean something else than memory; smaller parts would not help then
         if self._may_cut() and part.items is not None and part.items > 1:
             return Rung.SPLIT
-        if on.ease.checkpointed and not self._plan.checkpoint:
+        if on.savers.checkpointed and not self._plan.checkpoint:
             return Rung.CHECKPOINT
         if on.may_offload and not self._plan.offload and not on.room.is_on_host:
             return Rung.OFFLOAD
@@ -235,38 +236,41 @@ class Climb:
             self._plan = self._on.plans.failed_to_grow(self.form.shape)
             self._cut(-(-(self.form.items or 1) // self._plan.parts))
         elif rung is Rung.SPLIT and failed.items is not None and self.form.items is not None:
-            parts = max(self._on.forecast.parts_for(failed.items, self.form.length), 2)
+            parts = self._on.forecast.parts_for(failed.items, self.form.length, at_least=2)
             self._cut(-(-failed.items // parts))
             smallest = min(part.items or 1 for part in self._pending)
             self.split = max(self._plan.parts + 1, -(-self.form.items // smallest))
             self._plan = replace(self._plan, parts=self.split)
-            self._on.norms.warn_of(self.form.items, self._plan.parts)
+            self._on.norms.warn_of_split(self.form.items, self._plan.parts)
         elif rung is Rung.CHECKPOINT:
             self._plan = replace(self._plan, checkpoint=True)
         elif rung is Rung.OFFLOAD:
             self._plan = replace(self._plan, offload=True)
-        self._tell(rung, failure, failed)
+        self._log_event(rung, failure, failed)
 
     def _cut(self, size: int) -> None:
-        """Cut what is left into parts of at most `size` items."""
+        """Cut the items that are still to be done into parts of at most `size` items."""
         self._pending = deque(piece for part in self._pending for piece in self._on.cutter.cut(self._batch, part, size))
 
     def _give_up(self, failure: Exception) -> None:
-        with self._on.room.insisting():
+        with self._on.room.retrying():
             is_dropped = (
-                self._to_begin() if self._to_begin is not None else self._on.rewind.drop(self._pending[0].finished)
+                self._restore_start()
+                if self._restore_start is not None
+                else self._on.rewind.drop(self._pending[0].finished)
             )
         if is_dropped:
             failure.add_note(
-                "Gradients of earlier calls with update=False that had a share of this batch already are None now."
+                "Gradients accumulated by earlier calls with update=False are None now where this batch had already "
+                "been added to them."
             )
         if self._on.is_splittable is None and self.form.uneven is not None:
             failure.add_note(
-                f"The batch holds tensors with {self.form.items} and with {self.form.uneven} along the dimension of "
-                "its items, so it was not taken in parts; pass splittable=True if only the first have to be cut, or "
+                f"The batch was not split: its tensors have size {self.form.items} and {self.form.uneven} along the "
+                f"batch dimension. Pass splittable=True if only those of size {self.form.items} have to be cut, or "
                 "leave what all items share out of the batch."
             )
-        self._tell(Rung.GIVE_UP, failure, self._pending[0])
+        self._log_event(Rung.GIVE_UP, failure, self._pending[0])
         raise failure
 
     def _read(self, failure: Exception) -> Message:
@@ -274,8 +278,8 @@ class Climb:
         assert message is not None
         return message
 
-    def _tell(self, rung: Rung, failure: Exception, failed: Part) -> None:
-        self._on.tell(
+    def _log_event(self, rung: Rung, failure: Exception, failed: BatchPart) -> None:
+        self._on.log_event(
             Event(
                 step=self._step,
                 stage=STAGE,

@@ -1,5 +1,6 @@
-"""Modules whose result for one item depends on the others of the batch: BatchNorm and what is like it."""
+"""Modules whose result for one item depends on the others of the batch: BatchNorm and its kind."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ BatchNorm = Literal["freeze", "allow"]
 
 
 class BatchNorms:
-    """The batch norms of a model and what is to become of them when a batch is split."""
+    """The BatchNorm modules of a model, and the user's choice for them when a batch is split."""
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice
@@ -26,7 +27,7 @@ class BatchNorms:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Normalise with the running statistics and leave these as they are, where the choice is "freeze"."""
+        """If the choice is "freeze", normalise with the running statistics and do not update them."""
         if not self.freezes:
             yield
             return
@@ -39,9 +40,12 @@ class BatchNorms:
             for module in training:
                 module.training = True
 
-    def warn_of(self, items: int, parts: int) -> None:
-        """Say once what splitting does to statistics, unless the user has chosen."""
-        without = [module for module in self._modules if module.running_mean is None]  # and so even in evaluation
+    def warn_of_split(self, items: int, parts: int) -> None:
+        """Warn once of what splitting does to statistics, unless the user has chosen.
+
+        The warning names the line that called ullage, however deep this function is called.
+        """
+        without = [module for module in self._modules if module.running_mean is None]  # so in evaluation, too
         affected = (
             without if self._choice == "freeze" else [one for one in self._modules if one.training or one in without]
         )
@@ -50,14 +54,26 @@ class BatchNorms:
         self._has_warned = True
         if self._choice == "freeze":
             what = "have no running statistics (track_running_stats=False) that batchnorm='freeze' could use"
-            cure = "Have them track running statistics"
+            cure = "Let them track running statistics"
         else:
-            what = f"update those that they track {parts} times a step instead of once"
+            what = f"update their running statistics {parts} times a step instead of once"
             cure = "Pass batchnorm='freeze' to normalise with the running statistics in every step"
         warnings.warn(
             f"a batch of {items} items is taken in {parts} parts, and {len(affected)} modules such as "
             f"{type(affected[0]).__name__} normalise with the statistics of a part of {-(-items // parts)} items "
             f"instead of the batch's, and {what}: the gradient is not that of the whole batch. {cure}, or "
-            "batchnorm='allow' to accept it without this warning",
-            stacklevel=6,  # warn_of, _apply, run, climb, step, and the line that calls it
+            "pass batchnorm='allow' to accept it without this warning",
+            stacklevel=_stacklevel_of_user(),
         )
+
+
+def _stacklevel_of_user() -> int:
+    """Return the `stacklevel` with which a warning names the first caller outside this package.
+
+    `warnings.warn` can skip frames by their file itself from Python 3.12 on (`skip_file_prefixes`).
+    """
+    package = __name__.partition(".")[0]
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        level, frame = level + 1, frame.f_back
+    return level

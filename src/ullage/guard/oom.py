@@ -1,7 +1,7 @@
-"""Whether an error says that memory ran out, and letting go of what the failed attempt held.
+"""Tells whether an error means that memory ran out.
 
-By its type first, then by its text: cuBLAS, cuDNN, NCCL and the driver say it in words of their own. The machine's own
-memory running out is another matter where the model is on a card: no smaller batch on the card cures that.
+The error's type is checked first, then its text: cuBLAS, cuDNN, NCCL and the driver each have their own words for it.
+If the model is on a card, running out of host memory does not count: no smaller batch on the card would help.
 """
 
 from typing import Final
@@ -9,22 +9,22 @@ from typing import Final
 import torch
 
 from ullage.message.message import Message, hits_of, read_message
-from ullage.message.wording import Kind
+from ullage.message.wording import MessageKind
 
-_OF_A_CARD: Final = (Kind.ALLOCATOR, Kind.LIMIT, Kind.DRIVER, Kind.LIBRARY)
+_KINDS_OF_CARD_MEMORY: Final = (MessageKind.ALLOCATOR, MessageKind.LIMIT, MessageKind.DRIVER, MessageKind.LIBRARY)
 _READ: Final = 1 << 16  # characters of an error
 _CAUSES: Final = 8  # how deep errors are looked into that were raised from one another
 
 
 def read_oom(error: BaseException, *, is_on_host: bool = False) -> Message | None:
-    """Return what an error says of memory that ran out; None for every other error.
+    """Return what an out-of-memory error says; None for every other error.
 
-    An error that was raised from one (`raise ... from error`) says it too. A request that makes no sense (more than any
-    card has), one that ran out of addresses, and pinned memory of the machine are no shortage of the card's memory.
+    An error raised from one (`raise ... from error`) counts too. Not counted, because the card's memory is not what is
+    missing: requests of more than any card has, running out of addresses, and running out of pinned host memory.
 
     Args:
         error: any exception.
-        is_on_host: whether the model is on the CPU, whose allocator's errors count then.
+        is_on_host: whether the model is on the CPU, so that errors of the CPU allocator count.
     """
     one: BaseException | None = error
     for _ in range(_CAUSES):
@@ -42,17 +42,17 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
     if not (is_oom or isinstance(error, RuntimeError) or (is_on_host and isinstance(error, MemoryError))):
         return None
     message = read_message(str(error))
-    if message is not None and message.kind is Kind.ALLOCATOR and not (is_oom or _says_it_itself(str(error))):
+    if message is not None and message.kind is MessageKind.ALLOCATOR and not (is_oom or _says_it_itself(str(error))):
         return None
     if message is None:
         return _unread(error) if is_oom or isinstance(error, MemoryError) else None
-    if is_on_host and message.kind is Kind.HOST:
+    if is_on_host and message.kind is MessageKind.HOST:
         return message
-    return message if message.kind in _OF_A_CARD else None
+    return message if message.kind in _KINDS_OF_CARD_MEMORY else None
 
 
 def _says_it_itself(text: str) -> bool:
-    """Tell whether the words stand where an error begins, and are not quoted by one that is about something else."""
+    """Tell whether the out-of-memory text starts the error's message, and is not quoted inside another message."""
     hit = next(hits_of(text[:_READ]), None)
     before = text[: hit.start].rpartition("\n")[2] if hit is not None else ""
     is_in_a_name = before.endswith(".")  # torch.OutOfMemoryError
@@ -60,5 +60,5 @@ def _says_it_itself(text: str) -> bool:
 
 
 def _unread(error: BaseException) -> Message:
-    """An error whose type says it all and whose words are none that are known."""
-    return Message(kind=Kind.ALLOCATOR, wording="unknown", text=str(error)[:600], is_certain=True)
+    """Make a message of an error whose type means out of memory and whose text is not known."""
+    return Message(kind=MessageKind.ALLOCATOR, wording="unknown", text=str(error)[:600], is_certain=True)

@@ -1,4 +1,4 @@
-"""Some items of a batch that are taken at once, with the weight that their loss has in the whole."""
+"""Parts of a batch, each with the share that its loss has in the loss of the whole batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,31 +12,31 @@ from ullage.guard.batch import Form, Shape, even_parts, form_of, items_of, join,
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
 _FORMS: Final = 4096
-"""Forms that are kept, one for each shape; then from the beginning."""
+"""The number of shapes whose forms are cached; the cache is emptied when it is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """The items of a batch from `start` on; `items` is None for a batch that has none to count."""
+class BatchPart:
+    """The `items` items of a batch from `start` on; `items` is None if the batch's items cannot be counted."""
 
     start: int = 0
     items: int | None
     share: float | None = None
-    """What the loss of these items is multiplied by; None for the whole batch, whose loss stays as it is."""
+    """The factor for the loss of these items; None for the whole batch, whose loss is not changed."""
     finished: frozenset[tuple[int, int]] = frozenset()
-    """Additions to gradients (see `rewind`) that an attempt at these items has made already, before it failed."""
+    """The additions to gradients (see `rewind`) that a failed attempt at these items has already made."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What forward and backward of a part came to."""
+    """The result of forward and backward of a part."""
 
-    part: Part
+    part: BatchPart
     loss: torch.Tensor
-    """Detached, multiplied by the part's share."""
+    """The part's loss, detached, multiplied by its share."""
     extra: Any
     is_pair: bool
-    """Whether the loss came in a tuple with something else, which is `extra`."""
+    """Whether the loss function returned a tuple of the loss and something else, which is `extra`."""
 
 
 class Cutter:
@@ -46,9 +46,9 @@ class Cutter:
         self._dim = batch_dim
         self._reduction = reduction
         self._weight = weight
-        self._forms: dict[Shape, tuple[Form, Part]] = {}
+        self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
 
-    def look(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, Part]:
+    def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
         """Return the form of a batch with these tensors, and the part that is the whole of it."""
         known = self._forms.get(shape_of(tensors))
         if known is not None:
@@ -56,16 +56,16 @@ class Cutter:
         if len(self._forms) >= _FORMS:
             self._forms.clear()
         form = form_of(tensors, self._dim)
-        return self._forms.setdefault(form.shape, (form, Part(items=form.items)))
+        return self._forms.setdefault(form.shape, (form, BatchPart(items=form.items)))
 
-    def take(self, batch: Any, part: Part) -> Any:
+    def select(self, batch: Any, part: BatchPart) -> Any:
         """Return the items of a part, in containers of their own."""
         if part.share is None or part.items is None:
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)
 
-    def cut(self, batch: Any, part: Part, size: int) -> list[Part]:
-        """Return a part in parts of at most `size` items, of one size where that is possible.
+    def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
+        """Cut a part into parts of at most `size` items, all of the same size if possible.
 
         Raises:
             UsageError: the user's weights of the parts do not sum to the whole's.
@@ -85,19 +85,20 @@ class Cutter:
             return [replace(piece, share=piece.items / total) for piece in pieces if piece.items is not None]
         return self._weighted(batch, pieces, part, self._weight)
 
-    def _weighted(self, batch: Any, pieces: list[Part], part: Part, weight: Weight) -> list[Part]:
+    def _weighted(self, batch: Any, pieces: list[BatchPart], part: BatchPart, weight: Weight) -> list[BatchPart]:
         whole = float(weight(batch))
         weights = [float(weight(narrow(batch, self._dim, piece.start, piece.items or 0))) for piece in pieces]
         expected = whole * (part.share if part.share is not None else 1.0)
         if whole <= 0 or min(weights) < 0 or abs(sum(weights) - expected) > _AGREES * whole:
             raise UsageError(
-                f"weight gives {expected:g} for {part.items} items and {sum(weights):g} for the {len(pieces)} parts of "
-                "them together; expected a count such as of tokens, above 0, that sums over parts to the whole's"
+                f"weight returns {expected:g} for {part.items} items and, in sum, {sum(weights):g} for the "
+                f"{len(pieces)} parts of them; expected a count above 0, such as of tokens, whose sum over the parts "
+                "equals the whole's"
             )
         return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True)]
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of a whole batch, and what came with it."""
+        """Return the loss of the whole batch, or a tuple of it and what the loss function returned with it."""
         loss = done[0].loss
         for one in done[1:]:
             loss = loss + one.loss  # not in place: what came with it may be the same tensor

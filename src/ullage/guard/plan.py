@@ -1,7 +1,7 @@
-"""How the forward and backward of a batch are taken: in how many parts, with what kept where; remembered for each
-shape.
+"""The plan for forward and backward of a batch, remembered for each shape: the number of parts, activation
+checkpointing, offloading.
 
-It knows no torch: what memory does with a plan is told to it.
+It does not use torch: callers report whether a plan succeeded.
 """
 
 from collections import OrderedDict
@@ -12,46 +12,48 @@ from typing import Final
 from ullage.guard.batch import Shape
 
 _GROW_AFTER: Final = 32
-"""Steps that go well before fewer parts are tried again; doubled each time that fails, up to the second figure."""
+"""The number of successful steps before fewer parts are tried again; it doubles each time that fails, up to
+`_GROW_AFTER_AT_MOST`."""
 _GROW_AFTER_AT_MOST: Final = 2048
 _SHAPES: Final = 4096
-"""Shapes that are remembered; the one that was not met for longest is forgotten first."""
+"""The number of shapes that are remembered; the least recently used one is dropped first."""
 
 
 class Rung(StrEnum):
-    """What is done about memory that ran out, in this order."""
+    """The actions against running out of memory, in the order in which they are tried."""
 
     AGAIN = "again"
     EMPTY_CACHE = "empty_cache"
     SHRINK = "shrink"
-    """Back to the plan that is known to fit, after fewer parts were tried."""
+    """Go back to the plan that is known to fit, after one with fewer parts failed."""
     SPLIT = "split"
     CHECKPOINT = "checkpoint"
     OFFLOAD = "offload"
     GIVE_UP = "give up"
 
     def text(self, parts: int) -> str:
-        """Say what is done, for a step that is then taken in so many parts."""
+        """Return the action in words, for a step that is now taken in this number of parts."""
         return {
-            Rung.AGAIN: "taken back, and taken again as it was",
-            Rung.EMPTY_CACHE: "taken again after empty_cache",
+            Rung.AGAIN: "undone, and retried unchanged",
+            Rung.EMPTY_CACHE: "retried after empty_cache",
             Rung.SHRINK: f"back to {parts} parts",
-            Rung.SPLIT: f"taken in {parts} parts from here on",
-            Rung.CHECKPOINT: "taken with modules computed again in backward",
-            Rung.OFFLOAD: "taken with saved tensors on the host",
-            Rung.GIVE_UP: "given up, with everything as it was",
+            Rung.SPLIT: f"split into {parts} parts from here on",
+            Rung.CHECKPOINT: "retried with activation checkpointing",
+            Rung.OFFLOAD: "retried with saved tensors offloaded to the host",
+            Rung.GIVE_UP: "gave up; everything is as before the step",
         }[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How the batches of one shape are taken."""
+class BatchPlan:
+    """The plan for running batches of one shape."""
 
     parts: int = 1
+    """The number of parts into which a batch is split; 1 for a whole batch."""
     checkpoint: bool = False
-    """Whether the modules that may be are computed again in backward, instead of kept."""
+    """Whether activation checkpointing is used for the modules for which it is allowed."""
     offload: bool = False
-    """Whether what forward saves for backward is kept in the host's memory."""
+    """Whether what forward saves for backward is kept in host memory."""
 
     @property
     def is_direct(self) -> bool:
@@ -63,16 +65,16 @@ class Plan:
         return self.is_direct and self.parts == 1
 
 
-PLAIN: Final = Plan()
-"""The plan of a batch that is taken whole, with nothing around it."""
+PLAIN: Final = BatchPlan()
+"""The plan of a batch that is run whole, without checkpointing or offloading."""
 
 
 @dataclass(slots=True)
 class _Memory:
-    plan: Plan
+    plan: BatchPlan
     successes: int = 0
     patience: int = _GROW_AFTER
-    trying: Plan | None = None
+    trying: BatchPlan | None = None
 
 
 class Plans:
@@ -81,23 +83,23 @@ class Plans:
     def __init__(self) -> None:
         self._shapes: OrderedDict[Shape, _Memory] = OrderedDict()
 
-    def plan_for(self, shape: Shape) -> Plan | None:
-        """Return the plan to take a batch of this shape with; None for a shape that nothing is known of."""
+    def plan_for(self, shape: Shape) -> BatchPlan | None:
+        """Return the plan for a batch of this shape; None if nothing is known of the shape."""
         memory = self._shapes.get(shape)
         if memory is None:
             return None
         self._shapes.move_to_end(shape)
         if memory.successes >= memory.patience and not memory.plan.is_plain:
-            memory.trying = _eased(memory.plan)
+            memory.trying = _next_plainer(memory.plan)
             return memory.trying
         return memory.plan
 
     def is_trying(self, shape: Shape) -> bool:
-        """Tell whether the plan that was last returned for a shape is more than what is known to fit."""
+        """Tell whether the plan last returned for a shape needs more memory than what is known to fit."""
         memory = self._shapes.get(shape)
         return memory is not None and memory.trying is not None
 
-    def succeeded(self, shape: Shape, plan: Plan) -> None:
+    def succeeded(self, shape: Shape, plan: BatchPlan) -> None:
         """Learn that a batch of this shape fits with this plan."""
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
@@ -112,13 +114,13 @@ class Plans:
             memory.successes += 1
 
     def adopt(self, shape: Shape, parts: int) -> None:
-        """Take a batch of this shape in at least so many parts from now on, as another rank has to."""
+        """Take batches of this shape in at least `parts` parts from now on, because another rank has to."""
         memory = self._shapes.setdefault(shape, _Memory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0
 
-    def failed_to_grow(self, shape: Shape) -> Plan:
+    def failed_to_grow(self, shape: Shape) -> BatchPlan:
         """Learn that the plan that was tried does not fit; return the one that does."""
         memory = self._shapes[shape]
         memory.trying, memory.successes = None, 0
@@ -126,8 +128,8 @@ class Plans:
         return memory.plan
 
 
-def _eased(plan: Plan) -> Plan:
-    """The next plan towards the plain one: what costs most time goes first."""
+def _next_plainer(plan: BatchPlan) -> BatchPlan:
+    """Return the next plan towards the plain one: what costs most time is dropped first."""
     if plan.offload:
         return replace(plan, offload=False)
     if plan.checkpoint:

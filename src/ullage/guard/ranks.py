@@ -1,13 +1,13 @@
-"""Several ranks that train one model: they agree before gradients are shared, so that none waits for one that has none.
+"""Several ranks that train one model: they agree before gradients are reduced, so that none waits for one that failed.
 
 Under DistributedDataParallel each rank runs forward and backward by itself (`no_sync`), as often and in as many parts
-as its memory needs. Then the ranks agree over a group of their own (gloo, on the CPU) whether all have come through,
-and share the gradients as DDP does: divided by the number of ranks, summed. A rank that gives up says so there, and all
-raise.
+as its memory needs. Then the ranks agree, in a process group of their own (gloo, on the CPU), whether all have
+succeeded, and reduce the gradients as DDP does: divided by the number of ranks, summed. A rank that gives up announces
+it there, and all ranks raise.
 
-Where forward and backward themselves have collectives (FSDP, SyncBatchNorm), the ranks agree on the number of parts
-before a step; one that runs out in the middle of it cannot be taken back, and ends the run instead of leaving the
-others waiting.
+If forward and backward themselves have collectives (FSDP, SyncBatchNorm), the ranks agree on the number of parts
+before a step. A step that runs out of memory in the middle cannot be undone then; it ends the run on all ranks instead
+of leaving the others waiting.
 """
 
 from collections import Counter
@@ -26,17 +26,17 @@ from ullage._errors import UsageError
 from ullage._units import MIB
 from ullage.guard.oom import read_oom
 from ullage.guard.room import Room
-from ullage.ownership.failure import forget
+from ullage.ownership.failure import clear_frames
 
 _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4
 _FAILED, _SPLIT, _PARTS = range(3)
 _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
-"""Every model of this process whose gradients a guard shares."""
+"""The DDP models of this process whose gradients a guard reduces."""
 
 
 class RankError(RuntimeError):
-    """Another rank has given up, has ended, or does not answer."""
+    """Raised when another rank has given up, has ended, or does not answer."""
 
 
 class Ranks:
@@ -46,14 +46,14 @@ class Ranks:
         """Make the group in which the ranks agree; every rank has to.
 
         Raises:
-            UsageError: a communication hook is registered, which gradients shared by a guard would not go through.
+            UsageError: a communication hook is registered, which would be bypassed because the guard reduces gradients.
         """
         self._room = room
         self._timeout = timeout
         self._replicas = [module for module in modules if isinstance(module, DistributedDataParallel)]
         if any(getattr(replica, "_comm_hooks", None) for replica in self._replicas):
             raise UsageError(
-                "the DistributedDataParallel model has a communication hook, and a guard shares gradients itself; "
+                "the DistributedDataParallel model has a communication hook, but a guard reduces gradients itself; "
                 "expected a model without one: leave register_comm_hook out"
             )
         if any(replica.static_graph for replica in self._replicas):
@@ -65,8 +65,10 @@ class Ranks:
         self.in_lockstep = not self._replicas or any(
             isinstance(child, nn.SyncBatchNorm) for module in modules for child in module.modules()
         )
-        """Whether forward and backward wait for other ranks."""
-        self._shared = self._replicas[0].process_group if self._replicas else dist.group.WORLD
+        """Whether forward and backward have collectives, in which ranks wait for each other."""
+        shared = self._replicas[0].process_group if self._replicas else dist.group.WORLD
+        assert shared is not None
+        self._shared: dist.ProcessGroup = shared
         members = dist.get_process_group_ranks(self._shared)
         self._size = len(members)
         self._group = dist.new_group(members, timeout=timeout, backend="gloo", use_local_synchronization=True)
@@ -82,7 +84,7 @@ class Ranks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run forward and backward without the other ranks, but for those collectives that the model itself has."""
+        """Run forward and backward without DDP's collectives; those of the model itself still run."""
         # Those of other guards too: a discriminator in the generator's loss would wait for parts that others lack.
         replicas = list(_REPLICAS)
         before = [(one.require_backward_grad_sync, one.require_forward_param_sync) for one in replicas]
@@ -96,8 +98,8 @@ class Ranks:
                 replica.require_backward_grad_sync = gradients
                 replica.require_forward_param_sync = buffers
 
-    def begin(self, parts: int) -> int:
-        """Begin a step: take the first rank's buffers, and return the parts that all ranks take, where they have to.
+    def begin_step(self, parts: int) -> int:
+        """Begin a step: copy the first rank's buffers, and return the number of parts that this rank has to take.
 
         Raises:
             RankError: another rank has ended or given up.
@@ -107,31 +109,31 @@ class Ranks:
             for replica in self._replicas:
                 if replica.broadcast_buffers:
                     source = dist.get_global_rank(self._shared, 0)
-                    with self._room.insisting():
+                    with self._room.retrying():
                         for buffer in replica.modules_buffers:
-                            self._insist(dist.broadcast, buffer, source, group=self._shared)
+                            self._retry(dist.broadcast, buffer, source, group=self._shared)
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
     def restart(self) -> None:
-        """Take the first rank's buffers again at the next step."""
+        """Have the first rank's buffers copied again at the next step."""
         self._are_buffers_due = True
 
     def agree(self, split: int) -> int:
-        """Wait until all ranks have come through forward and backward.
+        """Wait until all ranks have finished forward and backward.
 
         Args:
             split: in how many parts this rank takes a batch that it had to split in this step; else 0.
 
         Returns:
-            The most of any rank.
+            The largest `split` of any rank.
 
         Raises:
             RankError: another rank has given up, has ended or does not answer.
         """
         return self._exchange([0, split, 0])[_SPLIT]
 
-    def leave(self) -> None:
-        """Tell the other ranks, where they agree next, that this one gives up."""
+    def announce_failure(self) -> None:
+        """Notify the other ranks that this one gives up; they learn it when they next agree."""
         if self.in_lockstep:
             return  # they are in the middle of the step, and wait for what will not come until this process ends
         try:
@@ -144,9 +146,9 @@ class Ranks:
         self._are_buffers_due = True
         if not self._replicas:
             return
-        with torch.no_grad(), self._room.insisting():
+        with torch.no_grad(), self._room.retrying():
             used = torch.tensor([parameter.grad is not None for parameter in self._parameters], dtype=torch.uint8)
-            self._insist(dist.all_reduce, used, op=dist.ReduceOp.MAX, group=self._group)
+            self._retry(dist.all_reduce, used, op=dist.ReduceOp.MAX, group=self._group)
             gradients = []
             for parameter, is_used in zip(self._parameters, used.tolist(), strict=True):
                 if is_used and parameter.grad is None:
@@ -159,27 +161,27 @@ class Ranks:
     def _share_bucket(self, bucket: list[torch.Tensor]) -> None:
         if len(bucket) == 1:
             bucket[0].mul_(1 / self._size)
-            self._insist(dist.all_reduce, bucket[0], group=self._shared)
+            self._retry(dist.all_reduce, bucket[0], group=self._shared)
             return
         flat = self._flat[bucket[0].device, bucket[0].dtype][: sum(map(torch.numel, bucket))]
         pieces = flat.split([one.numel() for one in bucket])
         views = [piece.view_as(one) for piece, one in zip(pieces, bucket, strict=True)]
         torch._foreach_copy_(views, bucket)
         flat.mul_(1 / self._size)
-        self._insist(dist.all_reduce, flat, group=self._shared)
+        self._retry(dist.all_reduce, flat, group=self._shared)
         torch._foreach_copy_(bucket, views)
 
     def _exchange(self, values: list[int]) -> list[int]:
-        with self._room.insisting():
+        with self._room.retrying():
             told = torch.tensor(values)
-            self._insist(dist.all_reduce, told, op=dist.ReduceOp.MAX, group=self._group)
+            self._retry(dist.all_reduce, told, op=dist.ReduceOp.MAX, group=self._group)
             largest: list[int] = told.tolist()
         if largest[_FAILED]:
             raise RankError("a rank has failed in this step, and its own error says why; the others end with it")
         return largest
 
-    def _insist(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a collective, again where this rank had no memory to begin it.
+    def _retry(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Run a collective; retry it if this rank had no memory to start it.
 
         Raises:
             RankError: another rank has ended or does not answer.
@@ -197,12 +199,12 @@ class Ranks:
                 if not left:
                     raise
                 failure = error
-            forget(failure)
+            clear_frames(failure)
             self._room.collect()
 
 
 def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ranks | None:
-    """Return the ranks that train modules together; None where each trains its own."""
+    """Return the ranks that train these modules together; None if each rank trains its own model."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
     return Ranks(modules, room, timeout) if any(map(_is_shared, modules)) else None
@@ -217,7 +219,7 @@ def _is_shared(module: nn.Module) -> bool:
 
 
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
-    """Make what gradients of one device and type are gathered in, as large as a bucket can get."""
+    """Make a flat tensor for each device and type, as large as a bucket can get, in which gradients are gathered."""
     sizes: Counter[tuple[torch.device, torch.dtype]] = Counter()
     for parameter in parameters:
         if parameter.requires_grad and parameter.nbytes <= _BUCKET_BYTES:
@@ -229,7 +231,7 @@ def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, to
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Gather gradients of one device and type up to a bucket's size; the same on every rank."""
+    """Yield gradients of one device and type in groups of up to a bucket's size, the same on every rank."""
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
         if gradient.layout is not torch.strided or gradient.nbytes > _BUCKET_BYTES:

@@ -1,5 +1,5 @@
-"""The heaviest step of a run, taken first and without effect: what it needs is then known, and PyTorch's cache is made
-of segments that the largest shapes fit into."""
+"""A rehearsal: the heaviest step of a run, run before training and without effect. Then its memory need is known, and
+PyTorch's cache consists of segments that the largest shapes fit into."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,24 +17,24 @@ from ullage.guard.ladder import Climb, Ladder, LossOf
 from ullage.guard.update import Update
 
 Cost = Callable[[Any], float]
-_TELL_SECONDS: Final = 2.0
+_LOG_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What the heaviest step has come to."""
+    """The result of `Guard.rehearse`: the heaviest batch, and what its step needed."""
 
     batches: int
-    """How many were looked at."""
+    """The number of batches that were examined."""
     items: int | None
     length: int
-    """Elements of one item of the heaviest batch in its largest tensor: its tokens, or its pixels."""
+    """The number of elements of one item in the heaviest batch's largest tensor: its tokens, or its pixels."""
     parts: int
-    """In how many parts it is taken."""
+    """The number of parts in which the heaviest batch is taken."""
     has_tried_optimizers: bool
-    """Whether the optimizers' state and temporaries were made too; only PyTorch's own can be tried without effect."""
+    """Whether the optimizers' state and temporaries were allocated too; only PyTorch's own allow a dry run."""
     peak_allocated_bytes: int | None
-    """The most that PyTorch has had allocated in this process; None without a CUDA device."""
+    """PyTorch's peak of allocated memory in this process, in bytes; None without a CUDA device."""
     peak_reserved_bytes: int | None
 
     def __str__(self) -> str:
@@ -67,16 +67,16 @@ def rehearse(
     batch_dim: int,
     batch_of: Callable[[int], Any] | None,
     cost: Cost | None,
-    tell: Callable[[str], Any],
+    log: Callable[[str], Any],
 ) -> Rehearsal:
-    """Find the heaviest batch, take its step without effect, and put everything back.
+    """Find the heaviest batch, run its step without effect, and restore everything.
 
     Raises:
         UsageError: there is no batch, or lengths are given without `batch_of`.
         torch.OutOfMemoryError: it does not fit in any way.
     """
     with _everything_kept(ladder):
-        heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, tell)
+        heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, log)
         chosen = [heaviest.by_cost]
         # Attention's share grows with the square of a length: the longest items may need more than the most tokens.
         if heaviest.by_length is not heaviest.by_cost or (ladder.ranks is not None and ladder.ranks.in_lockstep):
@@ -108,10 +108,10 @@ def _heaviest_of(
     batch_dim: int,
     batch_of: Callable[[int], Any] | None,
     cost: Cost | None,
-    tell: Callable[[str], Any],
+    log: Callable[[str], Any],
 ) -> _Heaviest:
     found = _Heaviest()
-    told = time.monotonic()
+    logged = time.monotonic()
     longest: int | None = None
     for batch in batches:
         found.batches += 1
@@ -124,36 +124,36 @@ def _heaviest_of(
             found.by_cost, found.cost = batch, own
         if form.length > found.length:
             found.by_length, found.length = batch, form.length
-        if time.monotonic() - told > _TELL_SECONDS:
-            told = time.monotonic()
-            tell(f"rehearse: looked at {found.batches} batches so far")
+        if time.monotonic() - logged > _LOG_SECONDS:
+            logged = time.monotonic()
+            log(f"rehearse: {found.batches} batches examined so far")
     if longest is not None:
         if batch_of is None:
             raise UsageError(
-                "rehearse was given lengths, which are no batches; expected batch_of=, a function that makes the batch "
-                "of the longest one, or a loader"
+                "rehearse was given lengths instead of batches; expected batch_of=, a function that makes a batch of a "
+                "given length, or a loader"
             )
         found.by_cost = found.by_length = batch_of(longest)
     if not found.batches:
-        raise UsageError("rehearse was given no batch at all; expected a loader, a list of batches, or lengths")
+        raise UsageError("rehearse was given no batches; expected a loader, a list of batches, or lengths")
     return found
 
 
 @contextmanager
 def _everything_kept(ladder: Ladder) -> Iterator[None]:
-    """Put random numbers, buffers and gradients back at the end."""
+    """Restore random numbers, buffers and gradients at the end."""
     gradients = [parameter.grad for parameter in ladder.rewind.parameters]
     for parameter in ladder.rewind.parameters:
         parameter.grad = None
     ladder.rewind.record(is_fresh=True)
-    back = ladder.rewind.mark()
+    restore = ladder.rewind.mark()
     try:
         yield
     finally:
-        with ladder.room.insisting():
-            back()
+        with ladder.room.retrying():
+            restore()
         for parameter, gradient in zip(ladder.rewind.parameters, gradients, strict=True):
             parameter.grad = gradient
-        ladder.rewind.keep()
+        ladder.rewind.commit()
         if ladder.ranks is not None:
             ladder.ranks.restart()

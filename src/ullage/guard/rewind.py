@@ -1,9 +1,9 @@
-"""What forward and backward change beside the loss, recorded before an attempt and put back when it has failed.
+"""The side effects of forward and backward, recorded before an attempt and restored when it fails.
 
-Random numbers (Python, numpy, torch on the CPU and on the cards), buffers such as BatchNorm's statistics, and
-gradients. No parameter is copied. Gradients that earlier calls have left are added to in place, as in any loop; what
-the failed attempt has added to one already is finished, and as many of the next attempt's additions to it, the first
-ones, are dropped as soon as they are made.
+These are random number states (Python, numpy, torch on the CPU and on the cards), buffers such as BatchNorm's
+statistics, and gradients. No parameter is copied. Gradients of earlier calls are accumulated into in place, as in any
+loop. If a failed attempt has already added to such a gradient n times, that stays, and the first n additions of the
+next attempt are dropped as soon as they are made.
 """
 
 from collections import Counter
@@ -17,46 +17,46 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ullage.guard.chance import Chance
+from ullage.guard.random_state import RandomState
 
 SMALL_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 256 << 20
-"""Buffers up to the first are copied at every step; larger ones (masks, tables of positions) up to the second at the
-first step, and from then on only if they have been seen to change."""
+"""The size up to which buffers are copied at every step (`SMALL_BYTES`) and at the first step (`_FIRST_BYTES`). Larger
+ones than the first are masks or tables of positions: they are copied again only if they were seen to change."""
 Additions = Collection[tuple[int, int]]
-"""Additions to gradients: the place of the parameter, and the version of its gradient that was added to."""
+"""Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""
 
 
 class Rewind:
-    """`record()` before an attempt; `back()` puts everything as it was; `keep()` after one that went well."""
+    """Records side effects: `record()` before an attempt, `restore()` if it fails, `commit()` if it succeeds."""
 
     def __init__(
         self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], devices: Sequence[torch.device]
     ) -> None:
         self.parameters = parameters
-        self._chance = Chance(devices)
+        self._random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
 
     def record(self, *, is_fresh: bool) -> None:
-        """Record what the next attempt may change; `is_fresh` where no parameter has a gradient."""
+        """Record what the next attempt may change; `is_fresh` if no parameter has a gradient."""
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
                 if gradient is not None:
                     self._gradients[index] = gradient, gradient._version
-        self._chance.record()
+        self._random_state.record()
         self._buffers.record()
 
-    def back(self) -> set[tuple[int, int]]:
-        """Put everything as it was when it was recorded.
+    def restore(self) -> set[tuple[int, int]]:
+        """Restore everything to what was recorded.
 
         Returns:
-            What the attempt has added to gradients of earlier calls.
+            The additions that the attempt has made to gradients of earlier calls.
 
         Raises:
             RuntimeError: a large buffer has changed for the first time in the attempt that failed, or several gradients
-                lie in one tensor; all that can be put back has been.
+                lie in one tensor; all that can be restored has been.
         """
         finished: set[tuple[int, int]] = set()
         for index, parameter in enumerate(self.parameters):
@@ -64,13 +64,13 @@ class Rewind:
             if gradient is not None:
                 finished.update((index, added) for added in range(version, gradient._version))
             parameter.grad = gradient
-        self._chance.back()
-        self._buffers.back()
+        self._random_state.restore()
+        self._buffers.restore()
         self._check_apart(finished)
         return finished
 
     def _check_apart(self, finished: Additions) -> None:
-        """Raise an error where a version does not tell which gradient has been added to: views of one tensor share it.
+        """Raise an error if versions do not say which gradient was added to: views of one tensor share a version.
 
         Raises:
             RuntimeError: several gradients share one memory, and one of them has been added to.
@@ -82,36 +82,36 @@ class Rewind:
             several = memories[_memory(self._gradients[index][0])]
             if several > 1:
                 raise RuntimeError(
-                    f"the gradients of {several} parameters lie in one tensor (as with "
-                    "gradient_as_bucket_view=True), memory ran out after some had been added to, and which of them "
-                    "cannot be told; expected a tensor for each: set gradients to None instead of to zeros of one"
+                    f"the gradients of {several} parameters are views of one tensor (as with "
+                    "gradient_as_bucket_view=True), and memory ran out after some of them had been added to; which "
+                    "ones is not known. Expected a tensor for each gradient: use zero_grad(set_to_none=True)"
                 )
 
-    def keep(self) -> None:
-        """Hold nothing of an attempt that went well."""
+    def commit(self) -> None:
+        """Drop what was recorded: the attempt has succeeded."""
         self._gradients = {}
-        self._chance.forget()
-        self._buffers.keep()
+        self._random_state.discard()
+        self._buffers.commit()
 
     def mark(self) -> Callable[[], bool]:
-        """Copy what is recorded now, and return what puts it back when later attempts have been recorded too.
+        """Copy what is recorded now, and return a function that restores it even after later calls of `record()`.
 
-        That returns whether gradients of earlier calls had to be dropped, because they have been added to since.
+        The function returns whether gradients of earlier calls had to be dropped, because they were added to since.
         """
-        states, gradients, buffers = self._chance.states, dict(self._gradients), self._buffers.values()
+        states, gradients, buffers = self._random_state.states, dict(self._gradients), self._buffers.values()
 
-        def back() -> bool:
+        def restore() -> bool:
             is_dropped = False
             for index, parameter in enumerate(self.parameters):
                 gradient, version = gradients.get(index, (None, 0))
                 is_whole = gradient is None or gradient._version == version
                 parameter.grad = gradient if is_whole else None
                 is_dropped |= not is_whole
-            self._chance.back(states)
+            self._random_state.restore(states)
             self._buffers.set_values(buffers)
             return is_dropped
 
-        return back
+        return restore
 
     def drop(self, finished: Additions) -> bool:
         """Drop the gradients that have been added to; return whether there were any."""
@@ -121,32 +121,33 @@ class Rewind:
 
     @contextmanager
     def without(self, finished: Additions) -> Iterator[None]:
-        """Drop at once what is added inside again: so many of the first additions to each gradient.
+        """Drop the first additions to each gradient inside this context: those that a failed attempt has made already.
 
         Raises:
-            RuntimeError: there were fewer additions to a gradient inside than the failed attempt had made, but some.
+            RuntimeError: a gradient was added to inside, but fewer times than the failed attempt had added to it.
         """
         if not finished:
             yield
             return
         again = [
-            _Again(self.parameters[index], count) for index, count in Counter(index for index, _ in finished).items()
+            _RepeatedAdditions(self.parameters[index], count)
+            for index, count in Counter(index for index, _ in finished).items()
         ]
         try:
             yield
         finally:
             for one in again:
-                one.end()
+                one.finish()
         if not all(one.is_whole for one in again):
             raise RuntimeError(
-                "the attempt that ran out of memory wrote into gradients more often than the next one did in all, and "
-                "what it left there cannot be told; expected each backward to add to them alike: with checkpoint(), "
-                "pass use_reentrant=False, and in hooks that run after a gradient was accumulated, do not write into it"
+                "the attempt that ran out of memory added to a gradient more often than the whole next attempt did, so "
+                "what it left there is not known; expected each backward to add to gradients equally often: pass "
+                "use_reentrant=False to checkpoint(), and do not write into gradients in post-accumulate hooks"
             )
 
 
-class _Again:
-    """Additions to a parameter's gradient, of which the first have been made before and are dropped."""
+class _RepeatedAdditions:
+    """Additions to a parameter's gradient; the first ones repeat a failed attempt's, and are dropped."""
 
     def __init__(self, parameter: nn.Parameter, count: int) -> None:
         self._parameter = parameter
@@ -162,17 +163,17 @@ class _Again:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that had been made was made again; or none, by items that do not come to this parameter."""
+        """Whether all earlier additions were repeated; or none, because these items do not use the parameter."""
         return self._left in (0, self._count)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self._hook.remove()
         if self._left:
             self._parameter.grad = self._gradient
 
 
 class _Buffers:
-    """The buffers of modules and copies of them, in lists that one call of PyTorch copies."""
+    """The buffers of modules and copies of them, in lists that one `torch._foreach_copy_` copies."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._modules = [child for module in modules for child in module.modules()]
@@ -181,7 +182,7 @@ class _Buffers:
         self._empty = self._dicts
         self._names: list[str] = []
         self._replaces = False
-        """Whether a step has been seen to put another tensor in a buffer's place."""
+        """Whether a step was seen to replace a buffer by another tensor."""
         self._places: list[tuple[nn.Module, str]] = []
         self._tensors: list[torch.Tensor | None] = []
         self._versions: dict[int, int] = {}
@@ -192,10 +193,10 @@ class _Buffers:
         self._watched: list[int] = []
 
     def record(self) -> None:
-        self._is_recorded = False  # nothing is put back of a recording that fails
+        self._is_recorded = False  # nothing is restored if recording fails
         tensors = list(chain.from_iterable(map(dict.values, self._full)))
         if any(self._empty) or len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
-            self._look_anew()
+            self._refresh()
         if self._groups:
             with_grad = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)  # noqa: FBT003  # what torch.no_grad does, in a tenth of its time
@@ -210,26 +211,26 @@ class _Buffers:
     def _now(self) -> list[torch.Tensor | None]:
         return list(chain.from_iterable(map(dict.values, self._full)))
 
-    def _look_anew(self) -> None:
-        """Some buffer is new, or another tensor than before."""
+    def _refresh(self) -> None:
+        """List the buffers again: some are new, or were replaced by other tensors."""
         self._full = [buffers for buffers in self._dicts if buffers]
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))
         if names != self._names:
-            self._look_for_places(names)
+            self._list_places(names)
         elif self._tensors:
             self._replaces = True
-        self._copy_anew(self._now())
+        self._make_copies(self._now())
 
-    def _look_for_places(self, names: list[str]) -> None:
+    def _list_places(self, names: list[str]) -> None:
         self._names = names
         self._places = [(module, name) for module in self._modules for name in module._buffers]
         self._tensors, self._groups, self._watched = [], [], []
         self._copies.clear()
         self._constant.clear()
 
-    def _copy_anew(self, tensors: list[torch.Tensor | None]) -> None:
-        """Some buffer is another tensor than before: copies that fit it, and lists of one device and type each."""
+    def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
+        """Make copies that fit the buffers, and lists of one device and type each for copying them."""
         self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
@@ -250,36 +251,37 @@ class _Buffers:
             if tensor is not None and (place not in self._copies or tensor.nbytes > SMALL_BYTES)
         ]
 
-    def back(self) -> None:
+    def restore(self) -> None:
         if not self._is_recorded:
             return
-        self._put(self._kept())
+        self._write_back(self._kept())
         tensors = self._tensors
         for place in self._watched:
             tensor = tensors[place]
             if tensor is None or place in self._copies or _version_of(tensor) == self._versions[place]:
                 continue  # for others the version would not do: batch_norm leaves that of its statistics as it is
             module, name = self._places[place]
-            if self._versions[place] == _LAZY and hasattr(module, "reset_running_stats"):
-                module.reset_running_stats()
+            reset: Any = getattr(module, "reset_running_stats", None)
+            if reset is not None and self._versions[place] == _LAZY:
+                reset()
                 self._tensors, self._is_recorded = [], False  # there is something to copy from now on
                 continue
             raise RuntimeError(
                 f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the "
-                "step that ran out of memory, and there was no copy of it; expected a buffer of more than 256 MiB to "
-                "change from the first step on, or never, a sparse or expanded one never, and lazy modules to have run "
-                "once before the first step"
+                "step that ran out of memory, and there was no copy of it; expected buffers of more than 256 MiB to "
+                "change from the first step on or never, sparse or expanded ones never to change, and lazy modules to "
+                "have run once before the first step"
             )
 
     def _kept(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
-        """Return each buffer, and what was recorded of it."""
+        """Return each buffer, and the copy that was recorded of it."""
         return [
             (module, name, tensor, self._copies.get(place))
             for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True))
         ]
 
-    def _put(self, kept: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
-        """Put buffers back, and take those away that are new."""
+    def _write_back(self, kept: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
+        """Restore recorded buffers, and remove those that are new."""
         known = {(id(module), name) for module, name, _, _ in kept}
         for module in self._modules:
             for name in [name for name in module._buffers if (id(module), name) not in known]:
@@ -291,17 +293,17 @@ class _Buffers:
                     tensor.copy_(copy)
 
     def values(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
-        """Return each buffer, and a copy of what was recorded of it."""
+        """Return each buffer, and a clone of the copy that was recorded of it."""
         return [
             (module, name, tensor, copy.clone() if copy is not None else None)
             for module, name, tensor, copy in self._kept()
         ]
 
     def set_values(self, values: list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]) -> None:
-        self._put(values)
+        self._write_back(values)
 
-    def keep(self) -> None:
-        """Give up the copies of large buffers that have not changed, and the hold on those that were replaced."""
+    def commit(self) -> None:
+        """Drop the copies of large buffers that have not changed, and the references to buffers that were replaced."""
         if not (self._watched or self._replaces):
             return
         tensors = self._now()
@@ -317,8 +319,8 @@ class _Buffers:
             self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        """Tell whether a buffer will not change: a table. What training makes is saved, and may be written by
-        `.data`."""
+        """Tell whether a buffer is a constant table. One that is saved with the model and holds floating-point numbers
+        may be written through `.data`, which versions do not show."""
         module, name = self._places[place]
         tensor = self._tensors[place]
         is_made = tensor is not None and tensor.is_floating_point() and name not in module._non_persistent_buffers_set
@@ -329,14 +331,14 @@ _LAZY: Final = -2
 
 
 def _version_of(tensor: torch.Tensor | None) -> int:
-    """Return what rises when a tensor is written; of one made for inference, always -1."""
+    """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have none."""
     if tensor is None or is_lazy(tensor):
         return _LAZY
     return -1 if tensor.is_inference() else tensor._version
 
 
 def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor has memory of its own for each element, all of which a copy can be written to."""
+    """Tell whether each element of a tensor has its own memory, so that a copy can be written back to it."""
     return (
         not is_lazy(tensor)
         and tensor.layout is torch.strided
@@ -346,7 +348,7 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
 
 
 _OVERLAPS: Final = 1
-"""What PyTorch answers where it is certain of it, as for a tensor that was expanded."""
+"""PyTorch's answer for a tensor that certainly overlaps itself, such as an expanded one."""
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -354,7 +356,7 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return what tells one memory from another; of a tensor that is not in one piece, such as a sparse one, itself."""
+    """Return a key of the tensor's storage; for a tensor without a single storage, such as a sparse one, its own id."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 

@@ -1,4 +1,4 @@
-"""Making room on the devices that a model is on, after an attempt has failed; never in a step that goes well."""
+"""Freeing memory on a model's devices after an attempt has failed; never in a step that succeeds."""
 
 import gc
 from collections.abc import Iterable
@@ -6,16 +6,16 @@ from typing import Any, Final
 
 import torch
 
-from ullage.guard.insist import Insisting
+from ullage.guard.retry_operations import RetryingMode
 from ullage.message.message import Message
-from ullage.message.wording import Kind
+from ullage.message.wording import MessageKind
 
-_OUTSIDE: Final = (Kind.DRIVER, Kind.LIBRARY)
-"""Who asks the driver itself, and gets nothing of what the allocator keeps for later."""
+_OUTSIDE: Final = (MessageKind.DRIVER, MessageKind.LIBRARY)
+"""Kinds of errors of code that asks the driver itself, which cannot use memory that PyTorch's allocator caches."""
 
 
 class Room:
-    """The devices of a model, whose memory can be looked at and made free."""
+    """The devices of a model, on which memory can be freed."""
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self.devices = tuple(sorted(set(devices), key=str))
@@ -34,10 +34,10 @@ class Room:
         return not self._backends
 
     def collect(self) -> None:
-        """Free what only cycles of references hold, and what backward's threads and other streams have done with since.
+        """Free what only reference cycles, autograd's threads or other streams still hold.
 
-        A backward that fails leaves the nodes that it has not come to, with gradients and saved tensors, in the queues
-        of its threads until the next one passes there: one does that computes nothing.
+        A backward that fails leaves the nodes that it has not reached, with gradients and saved tensors, in the queues
+        of its threads until the next backward runs there; this runs one that computes nothing.
         """
         for leaf, gradient in self._graphs:
             torch.autograd.grad(leaf, leaf, gradient)
@@ -49,19 +49,19 @@ class Room:
                 self._backends[device.type].synchronize(*one)
 
     def empty_cache(self) -> None:
-        """Give the driver what the allocators keep for later."""
+        """Give cached memory back to the driver, as `torch.cuda.empty_cache()` does."""
         for backend in self._backends.values():
             backend.empty_cache()
 
-    def insisting(self) -> Insisting:
-        """Have each operation inside run to its end, which those that put something back have to."""
-        return Insisting((lambda _: self.collect(), lambda _: self.empty_cache()))
+    def retrying(self) -> RetryingMode:
+        """Return a mode that retries operations that run out of memory; for code that restores values."""
+        return RetryingMode((lambda _: self.collect(), lambda _: self.empty_cache()))
 
     def is_in_pieces(self, message: Message) -> bool:
-        """Tell whether giving the cache back can let a request through that failed.
+        """Tell whether emptying the cache can let a request through that failed.
 
-        Memory was there, in pieces too small: a second attempt then begins with segments that fit, not with what other
-        shapes have left of theirs. Or somebody beside the allocator asked the driver, which has what is given back.
+        Either enough cached memory was there, in pieces too small: after `empty_cache` the retry gets segments that fit
+        its shapes. Or code beside the allocator asked the driver, which then has what the cache gave back.
         """
         if message.kind in _OUTSIDE:
             return not self.is_on_host

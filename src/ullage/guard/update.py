@@ -1,9 +1,9 @@
 """The optimizer's step and what belongs to it (unscaling, clipping, the scaler's own update): never left half applied.
 
-A step whose state has not been made yet is tried out first (`trial`), so that what it needs is known before the first
-write. Later steps run as they are: what is written on lists is counted (`lists`), and where single tensors are
-written, their versions are noted (`Tensor._version`). Where memory runs out in the middle, room is made and the step
-goes on from there (`insist`).
+A step whose state does not exist yet gets a dry run first (`dry_run`), so that what it needs is known before the first
+write. Later steps run directly: writes by operations on lists are counted (`foreach_operations`), and for single
+tensors their versions are noted (`Tensor._version`). If memory runs out in the middle, memory is freed and the step
+resumes from there (`retry_operations`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,18 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ullage.guard.foreign import all_or_nothing
-from ullage.guard.insist import Insisting
-from ullage.guard.lists import Lists, names_in
+from ullage.guard.dry_run import has_hooks, try_out
+from ullage.guard.foreach_operations import ForeachOperations, names_in
 from ullage.guard.oom import read_oom
+from ullage.guard.retry_operations import RetryingMode
 from ullage.guard.room import Room
-from ullage.guard.trial import has_hooks, try_out
+from ullage.guard.third_party_optimizer import all_or_nothing
 from ullage.message.message import Message
-from ullage.ownership.failure import forget
+from ullage.ownership.failure import clear_frames
 
 _RESUMABLE: Final = (
     torch.optim.SGD,
@@ -37,39 +38,40 @@ _RESUMABLE: Final = (
     torch.optim.RMSprop,
     torch.optim.Adagrad,
 )
-"""Optimizers that read no tensor before they write it to use the result after: what has been written can be left out of
-a second run. tests/guard/test_update.py tries each at every operation. All others run operation by operation."""
+"""Optimizers whose step can be resumed, because they never use an old value after writing the new one: a second run can
+skip the writes already made. tests/guard/test_update.py tries each at every operation. All others are retried operation
+by operation."""
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
 _CLIPPING: Final = names_in([clip_grad.__name__])
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _version: Final = attrgetter("_version")
 
-Tell = Callable[[str, str, Message], None]
-"""Called with a stage, what was done, and what the error said."""
+LogEvent = Callable[[str, str, Message], None]
+"""A function that is called with the stage that failed, what was done about it, and what the error said."""
 
 
 class Update:
-    """What happens between the last backward and the next forward; where memory runs out, all of it or nothing."""
+    """Everything between the last backward and the next forward; if memory runs out, it is completed or not begun."""
 
     def __init__(
         self,
         optimizers: Sequence[Optimizer],
         parameters: Sequence[nn.Parameter],
         room: Room,
-        tell: Tell,
+        log_event: LogEvent,
         *,
-        scaler: torch.amp.GradScaler | None = None,
+        scaler: GradScaler | None = None,
         clip_grad_norm: float | None = None,
         before_step: Callable[[], Any] | None = None,
     ) -> None:
         self._optimizers = optimizers
         self._parameters = parameters
         self._room = room
-        self._tell = tell
+        self._log_event = log_event
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self._clip_grad_norm = clip_grad_norm
         self._before_step = before_step
-        self._lists = Lists()
+        self._lists = ForeachOperations()
         self._stage = ""
         self._names_of_scaler = names_in(_modules_of(scaler))
         self._known: dict[int, _Known] = {}
@@ -92,7 +94,7 @@ class Update:
         if self._clip_grad_norm is not None:
             self._clip(self._clip_grad_norm)
         if self._before_step is not None:
-            with self._insisting("before_step"):
+            with self._retrying("before_step"):
                 self._before_step()
         for optimizer in self._optimizers:
             self._step(optimizer, is_new=optimizer in new)
@@ -100,10 +102,10 @@ class Update:
             self._complete("the scaler's update", self._scaler.update, self._of_scaler, self._names_of_scaler)
 
     def try_out(self) -> bool:
-        """Make what the optimizers need with the gradients that there are, and write nothing.
+        """Allocate what the optimizers need for the present gradients, and write nothing.
 
         Returns:
-            Whether all of them could be tried; only PyTorch's own can.
+            Whether this was possible for all of them; it is for PyTorch's own only.
 
         Raises:
             torch.OutOfMemoryError: it does not fit.
@@ -114,7 +116,7 @@ class Update:
         return len(own) == len(self._optimizers)
 
     def _is_new(self, optimizer: Optimizer) -> bool:
-        """Tell whether a step may have state to make, which it is tried out for."""
+        """Tell whether a step may have to create state, so that it needs a dry run."""
         known = self._known.get(id(optimizer))
         groups = optimizer.param_groups
         if (
@@ -135,8 +137,8 @@ class Update:
             assert self.total_norm is not None
             nn.utils.clip_grads_with_norm_(self._parameters, max_norm, self.total_norm)
 
-        # In two, because the norm can no longer be measured once the first gradient has been scaled: by lists, but for
-        # those of other types than PyTorch's own, which are scaled one by one.
+        # In two stages, because the norm can no longer be measured once the first gradient has been scaled. Gradients
+        # are scaled as lists, but those of other types than torch.Tensor one by one.
         self._complete("clipping", measure, list, _NO_NAMES, singly=False)
         is_plain = {torch.Tensor}.issuperset(map(type, gradients))
         self._complete("clipping", scale, self._gradients, _CLIPPING, singly=not is_plain)
@@ -148,13 +150,13 @@ class Update:
             self._complete("the optimizer's step", run, known.written, known.names, singly=known.writes_singly)
             return
         is_resumable = _is_resumable(optimizer)
-        with self._insisting("the optimizer's step") as insisting:
+        with self._retrying("the optimizer's step") as retrying:
             if is_new and not _is_torchs_own(optimizer):
-                all_or_nothing(optimizer, run, insisting.is_makeshift)
+                all_or_nothing(optimizer, run, retrying.is_makeshift)
             else:
                 run()
         settings_of = _getter_of(optimizer)
-        writes_singly = insisting.has_written_singly(_written_by(self._parameters, optimizer))
+        writes_singly = retrying.has_written_singly(_written_by(self._parameters, optimizer))
         self._known[id(optimizer)] = _Known(
             state_key=_state_key(optimizer),
             settings=list(map(settings_of, optimizer.param_groups)),
@@ -183,43 +185,43 @@ class Update:
         *,
         singly: bool = True,
     ) -> None:
-        """Run a stage; where memory runs out, run it again and leave out the writes that have been made.
+        """Run a stage; if memory runs out, run it again and skip the writes that have been made.
 
-        Those are writes to what `written` returns, which outlives the attempt: anything else is made and written anew.
-        Lists that are written, by operations of these names, are counted as they are; versions are only noted where
-        single tensors are, too.
+        Skipped are only writes to what `written` returns, which outlives the attempt; everything else is computed
+        again. Writes by operations on lists with these names are counted; versions are noted only if single tensors
+        are written, too.
         """
         self._stage = stage
         before = written() if singly else []
         versions = list(map(_version, before))
         failure: BaseException
         try:
-            self._lists.run_to_end(run, self._insist, names=names, notes_all=singly)
-            self._lists.forget()
+            self._lists.run_to_end(run, self._retry, names=names, notes_all=singly)
+            self._lists.reset()
             return
         except Exception as error:
             if read_oom(error, is_on_host=self._room.is_on_host) is None:
                 raise
             failure = error
-        forget(failure)
+        clear_frames(failure)
         self._room.collect()
         lasting = written()
         made = self._made(dict(zip(map(id, before), versions, strict=True)), lasting if singly else [])
         ids = set(map(id, lasting))
         lists = [targets[0] for targets in self._lists.written if targets and targets[0] in ids]
-        self._lists.forget()
-        self._say(stage, "goes on from where it stopped" if made or lists else "again", failure)
-        del failure  # it knows this frame: one that kept it would keep what the run has made
-        with self._insisting(stage, made, lists):
+        self._lists.reset()
+        self._log(stage, "resumed where it stopped" if made or lists else "retried", failure)
+        del failure  # it refers to this frame, and would keep alive what the run has allocated
+        with self._retrying(stage, made, lists):
             run()
 
-    def _insist(self, operation: Callable[[], Any], error: Exception) -> Any:
-        insisting = self._insisting(self._stage)
-        insisting.make_room(error)
-        return insisting.run(operation, (), {})
+    def _retry(self, operation: Callable[[], Any], error: Exception) -> Any:
+        retrying = self._retrying(self._stage)
+        retrying.make_room(error)
+        return retrying.run(operation, (), {})
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
-        """Return how often each tensor has been written by itself since its version was noted."""
+        """Return how often each tensor was written singly, not in a list, since its version was noted."""
         on_lists = set(chain.from_iterable(self._lists.written))
         return {
             id(tensor): writes
@@ -227,29 +229,29 @@ class Update:
             if id(tensor) not in on_lists and (writes := tensor._version - before.get(id(tensor), 0))
         }
 
-    def _insisting(
+    def _retrying(
         self, stage: str, made: dict[int, int] | None = None, made_on_lists: Sequence[int] = ()
-    ) -> Insisting:
+    ) -> RetryingMode:
         def collect(error: BaseException) -> None:
-            self._say(stage, "one operation again", error)
-            forget(error)
+            self._log(stage, "one operation retried", error)
+            clear_frames(error)
             self._room.collect()
 
         def empty(error: BaseException) -> None:
-            self._say(stage, "one operation again after empty_cache", error)
-            forget(error)
+            self._log(stage, "one operation retried after empty_cache", error)
+            clear_frames(error)
             self._room.collect()
             self._room.empty_cache()
 
-        return Insisting((collect, empty), made, made_on_lists)
+        return RetryingMode((collect, empty), made, made_on_lists)
 
-    def _say(self, stage: str, action: str, error: BaseException) -> None:
+    def _log(self, stage: str, action: str, error: BaseException) -> None:
         message = read_oom(error, is_on_host=True)
         assert message is not None
-        self._tell(stage, action, message)
+        self._log_event(stage, action, message)
 
     def _secure(self, optimizer: Optimizer) -> None:
-        """Try the step out, and where it does not fit, make it need less, before anything is written."""
+        """Do a dry run of the step; if it does not fit, make it need less, before anything is written."""
         foreach = [group.get("foreach") for group in optimizer.param_groups]
         ways = (None, self._room.empty_cache, partial(_go_one_by_one, optimizer))
         for way in ways:
@@ -258,9 +260,9 @@ class Update:
             failure = self._tried_out(optimizer)
             if failure is None:
                 return
-            forget(failure)
+            clear_frames(failure)
             self._room.collect()
-            self._say("the optimizer's first step", "tried out again" if way is not ways[-1] else "given up", failure)
+            self._log("the optimizer's first step", "dry run retried" if way is not ways[-1] else "gave up", failure)
         for group, value in zip(optimizer.param_groups, foreach, strict=True):
             if "foreach" in group:
                 group["foreach"] = value
@@ -269,7 +271,7 @@ class Update:
 
     def _tried_out(self, optimizer: Optimizer) -> Exception | None:
         try:
-            try_out(optimizer, self._room.insisting())
+            try_out(optimizer, self._room.retrying())
         except Exception as error:
             if read_oom(error, is_on_host=self._room.is_on_host) is not None:
                 return error
@@ -278,28 +280,28 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What the steps of an optimizer that were run operation by operation have shown."""
+    """The facts learned from an optimizer's steps that were run operation by operation."""
 
     state_key: tuple[int, ...]
     settings: list[Any]
-    """What a step's operations depend on, of each group."""
+    """The settings of each group on which the step's operations depend."""
     settings_of: Callable[[dict[str, Any]], Any]
     states: int
-    """How many parameters have state."""
+    """The number of parameters that have state."""
     is_resumable: bool
     is_partial: bool
-    """Whether there are parameters without state, with a gradient or (as yet) without."""
+    """Whether some parameters have no state yet, with or without a gradient."""
     writes_singly: bool
-    """Whether parameters and state are written by other operations than those on lists, too."""
+    """Whether parameters and state are also written by operations on single tensors."""
     written: Callable[[], list[torch.Tensor]]
-    """Returns what a step writes."""
+    """A function that returns the tensors that a step writes."""
     names: frozenset[str]
-    """The operations on lists that a step may call."""
+    """The names of the operations on lists that a step may call."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
-    """What changes when an optimizer has state to make: the groups, and the parameters that have a gradient and
-    none."""
+    """Return a key that changes when an optimizer has state to create: the number of groups, and the parameters that
+    have a gradient but no state."""
     return len(optimizer.param_groups), *(id(one) for one in _without_state(optimizer) if one.grad is not None)
 
 
@@ -312,8 +314,8 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _getter_of(optimizer: Optimizer) -> Callable[[dict[str, Any]], Any]:
-    """Return what gets of a group what decides by which operations a step is made: `load_state_dict` and users change
-    it."""
+    """Return a function that reads the settings of a group that decide which operations a step runs; `load_state_dict`
+    and users may change them."""
     names = [name for name in _DECIDING if all(name in group for group in optimizer.param_groups)]
     return itemgetter(*names) if names else len
 
@@ -341,7 +343,7 @@ def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> lis
 
 
 def _go_one_by_one(optimizer: Optimizer) -> None:
-    """Have the step go parameter by parameter: its temporaries are then those of the largest one alone."""
+    """Have the step go parameter by parameter, so that its temporaries are those of the largest parameter only."""
     for group in optimizer.param_groups:
         if "foreach" in group and not group.get("fused"):
             group["foreach"] = False

@@ -1,1 +1,1 @@
-"""Where others' programs meet ullage: training loops, pytest, notebooks. Import the module you need."""
+"""Adapters to other programs: training frameworks, pytest, notebooks. Import the module you need."""

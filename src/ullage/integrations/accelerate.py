@@ -1,7 +1,7 @@
-"""Accelerate: a guard for what `accelerator.prepare` returns, and a tracker that adds memory to what is logged.
+"""Accelerate: a guard for what `accelerator.prepare` returns, and a tracker that adds memory figures to each log.
 
-Backward is the accelerator's (it divides by the steps of an accumulation and scales for fp16), the optimizer is the one
-that Accelerate has wrapped, and `accelerator.accumulate` decides when it steps.
+The guard calls the accelerator's backward (which divides by the steps of an accumulation and scales for fp16) and the
+optimizer that Accelerate has wrapped; `accelerator.accumulate` decides when it steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from ullage._errors import UsageError
 from ullage.guard.guard import Guard
 from ullage.guard.ladder import LossOf
 from ullage.integrations.framework import OwnScaling, framework
-from ullage.integrations.memory import Watch
-from ullage.monitor.finding import Finding
+from ullage.integrations.memory import LoopMonitor
+from ullage.monitor.finding import MonitorFinding
 from ullage.recording.step import StepWatch
 
 _accelerate: Final = framework("accelerate")
@@ -46,7 +46,7 @@ def guard(
         optimizer: the optimizer, or several.
         scheduler: the scheduler, or several; stepped as in Accelerate's own loop.
         before_step: as in `ullage.Guard`; gradients are unscaled by then. Leave clipping to `clip_grad_norm`.
-        options: what else `ullage.Guard` takes.
+        options: further arguments of `ullage.Guard`.
 
     Raises:
         UsageError: Accelerate leaves the step to DeepSpeed, Megatron-LM or XLA, which cannot be guarded.
@@ -78,7 +78,7 @@ def guard(
 
 
 class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,name-defined]  # shows when it runs
-    """Has the accelerator's other trackers log memory beside whatever is logged, and warns of leaks, each once.
+    """Adds memory figures to whatever the accelerator's other trackers log, and warns of each leak once.
 
     Example:
         accelerator.init_trackers("my run")
@@ -90,17 +90,17 @@ class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,n
     main_process_only = False
 
     def __init__(self, accelerator: Any, *, reset_peak: bool = False, **options: Any) -> None:
-        """Join the accelerator's trackers; a step is one of the first optimizer's.
+        """Join the accelerator's trackers; a step is a step of the first optimizer.
 
         Args:
-            accelerator: after `init_trackers`.
-            reset_peak: have PyTorch's peak begin anew when it has been logged.
-            options: what `ullage.Monitor` takes.
+            accelerator: the accelerator, after `init_trackers`.
+            reset_peak: whether to reset PyTorch's peak each time it has been logged.
+            options: arguments of `ullage.Monitor`.
         """
         super().__init__()
         self._accelerator = accelerator
-        self._watch = Watch(resets_peak=reset_peak, options=options)
-        self._watch.begin(accelerator.device)
+        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
+        self._watch.start(accelerator.device)
         self._steps = StepWatch(lambda optimizer: self._watch.step())
         self._steps.install()
         accelerator.trackers.append(self)
@@ -111,21 +111,21 @@ class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,n
         return self._watch.monitor
 
     @property
-    def findings(self) -> list[Finding]:
-        """What has been found, in the order in which it was established."""
+    def findings(self) -> list[MonitorFinding]:
+        """All findings, in the order in which they were established."""
         return self._watch.findings
 
     def log(self, values: Any, step: int | None = None, **more: Any) -> None:
-        """Log memory now with all other trackers."""
-        memory = self._watch.tell("memory/")
+        """Log the present memory figures with all other trackers."""
+        memory = self._watch.scalars("memory/")
         for other in self._accelerator.trackers if memory else ():
             if other is not self:
                 other.log(memory, step=step)
 
     def finish(self) -> None:
-        """End with `accelerator.end_training`."""
-        self._steps.end()
-        self._watch.end()
+        """Stop watching; called by `accelerator.end_training`."""
+        self._steps.stop()
+        self._watch.stop()
 
 
 class _Guard(Guard):
@@ -146,7 +146,7 @@ class _Guard(Guard):
 
 
 class _Skipped:
-    """Tells Accelerate's optimizers whether their scaler has left a step out; their schedulers ask them."""
+    """Tells Accelerate's optimizers whether their scaler has skipped a step; their schedulers ask them."""
 
     def __init__(self, optimizers: list[Any]) -> None:
         self.optimizers = [one for one in optimizers if isinstance(one, _accelerate.optimizer.AcceleratedOptimizer)]

@@ -1,4 +1,4 @@
-"""What the adapters share: a framework, found or asked for, and a scaler that the framework scales with itself."""
+"""Shared by the adapters: finding a framework's module, and wrapping a GradScaler that the framework itself uses."""
 
 import sys
 from importlib import import_module
@@ -8,10 +8,10 @@ from ullage._errors import UsageError
 
 
 def framework(*names: str) -> Any:
-    """Return the first of these modules that is imported already, or else installed.
+    """Return the first of these modules that is already imported, or else the first that is installed.
 
     Raises:
-        UsageError: none is installed; the text is the install line.
+        UsageError: none is installed; the text has the command that installs it.
     """
     for name in names:
         if name in sys.modules:
@@ -27,7 +27,7 @@ def framework(*names: str) -> Any:
 
 
 class OwnScaling:
-    """A framework's GradScaler as a guard needs it: the framework's backward has scaled the loss already."""
+    """A framework's GradScaler for a guard, with `scale` doing nothing: the framework's backward scales the loss."""
 
     def __init__(self, scaler: Any) -> None:
         self._scaler = scaler

@@ -1,70 +1,70 @@
-"""What the callbacks share: a monitor whose phases begin and end at different calls."""
+"""Shared by the callbacks: a monitor whose phases begin and end in different calls."""
 
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from ullage.monitor.finding import Finding
+from ullage.monitor.finding import MonitorFinding
 from ullage.monitor.monitor import Monitor
 
 
-class Watch:
-    """A monitor for a framework's loop: made when the loop begins, put away when it ends."""
+class LoopMonitor:
+    """A monitor for a framework's loop: made when the loop starts, closed when it ends."""
 
     def __init__(self, *, resets_peak: bool, options: dict[str, Any]) -> None:
-        """Take options of `ullage.Monitor`.
+        """Take the options of the monitor.
 
         Args:
-            resets_peak: whether PyTorch's peak begins anew whenever it has been told.
-            options: of the monitor.
+            resets_peak: whether to reset PyTorch's peak each time it has been logged.
+            options: arguments of `ullage.Monitor`.
         """
         self.monitor: Monitor | None = None
         self._resets_peak = resets_peak
         self._options = options
         self._device: torch.device | None = None
-        self._earlier: list[Finding] = []
+        self._earlier: list[MonitorFinding] = []
         self._running = ExitStack()
         self._phase: ExitStack | None = None
 
     @property
-    def findings(self) -> list[Finding]:
-        """What has been found, in earlier loops too."""
+    def findings(self) -> list[MonitorFinding]:
+        """All findings, of earlier loops too."""
         return self._earlier + (self.monitor.findings if self.monitor is not None else [])
 
-    def begin(self, device: torch.device) -> None:
-        """Watch a device; of one that is no CUDA device, nothing is told."""
-        self.end()
+    def start(self, device: torch.device) -> None:
+        """Watch a device; for one that is not a CUDA device, nothing is logged."""
+        self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
         options: dict[str, Any] = {"device": self._device, **self._options}
         self.monitor = Monitor(**options)
         self._running.enter_context(self.monitor)
 
-    def end(self) -> None:
-        """Put back what the monitor has set; what it has found stays."""
-        self.leave()
+    def stop(self) -> None:
+        """Close the monitor; its findings stay."""
+        self.leave_phase()
         self._running.close()
 
     def step(self) -> None:
-        """Say that a step is over."""
+        """Call this at the end of each step."""
         if self.monitor is not None:
             self.monitor.step()
 
-    def enter(self, phase: str) -> None:
-        """Count what comes from now on to a phase of its own, until `leave`."""
+    def enter_phase(self, phase: str) -> None:
+        """Assign steps to a phase of its own from now on, until `leave_phase`."""
         if self.monitor is not None and self._phase is None:
             self._phase = ExitStack()
             self._phase.enter_context(self.monitor.phase(phase))
 
-    def leave(self) -> None:
+    def leave_phase(self) -> None:
         """End the phase, if there is one."""
         phase, self._phase = self._phase, None
         if phase is not None:
             phase.close()
 
-    def tell(self, prefix: str) -> dict[str, int]:
-        """Return memory now by name; nothing where the loop does not run on a CUDA device."""
+    def scalars(self, prefix: str) -> dict[str, int]:
+        """Return the present memory figures by name; empty if the loop does not run on a CUDA device."""
         if self.monitor is None or self._device is None:
             return {}
         values = self.monitor.scalars(prefix)

@@ -1,7 +1,7 @@
 """IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
 
-PyTorch keeps one highest mark for the whole process, which cannot be set back once it is reset; so it is never reset,
-and a cell's own peak comes from PyTorch's memory history, which is on while the cell runs.
+PyTorch has only one peak for the whole process, which cannot be restored after a reset. So it is never reset, and a
+cell's own peak comes from PyTorch's memory history, which is on while the cell runs.
 """
 
 import gc
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LEAST_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
 _ROWS: Final = 12
-_OF_SYS: Final = ("last_exc", "last_value", "last_traceback", "last_type")
+_SYS_ERROR_NAMES: Final = ("last_exc", "last_value", "last_traceback", "last_type")
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -32,14 +32,14 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Take them away again."""
+    """Remove the magics from the shell."""
     for kind, names in (("line", ("memory", "free")), ("cell", ("memory",))):
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
 
 
 class _Magics:
-    """What a shell can do about memory."""
+    """The magics `%memory`, `%%memory` and `%free`."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -81,8 +81,8 @@ class _Magics:
         if line.strip() not in ("", "--out"):
             raise _refusal(f"%free takes --out or nothing; got {line.strip()!r}")
         before = _allocated_bytes() if _is_in_use() else 0
-        _forget_errors(self._shell)
-        _forget_results(self._shell, everything=bool(line.strip()))
+        _clear_errors(self._shell)
+        _drop_results(self._shell, everything=bool(line.strip()))
         if not _is_in_use():
             print("Nothing is held: no GPU is in use.")
             return
@@ -91,7 +91,7 @@ class _Magics:
         self._print(str(replace(release(), before_bytes=before)))
 
     def _print(self, text: str) -> None:
-        """Print a text in which cells are named as people know them."""
+        """Print a text, with cells named as `In[3]`."""
         names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
         for file, number in names.items():
             parts = file.replace("\\", "/").split("/")
@@ -101,14 +101,14 @@ class _Magics:
 
 
 def _refusal(text: str) -> Exception:
-    """Return the error for a magic that is called wrongly: IPython shows its text alone, and the cell has failed."""
+    """Return the error for a magic that is called wrongly: IPython shows only its text, and the cell fails."""
     from IPython.core.error import UsageError as RefusedError
 
     return RefusedError(text)
 
 
 def _show_once(shell: Any, error: BaseException) -> None:
-    """Have IPython not show an error again that passes through the cell around the one that it came from."""
+    """Keep IPython from showing an error a second time when it passes through the outer cell."""
     show = shell.showtraceback
 
     def show_others(*args: Any, **options: Any) -> None:
@@ -124,22 +124,22 @@ def _show_once(shell: Any, error: BaseException) -> None:
 
 
 def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
-    """Run a cell; return what it took as lines, and the error that ended it, which is shown by then."""
+    """Run a cell; return its memory figures as lines, and the error that ended it, which has been shown already."""
     if not _is_in_use():  # CUDA is the cell's to initialise
         error = _error_of(shell.run_cell(cell))
         if not _is_in_use():
             return ["memory: this cell used no GPU."], error
         return [_text_without_watch(), "left by the cell:", _left({}, _held())], error
-    from ullage.integrations.peak import Watch
+    from ullage.integrations.peak import PeakWatch
 
     gc.collect()
-    held, watch = _held(), Watch()
-    watch.begin()
+    held, watch = _held(), PeakWatch()
+    watch.start()
     try:
         error = _error_of(shell.run_cell(cell))
         watch.note_alive()
     finally:
-        peak = watch.end()
+        peak = watch.stop()
     before, after = sum(watch.before_bytes), _allocated_bytes()
     known = f"{text_of_bytes(peak.bytes)} at the cell's peak" if peak.by_role is not None else "its peak is not known"
     lines = [
@@ -158,7 +158,7 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Tell of the cell that has initialised CUDA: all that was ever allocated is its own."""
+    """Return the line for the cell that has initialised CUDA: everything ever allocated is its own."""
     import torch
 
     peak = max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -169,7 +169,7 @@ def _text_without_watch() -> str:
 
 
 def _held() -> dict[str, int]:
-    """Return the bytes behind each path, with places in containers left open."""
+    """Return the bytes held by each path, with indices replaced by a star."""
     held: Counter[str] = Counter()
     for row in _owners(_LEAST_BYTES):
         held[f"{row.kind:<15}  {_PLACE.sub('[*]', row.path)}"] += row.bytes
@@ -211,18 +211,18 @@ def _allocated_bytes() -> int:
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
-def _forget_errors(shell: Any) -> None:
-    """Let go of the frames of the last error, which Python, IPython and its debugger keep."""
-    from ullage.ownership.failure import forget
+def _clear_errors(shell: Any) -> None:
+    """Clear the frames of the last error, which Python, IPython and its debugger keep."""
+    from ullage.ownership.failure import clear_frames
 
     last = getattr(shell, "last_execution_result", None)
     errors = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
     errors += [getattr(last, name, None) for name in ("error_in_exec", "error_before_exec")]
     for error in errors:
         if isinstance(error, BaseException):
-            forget(error)
+            clear_frames(error)
             error.__traceback__ = None
-    for name in _OF_SYS:
+    for name in _SYS_ERROR_NAMES:
         with suppress(AttributeError):
             delattr(sys, name)
     for name in ("InteractiveTB", "SyntaxTB"):
@@ -231,8 +231,8 @@ def _forget_errors(shell: Any) -> None:
             handler.tb = None
 
 
-def _forget_results(shell: Any, *, everything: bool) -> None:
-    """Let go of the results of cells that IPython keeps: the last three, or all."""
+def _drop_results(shell: Any, *, everything: bool) -> None:
+    """Drop the results of cells that IPython keeps: the last three, or all."""
     hook, hidden = shell.displayhook, shell.user_ns_hidden
     if everything and hook.do_full_cache:
         for number in list(shell.user_ns.get("_oh", ())):

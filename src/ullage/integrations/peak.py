@@ -1,8 +1,8 @@
-"""What was alive when most was allocated, for a test or a cell: roles and lines, as far as they can be told cheaply.
+"""The contents of memory at the peak, for a test or a cell: by role and line, as far as that can be found cheaply.
 
-PyTorch's own memory history says which blocks lived when, and which line asked for them; hooks that PyTorch has for all
-modules and optimizers say which addresses are whose. What neither knows is "activations and others". It does not know
-what was allocated before it began to watch, except as a sum.
+PyTorch's own memory history has the lifetime of each block and the line that allocated it; PyTorch's hooks for all
+modules and optimizers give the owners of addresses. Everything else is "activations and others". Memory that was
+allocated before is only known as a sum.
 """
 
 import gc
@@ -21,29 +21,29 @@ from torch.utils.hooks import RemovableHandle
 
 from ullage._units import text_of_bytes
 from ullage.ownership.storage import addresses, optimizer_tensors
-from ullage.place import is_library, short_place
+from ullage.source_location import is_library, short_place
 
 _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
 _OTHERS: Final = "activations and others"
 _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
-"""Of two owners of an address, the first one names it."""
+"""The roles of owners; if an address has two owners, the first of these roles is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """The moment at which most was allocated on a device."""
+class PeakContents:
+    """The contents of a device's memory at its peak."""
 
     bytes: int
-    """What PyTorch counted then, or as much of it as is known where that was no new highest of the process."""
+    """The allocated bytes as PyTorch counted them; if it was no new peak of the process, those that are known."""
     by_role: tuple[tuple[str, int], ...] | None
-    """Sums to `bytes`, the most first; None where that is not known."""
+    """The bytes by role, largest first, with `bytes` as their sum; None if they are not known."""
     by_line: tuple[tuple[str, str, int], ...]
-    """The role, the line, and bytes as they were asked for."""
+    """The largest lines: role, line, and requested bytes."""
 
     def __str__(self) -> str:
         if self.by_role is None:
-            return "What the peak was made of is not known: this program records PyTorch's memory history itself."
+            return "The contents of the peak are not known: this program records PyTorch's memory history itself."
         lines = [f"{text_of_bytes(self.bytes)} at the peak:"]
         lines += [f"{text_of_bytes(size):>12}  {role}" for role, size in self.by_role]
         if self.by_line:
@@ -54,45 +54,45 @@ class Peak:
 
 @dataclass(slots=True)
 class _Life:
-    """A block, in numbers of allocations: it was the `born`-th, and went before there were `died` + 1."""
+    """A block: the `born`-th allocation, freed before allocation number `died` + 1."""
 
     address: int
     size: int
     born: int
     line: str | None
     begins: int
-    """In numbers of events."""
+    """The number of the event that allocated it; `ends` is that of the event that freed it."""
     died: int = sys.maxsize
     ends: int = sys.maxsize
 
 
 @dataclass(slots=True)
 class _Course:
-    """What a device's history comes to."""
+    """The blocks and the peak in a device's history."""
 
     lives: list[_Life] = field(default_factory=list)
     peak_event: int = -1
     peak_bytes: int = 0
-    """With what was there before."""
+    """The allocated bytes at the peak, including what was allocated before."""
     before_at_peak: int = 0
-    """How much of it had been allocated before."""
+    """The bytes at the peak that had been allocated before."""
 
 
-class Watch:
-    """Follow what is allocated, from `begin` to `end`; it holds addresses and weak references, never a tensor."""
+class PeakWatch:
+    """Follows allocations from `start` to `stop`; it holds addresses and weak references, never a tensor."""
 
     def __init__(self) -> None:
         self.before_bytes: list[int] = []
         self._highest_before: list[int] = []
         self._counts_before: list[int] = []
         self._notes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """For each device: the number of allocations until then, the address, and whose it is."""
+        """The owners of addresses, by device: the number of allocations until then, the address, and its role."""
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._handles: list[RemovableHandle] = []
         self._records = False
 
-    def begin(self) -> None:
-        """Begin to watch; where CUDA is not in use yet it is initialised."""
+    def start(self) -> None:
+        """Start to follow allocations; CUDA is initialised if it is not in use yet."""
         torch.cuda.init()
         if torch.cuda.get_allocator_backend() == "native" and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=_MOST_EVENTS)
@@ -109,14 +109,14 @@ class Watch:
 
     @property
     def highest_bytes(self) -> int:
-        """What PyTorch counts as the most of any device, since its statistics were reset last."""
+        """The highest peak of any device by PyTorch's count, since its statistics were last reset."""
         return int(max(torch.cuda.max_memory_allocated(device) for device in _devices()))
 
-    def end(self, *, is_explained: bool = True) -> Peak:
-        """Put everything back as it was, and say what was alive at the highest peak of any device.
+    def stop(self, *, is_explained: bool = True) -> PeakContents:
+        """Remove all hooks, and return what was alive at the highest peak of any device.
 
         Args:
-            is_explained: whether it is wanted what that was made of. PyTorch's history takes a second or two to read
+            is_explained: whether to find out the contents of the peak. Reading PyTorch's history takes a second or two
                 the first time in a process, because that imports PyTorch's compiler.
         """
         for handle in self._handles:
@@ -167,11 +167,11 @@ class Watch:
             count = _allocations(device) - self._counts_before[device]
             self._notes[device] += [(count, address, role) for address in found]
 
-    def _peak_of(self, device: int, events: Any) -> Peak:
+    def _peak_of(self, device: int, events: Any) -> PeakContents:
         before, highest = self.before_bytes[device], torch.cuda.max_memory_allocated(device)
         is_new = highest > self._highest_before[device] or not before
         if events is None:
-            return Peak(bytes=highest, by_role=None, by_line=())
+            return PeakContents(bytes=highest, by_role=None, by_line=())
         course = _course_of(events, before)
         total = highest if is_new and highest > before else course.peak_bytes
         role_of = _roles_by(course.lives, self._notes[device])
@@ -185,7 +185,7 @@ class Watch:
             lines[role, life.line or "no Python line: backward's threads, or libraries"] += life.size
         rounding = total - course.before_at_peak - roles.total()
         rows = [*roles.items(), ("allocated before", course.before_at_peak), ("rounding", rounding)]
-        return Peak(
+        return PeakContents(
             bytes=total,
             by_role=tuple(sorted(((role, size) for role, size in rows if size), key=lambda row: -row[1])),
             by_line=tuple((role, line, size) for (role, line), size in lines.most_common(_LINES_SHOWN)),

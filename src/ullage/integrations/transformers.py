@@ -1,11 +1,12 @@
 """Transformers: a mixin that guards the steps of a Trainer, and a callback that watches memory.
 
-The Trainer runs a batch as ever, up to where it calls backward; its loss is taken there, so whatever a Trainer does to
-it (a loss function of its own, label smoothing, division for an accumulation) is in it. Clipping waits until the
-optimizer steps, because gradients of several ranks are shared only then.
+The Trainer runs a batch as usual, up to its call of backward; the loss is taken there, so it includes all that a
+Trainer does to it (a loss function of its own, label smoothing, division for an accumulation). Clipping waits until the
+optimizer steps, because gradients of several ranks are reduced only then. The methods of the accelerator and of the
+optimizer that are replaced for this are restored when training ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,63 +17,63 @@ from ullage.guard.batch import items_of
 from ullage.guard.guard import Guard
 from ullage.integrations.accelerate import guard as guard_of
 from ullage.integrations.framework import framework
-from ullage.integrations.memory import Watch
-from ullage.monitor.finding import Finding
+from ullage.integrations.memory import LoopMonitor
+from ullage.monitor.finding import MonitorFinding
 
 _IGNORED = -100
 _callback: Any = framework("transformers.trainer_callback")
 
 
 class MemoryCallback(_callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
-    """Adds memory to what the Trainer logs, and warns of leaks, each once.
+    """Adds memory figures to what the Trainer logs, and warns of each leak once.
 
     Example:
         MemoryCallback().add_to(trainer)
 
-    Given as `callbacks=[MemoryCallback()]` it stands behind the Trainer's own callbacks that report to TensorBoard,
-    W&B and others, which do not see what it adds then; the progress bar and `log_history` do.
+    If given as `callbacks=[MemoryCallback()]`, it comes after the Trainer's own callbacks that report to TensorBoard,
+    W&B and others, so they do not get the figures; the progress bar and `log_history` do.
     """
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
         """Watch the card of the Trainer's process.
 
         Args:
-            reset_peak: have PyTorch's peak begin anew when it has been logged, so that the next one is of the steps in
-                between; what else reads it (`skip_memory_metrics=False`) sees that too.
-            options: what `ullage.Monitor` takes.
+            reset_peak: whether to reset PyTorch's peak each time it has been logged, so that the next one is that of
+                the steps in between; other readers of the peak (`skip_memory_metrics=False`) see that, too.
+            options: arguments of `ullage.Monitor`.
         """
-        self._watch = Watch(resets_peak=reset_peak, options=options)
+        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
 
     def add_to(self, trainer: Any) -> None:
-        """Join a Trainer's callbacks, before those that report."""
+        """Join a Trainer's callbacks, in front of those that report."""
         trainer.callback_handler.callbacks.insert(0, self)
 
     @property
-    def findings(self) -> list[Finding]:
-        """What has been found, in the order in which it was established."""
+    def findings(self) -> list[MonitorFinding]:
+        """All findings, in the order in which they were established."""
         return self._watch.findings
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._watch.begin(args.device)
+        self._watch.start(args.device)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._watch.end()
+        self._watch.stop()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self._watch.step()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._watch.enter("eval")  # nothing is called before the first batch
+        self._watch.enter_phase("eval")  # nothing is called before the first batch
         self._watch.step()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self._watch.leave()
+        self._watch.leave_phase()
 
     on_predict = on_evaluate
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
         is_evaluation = any(name.startswith("eval_") for name in logs)
-        values = self._watch.tell("eval_memory_" if is_evaluation else "memory_")
+        values = self._watch.scalars("eval_memory_" if is_evaluation else "memory_")
         logs.update(values)
         if state.log_history:  # it has a copy of them already
             state.log_history[-1].update(values)
@@ -85,13 +86,18 @@ class Guarded:
         class MyTrainer(Guarded, Trainer):
             guard_options = {"checkpoint": ["model.layers.*"]}  # what ullage.Guard takes; may be left out
 
-    A batch that does not fit is split, and its parts weigh as much as they have labels that count (or items, where
-    there are none). Give `weight` where a loss is a mean over something else.
+    A batch that does not fit is split, and each part is weighted by its number of labels that count (or of items, if
+    there are no labels). Give `weight` if the loss is a mean over something else.
     """
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
     guard: Guard | None = None
-    """The guard, from the first step on; `guard.events` tells what happened."""
+    """The guard, from the first step on; its `events` say what happened."""
+
+    _guarded: tuple[int, int] | None = None
+    """The ids of the model and the optimizer for which the guard is installed; None if it is not."""
+    _replaced: Sequence[tuple[Any, str, Any]] = ()
+    """The replaced methods: the object, the name, and the object's own attribute of that name (None for none)."""
 
     accelerator: Any
     args: Any
@@ -111,7 +117,7 @@ class Guarded:
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, **more: Any) -> torch.Tensor:
         """Run forward and backward of a batch, in as many parts as it takes; return the loss of the whole."""
         if self.guard is None or self._guarded != (id(model), id(self.optimizer)):
-            self._begin(model)
+            self._install_guard(model)
         assert self.guard is not None
         self._inputs = inputs
         run = super().training_step  # type: ignore[misc]  # the Trainer's
@@ -135,22 +141,49 @@ class Guarded:
             self._inputs = None
         return loss
 
-    def _begin(self, model: nn.Module) -> None:
+    def train(self, *args: Any, **options: Any) -> Any:
+        """Train as the Trainer does; afterwards its accelerator and its optimizer have their own methods again."""
+        try:
+            return super().train(*args, **options)  # type: ignore[misc]  # the Trainer's
+        finally:
+            self._uninstall_guard()
+
+    def _install_guard(self, model: nn.Module) -> None:
+        self._uninstall_guard()
         if self.args.n_gpu > 1 or getattr(self.accelerator, "parallelism_config", None) is not None:
             raise UsageError(
                 f"the Trainer divides a batch among devices itself (n_gpu={self.args.n_gpu}, or a parallelism_config), "
-                "and a part of a batch would not be divided alike; expected one device for each process (torchrun)"
+                "so a part of a batch would be divided differently; expected one device for each process (torchrun)"
             )
         self._to_clip: tuple[Any, ...] | None = None
         own: dict[str, Any] = {"weight": self._weight, **self.guard_options}
         self._weigh = own["weight"]
         self.guard = guard_of(self.accelerator, model, self.optimizer, before_step=self._clip, **own)
         self._guarded = (id(model), id(self.optimizer))
-        self.accelerator.clip_grad_norm_ = self._clip_later
-        self.optimizer.step = lambda closure=None: self.guard.update() if self.guard is not None else None
+        replacing: list[tuple[Any, str, Any]] = [
+            (self.accelerator, "clip_grad_norm_", self._clip_later),
+            (self.optimizer, "step", self._step_of_guard),
+        ]
+        self._replaced = [(owner, name, vars(owner).get(name)) for owner, name, _ in replacing]
+        for owner, name, method in replacing:
+            setattr(owner, name, method)
+
+    def _step_of_guard(self, closure: Any = None) -> None:
+        if self.guard is not None:
+            self.guard.update()
+
+    def _uninstall_guard(self) -> None:
+        """Restore the methods that `_install_guard` has replaced; a later step installs a new guard."""
+        for owner, name, own in self._replaced:
+            if own is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+        self._replaced = ()
+        self._guarded = None
 
     def _clip_later(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Note what is to be clipped; return the norm, which gets its value then."""
+        """Record what has to be clipped; return the norm, which gets its value later."""
         several = list(parameters)
         norm = torch.zeros((), device=several[0].device, dtype=several[0].dtype)
         self._to_clip = (several, max_norm, norm_type, norm)
@@ -163,10 +196,10 @@ class Guarded:
             norm.copy_(nn.utils.clip_grad_norm_(*how))
 
     def _items_for(self, part: Any, num_items_in_batch: Any) -> Any:
-        """What the loss of a part is divided by, where the Trainer gives the sum of a batch's tokens to divide by.
+        """Return the divisor of a part's loss, if the Trainer divides a batch's loss by its number of tokens.
 
-        The guard takes a part's loss for a mean and multiplies it by the part's share of the weight; a sum over tokens
-        is made such a mean by dividing it by that share.
+        The guard treats a part's loss as a mean and multiplies it by the part's share of the weight, so a sum over
+        tokens is divided by that share.
         """
         if num_items_in_batch is None or items_of(part) == items_of(self._inputs):
             return num_items_in_batch
@@ -189,6 +222,6 @@ def _plain(loss: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
     if options:
         raise UsageError(
             f"the Trainer calls backward with {', '.join(options)}, as for LOMO, whose backward changes parameters and "
-            "cannot be taken back; expected another optimizer"
+            "cannot be undone; expected another optimizer"
         )
     return loss

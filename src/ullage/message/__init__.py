@@ -1,1 +1,1 @@
-"""PyTorch's texts of memory running out, read: alone, or out of a log."""
+"""PyTorch's out-of-memory messages, read alone or from a log."""

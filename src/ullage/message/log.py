@@ -1,4 +1,4 @@
-"""A log of any length, searched for messages: which line, which rank, and which line of the user's the traceback names.
+"""Search for messages in a log of any length: with their line, rank, and the user's line from the traceback.
 
 It reads text in pieces and keeps the last of them only. It knows no file: the caller opens and decodes.
 """
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ullage.message.counted_messages import CountedMessages, Unread
 from ullage.message.message import WINDOW, Hit, Message, hits_of
-from ullage.message.tally import Rest, Tally
-from ullage.place import is_library, short_place
+from ullage.source_location import is_library, short_place
 
-_BEHIND: Final = 1 << 16
-"""Characters before a message in which its traceback is looked for."""
-_AHEAD: Final = 2 * WINDOW
-_PIECE: Final = 1 << 20
-_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
-_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
-_LONGEST: Final = 2000  # characters of a row: a longer one is none of a traceback
+_CHARACTERS_BEFORE: Final = 1 << 16
+"""Number of characters before a message that are searched for its traceback."""
+_CHARACTERS_AFTER: Final = 2 * WINDOW
+_PIECE_CHARACTERS: Final = 1 << 20
+_MOST_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
+_MOST_ROWS_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
+_LONGEST_ROW: Final = 2000  # characters of a row: a longer one is none of a traceback
 
 _FRAME: Final = re.compile(r'\bFile "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>\S{1,200}))?')
 _NOTEBOOK: Final = re.compile(
@@ -38,54 +38,54 @@ _MARK: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A message and where it stood."""
+class FoundMessage:
+    """A message and its place in a text."""
 
     message: Message
     row: int
-    """Of the text, from 1."""
+    """Line number in the text, from 1."""
     rank: str | None = None
-    """As the log marks its lines: "rank3", "RayTrainWorker pid=812"; None where it does not."""
+    """The rank as the log marks its lines, such as "rank3" or "RayTrainWorker pid=812"; None where it does not."""
     place: str | None = None
     """The innermost line of the user's own, with the last two parts of its path."""
     statement: str | None = None
-    """What that line says."""
+    """The source text of that line."""
 
 
-def find_messages(text: str) -> list[Found]:
-    """Find every message in a text, in order; of those that begin alike, the first thousand."""
-    return [found for found in scan(pieces_of(text)) if isinstance(found, Found)]
+def find_messages(text: str) -> list[FoundMessage]:
+    """Return every message of a text in order; of each beginning, at most the first thousand."""
+    return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 
 def pieces_of(text: str) -> Iterator[str]:
     """Cut a text into pieces for `scan`."""
-    return (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
 
 
-def scan(pieces: Iterable[str]) -> Iterator[Found | Rest]:
-    """Find every message in a text that comes in pieces; they may end anywhere.
+def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread]:
+    """Yield every message of a text that comes in pieces, which may end anywhere.
 
-    Of messages that begin alike the first thousand are read. The others are counted: a `Rest` has the count up to the
-    end of what was searched, and comes before the messages that follow.
+    Of each beginning of a message the first thousand are read. The others are counted: an `Unread` has the count up to
+    the end of the searched text, and comes before the messages that follow.
     """
-    tally, rest = Tally(), Rest(0, 0)
+    counted, rest = CountedMessages(), Unread(0, 0)
     kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
     last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
     for piece, is_last in _with_last(pieces):
         kept += piece
-        until = len(kept) if is_last else len(kept) - _AHEAD
+        until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
         if until <= done:
             continue
         at, row = 0, rows
-        hits = list(hits_of(kept, done, until, tally))
-        if rest != (rest := tally.rest()):
+        hits = list(hits_of(kept, done, until, counted))
+        if rest != (rest := counted.rest()):
             yield rest
         for hit in hits:
             row += kept.count("\n", at, hit.start)
             at, done = hit.start, hit.end
             yield _found(kept, hit, row + 1, last)
         done = max(done, until)
-        cut = max(0, min(done, len(kept)) - _BEHIND)
+        cut = max(0, min(done, len(kept)) - _CHARACTERS_BEFORE)
         rows += kept.count("\n", 0, cut)
         kept, done = kept[cut:], done - cut
         last = {rank: end - cut for rank, end in last.items() if end > cut}
@@ -97,14 +97,14 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield "", True
 
 
-def _found(text: str, hit: Hit, row: int, last: dict[str | None, int]) -> Found:
-    begin = text.rfind("\n", max(0, hit.start - _LONGEST), hit.start) + 1
-    mark = _MARK.match(text, begin, hit.start) if begin or hit.start <= _LONGEST else None
+def _found(text: str, hit: Hit, row: int, last: dict[str | None, int]) -> FoundMessage:
+    begin = text.rfind("\n", max(0, hit.start - _LONGEST_ROW), hit.start) + 1
+    mark = _MARK.match(text, begin, hit.start) if begin or hit.start <= _LONGEST_ROW else None
     rank = _rank(mark)
-    floor = max(last.get(rank, 0), hit.start - _BEHIND, 0)
+    floor = max(last.get(rank, 0), hit.start - _CHARACTERS_BEFORE, 0)
     place, statement = _place(text, floor, begin, rank) if begin else (None, None)
     last[rank] = hit.end
-    return Found(message=hit.message, row=row, rank=rank, place=place, statement=statement)
+    return FoundMessage(message=hit.message, row=row, rank=rank, place=place, statement=statement)
 
 
 def _rank(mark: re.Match[str] | None) -> str | None:
@@ -114,9 +114,9 @@ def _rank(mark: re.Match[str] | None) -> str | None:
 def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
     """Walk up the traceback above the row at `begin`: the first frame of the user's own is the innermost."""
     below, is_pointed_at, apart, end = "", False, 0, begin - 1
-    for _ in range(_ROWS):
-        at = text.rfind("\n", max(floor, end - _LONGEST), end) + 1
-        if apart > _APART or (at <= floor and (end - floor > _LONGEST or floor > 0)):
+    for _ in range(_MOST_ROWS):
+        at = text.rfind("\n", max(floor, end - _LONGEST_ROW), end) + 1
+        if apart > _MOST_ROWS_APART or (at <= floor and (end - floor > _LONGEST_ROW or floor > 0)):
             break
         row = text[at:end]
         mark = _MARK.match(row)

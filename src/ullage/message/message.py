@@ -1,7 +1,6 @@
-"""A text that says that memory ran out, read into numbers.
+"""Out-of-memory messages, read into numbers.
 
-It reads and does not judge: why memory ran out is `ullage.analysis.text.explain`'s to say, and where in a log the text
-stood is `ullage.message.log`'s.
+The module does not judge: `ullage.analysis.text.explain` finds the cause, and `ullage.message.log` the place in a log.
 """
 
 import re
@@ -10,28 +9,28 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ullage._units import TIB, parse_bytes
-from ullage.message.tally import EXCEPTIONS, Tally
-from ullage.message.wording import BY_FIND, DEVICE, PROCESS, SIZES, Kind, Words
+from ullage.message.counted_messages import EXCEPTIONS, CountedMessages
+from ullage.message.wording import BY_FIND, DEVICE, PROCESS, SIZES, MessageKind, Words
 
 WINDOW: Final = 4096
-"""No message is longer than this many characters."""
+"""Upper bound of a message's length in characters."""
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
-"""No limit, and a driver that does not tell (WSL, Windows), read as 2^64 bytes."""
+"""Sizes from here on mean "no limit" or "unknown": a driver that reports none (WSL, Windows) gives 2^64."""
 BOGUS_BYTES: Final = 16 * TIB
-_GAP: Final = 240
-"""Between two figures of one message; more of a line is somebody else's."""
-_QUOTED: Final = 600
-_LINE: Final = 160
+_MOST_GAP_CHARACTERS: Final = 240
+"""The most characters between two figures of one message; what stands further away belongs to something else."""
+_QUOTED_CHARACTERS: Final = 600
+_LINE_CHARACTERS: Final = 160
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
 _EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
 _EDGE: Final = re.compile(r"\s*\n(?:\[\w{1,12}\]:?|[\s>|])*|\s+")
-"""The end of a line with the mark of a rank or of a quotation that begins the next, or any other space."""
+"""The end of a line together with a rank mark or quotation mark at the start of the next, or any other space."""
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """Another process on the card, by the driver's number for it."""
+class OtherProcess:
+    """Another process on the card, with the driver's number for it."""
 
     number: int
     used_bytes: int
@@ -39,35 +38,35 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one text says; None is what it does not say. PyTorch rounds its sizes to a hundredth of their unit."""
+    """The content of one message; None for what it does not say. PyTorch rounds sizes to a hundredth of their unit."""
 
-    kind: Kind
+    kind: MessageKind
     wording: str
-    """Which text it is: "of_which_free", "reserved_in_total", "cached", "async", "alloc_failed", ..."""
+    """Identifier of the wording: "of_which_free", "reserved_in_total", "cached", "async", "alloc_failed", ..."""
     text: str
-    """The text itself on one line, at most 600 characters."""
+    """The message itself on one line, at most 600 characters."""
     is_certain: bool
-    """Whether the text says that memory was missing; else it only often means that."""
+    """Whether the text says that memory was missing; else that is only the usual meaning."""
     backend: str | None = None
-    """Who says it: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
+    """The software that printed the message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
     requested_bytes: int | None = None
     device: int | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
     process_bytes: int | None = None
-    """This process's, with what is not PyTorch's."""
-    other_processes: tuple[Process, ...] = ()
+    """Bytes that this process uses, those outside PyTorch included."""
+    other_processes: tuple[OtherProcess, ...] = ()
     allowed_bytes: int | None = None
-    """What the allocator may hold at most; None where there is no limit."""
+    """The allocator's upper limit; None where there is none."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """Of CUDA graphs and memory pools; part of `allocated_bytes`, as PyTorch counts."""
+    """Bytes in CUDA graphs and memory pools; PyTorch counts them in `allocated_bytes` too."""
     unallocated_bytes: int | None = None
-    """Reserved by PyTorch and not allocated."""
+    """Bytes that PyTorch has reserved and not allocated."""
     reserved_bytes: int | None = None
-    """What PyTorch's allocator held."""
+    """Bytes that PyTorch's allocator has reserved."""
     other_allocations_bytes: int | None = None
-    """On Apple's chips: what is not PyTorch's."""
+    """Bytes outside PyTorch, on Apple's chips."""
     reserve_bytes: int | None = None
     """The length of an expandable segment, where the request was longer."""
     is_expandable: bool = False
@@ -76,7 +75,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message and the characters that it takes."""
+    """A message and its range of characters."""
 
     start: int
     end: int
@@ -91,14 +90,16 @@ def read_message(text: str) -> Message | None:
     return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
 
 
-def hits_of(text: str, begin: int = 0, until: int | None = None, tally: Tally | None = None) -> Iterator[Hit]:
-    """Find every message that begins at `begin` or later and before `until`, in order; no character belongs to two.
+def hits_of(
+    text: str, begin: int = 0, until: int | None = None, counted: CountedMessages | None = None
+) -> Iterator[Hit]:
+    """Yield every message that begins between `begin` and `until`, in order and without overlap.
 
-    What `tally` has enough of is counted there, and no hit.
+    Messages of which `counted` has enough are only counted there.
     """
     until = len(text) + 1 if until is None else until
     found = sorted(
-        (place for place in _found(text, begin, until, tally) if place.start >= begin),
+        (place for place in _found(text, begin, until, counted) if place.start >= begin),
         key=lambda place: (place.start, -place.end),
     )
     heads = [place.start for place in found if place.words.has_sizes]
@@ -107,13 +108,13 @@ def hits_of(text: str, begin: int = 0, until: int | None = None, tally: Tally | 
         if place.start >= until:
             break
         # Where the name of the exception stands before words that are known, these are the message.
-        if place.start < taken or (place.words.wording == "unknown" and _is_followed(text, found, at, tally)):
+        if place.start < taken or (place.words.wording == "unknown" and _is_followed(text, found, at, counted)):
             continue
         while head < len(heads) and heads[head] < place.end:
             head += 1
         stop = min(place.start + WINDOW, heads[head] if head < len(heads) else len(text))
-        if tally is not None and place.words.has_sizes:
-            stop = tally.next_head(text, place.end, stop, with_sizes=True)
+        if counted is not None and place.words.has_sizes:
+            stop = counted.next_head(text, place.end, stop, with_sizes=True)
         hit = _hit(text, place, max(stop, place.end))
         taken = hit.end
         yield hit
@@ -121,7 +122,7 @@ def hits_of(text: str, begin: int = 0, until: int | None = None, tally: Tally | 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where words were found."""
+    """A place in a text at which known words were found."""
 
     start: int
     end: int
@@ -130,29 +131,29 @@ class _Place:
     backend: str | None
 
 
-def _found(text: str, begin: int, until: int, tally: Tally | None) -> Iterator[_Place]:
+def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -> Iterator[_Place]:
     for find, table in BY_FIND.items():
         at = text.find(find, begin)
         while at >= 0:
-            if tally is not None and tally.is_full(find):
-                tally.count(find, text, at, until)
+            if counted is not None and counted.has_enough(find):
+                counted.count(find, text, at, until)
                 break
             for words in table:
                 place = _place(text, at, words)
                 if place is not None:
-                    if tally is not None and begin <= place.start < until:
-                        tally.look(find)
+                    if counted is not None and begin <= place.start < until:
+                        counted.note_read(find)
                     yield place
                     break
             at = text.find(find, at + len(find))
 
 
-def _is_followed(text: str, found: list[_Place], at: int, tally: Tally | None) -> bool:
-    """Whether other words begin within those at a place."""
+def _is_followed(text: str, found: list[_Place], at: int, counted: CountedMessages | None) -> bool:
+    """Return whether other words begin within those at a place."""
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True
-    return tally is not None and tally.next_head(text, place.start + 1, place.end, with_sizes=False) < place.end
+    return counted is not None and counted.next_head(text, place.start + 1, place.end, with_sizes=False) < place.end
 
 
 def _place(text: str, at: int, words: Words) -> _Place | None:
@@ -165,19 +166,19 @@ def _place(text: str, at: int, words: Words) -> _Place | None:
     match = words.after.match(text, at)
     if match is None:
         return None
-    said_by = "" if words.kind is Kind.KILLED else _WORD.split(before)[0].upper()
+    said_by = "" if words.kind is MessageKind.KILLED else _WORD.split(before)[0].upper()
     return _Place(start, match.end(), words, match, words.backend or said_by or None)
 
 
 def _hit(text: str, place: _Place, stop: int) -> Hit:
-    """Read the message at a place; what follows it may be its own until `stop`."""
+    """Read the message at a place; it may extend up to `stop`."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:
         values["requested_bytes"] = values.pop("size")
     kind, wording, end = words.kind, words.wording, place.end
-    line = text.find("\n", end, place.start + _LINE)
-    said = _EDGE.sub(" ", text[place.start : line if line >= 0 else place.start + _LINE])
+    line = text.find("\n", end, place.start + _LINE_CHARACTERS)
+    said = _EDGE.sub(" ", text[place.start : line if line >= 0 else place.start + _LINE_CHARACTERS])
     if words.has_sizes:
         window = _EDGE.sub(" ", text[place.start : stop])
         length = _read_sizes(window, values)
@@ -193,7 +194,7 @@ def _hit(text: str, place: _Place, stop: int) -> Hit:
         Message(
             kind=kind,
             wording=wording,
-            text=said[:_QUOTED].strip(),
+            text=said[:_QUOTED_CHARACTERS].strip(),
             is_certain=words.is_certain,
             backend=place.backend,
             **values,
@@ -202,18 +203,18 @@ def _hit(text: str, place: _Place, stop: int) -> Hit:
 
 
 def _read_sizes(window: str, values: dict[str, Any]) -> int:
-    """Read the sizes that follow the words into fields of a message; return where they end."""
+    """Read the sizes behind the words into a message's fields; return their end."""
     found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
     found += [(match, "") for match in PROCESS.finditer(window)]
     others = []
     end = 0
     for match, name in sorted(found, key=lambda entry: entry[0].start()):
-        if match.start() > end + _GAP:
+        if match.start() > end + _MOST_GAP_CHARACTERS:
             break
         end = max(end, match.end())
         size = _bytes_of(match[match.lastindex or 0])
         if not name:
-            others.append(Process(int(match[1]), size))
+            others.append(OtherProcess(int(match[1]), size))
         elif name not in ("process_bytes", "allowed_bytes") or size < _NONSENSE_BYTES:
             values[name] = size
     if "allocated_bytes" in values:
@@ -222,22 +223,22 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
             values["reserved_bytes"] = allocated + values["unallocated_bytes"]
         elif "reserved_bytes" in values:
             values["unallocated_bytes"] = max(0, values["reserved_bytes"] - allocated)
-    if device := DEVICE.search(window, 0, max(end, _LINE)):
+    if device := DEVICE.search(window, 0, max(end, _LINE_CHARACTERS)):
         values["device"] = int(device[1])
     values["other_processes"] = tuple(others)
     values["is_expandable"] = _EXPANDABLE_IS_ON in window or "reserve_bytes" in values
     return end
 
 
-def _which(window: str, values: dict[str, Any]) -> tuple[Kind, str]:
-    """Tell the texts of PyTorch's allocator apart."""
+def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
+    """Return the wording of a message of PyTorch's allocator."""
     if "more than 1EB memory" in window[:120]:
-        return Kind.BOGUS_SIZE, "more_than_1eb"
+        return MessageKind.BOGUS_SIZE, "more_than_1eb"
     if "preemptively rejected" in window[:120]:
-        return Kind.LIMIT, "preempted"
-    kind = Kind.BOGUS_SIZE if values.get("requested_bytes", 0) > BOGUS_BYTES else Kind.ALLOCATOR
+        return MessageKind.LIMIT, "preempted"
+    kind = MessageKind.BOGUS_SIZE if values.get("requested_bytes", 0) > BOGUS_BYTES else MessageKind.ALLOCATOR
     if "reserve_bytes" in values:
-        return Kind.ADDRESS_SPACE, "beyond_the_reserve"
+        return MessageKind.ADDRESS_SPACE, "beyond_the_reserve"
     if "custom allocator backing this MemPool" in window:
         return kind, "custom_pool"
     if "reserved in total" in window:

@@ -1,7 +1,7 @@
-"""The words with which PyTorch, its libraries and the system say that memory ran out.
+"""The wordings with which PyTorch, its libraries and the system report that memory ran out.
 
-Every wording of torch 2.0 to 2.15 and the two before them, and the errors behind which the same thing hides. A table,
-and nothing else: `ullage.message` reads texts with it.
+Every wording of torch 2.0 to 2.15 and of the two versions before, and other errors behind which a shortage of memory
+may hide. The module is a table only; `ullage.message` reads texts with it.
 """
 
 import re
@@ -10,53 +10,53 @@ from enum import StrEnum
 from typing import Final
 
 
-class Kind(StrEnum):
-    """What a text says."""
+class MessageKind(StrEnum):
+    """The kind of a message."""
 
     ALLOCATOR = "allocator"
-    """PyTorch's allocator of a card could not get what was asked for."""
+    """PyTorch's GPU allocator could not satisfy a request."""
     LIMIT = "limit"
-    """Refused by a limit before the driver was asked."""
+    """A request that a limit refused before the driver was asked."""
     ADDRESS_SPACE = "address_space"
-    """Addresses ran out, or a range of them was too short; not memory."""
+    """Addresses ran out, or a range of them was too short; memory did not."""
     BOGUS_SIZE = "bogus_size"
-    """More was asked for than any card has."""
+    """A request for more than any card has."""
     DRIVER = "driver"
-    """CUDA itself, outside of PyTorch's allocator; no number is told."""
+    """An error of CUDA itself, outside of PyTorch's allocator; it has no figures."""
     LIBRARY = "library"
-    """An error of a library behind which memory is often missing."""
+    """An error of a library whose usual reason is that memory is missing."""
     HOST = "host"
-    """The machine's memory, not the card's."""
+    """Host memory ran out, not the card's."""
     KILLED = "killed"
-    """The process was killed; by the kernel where the words are certain."""
+    """The process was killed; by the kernel where `is_certain` is True."""
     ON_CHIP = "on_chip"
-    """Shared memory of a kernel's block; a card's memory has nothing to do with it."""
+    """Shared memory of a kernel's thread block ran out; the card's memory is not concerned."""
     WARNING = "warning"
     """The allocator gives its cache back and asks again; no request has failed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """What to look for with a plain search, which is quick, and what has to stand before and after it."""
+    """A wording: what to find with a plain (fast) search, and what must stand before and after it."""
 
     find: str
     before: tuple[str, ...]
-    """One of these stands right before; its first word is who says it."""
+    """Texts of which one stands right before; its first word is the backend."""
     after: re.Pattern[str]
-    """Matched at `find`, with it; groups: `size`, what was asked for in bytes; `device`."""
+    """Pattern matched at `find`; groups: `size`, the bytes asked for; `device`."""
     at_start: bool
-    """The words begin a line, or follow the name of an exception."""
-    kind: Kind
+    """Whether the words must begin a line or follow an exception's name."""
+    kind: MessageKind
     wording: str
     is_certain: bool
-    """Whether they say that memory was missing, or only often mean it."""
+    """Whether the words say that memory was missing, or only usually mean it."""
     backend: str | None
     has_sizes: bool
-    """Whether sizes follow, in words of `SIZES`."""
+    """Whether sizes follow the words, in the forms of `SIZES`."""
 
 
 def _words(
-    kind: Kind,
+    kind: MessageKind,
     wording: str,
     find: str,
     after: str = "",
@@ -100,7 +100,7 @@ _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 TABLE: Final = (
     # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
     _words(
-        Kind.ALLOCATOR,
+        MessageKind.ALLOCATOR,
         "allocator",
         "out of memory",
         r"\.\s{1,40}(?=Tried to|Allocation was)",
@@ -108,7 +108,7 @@ TABLE: Final = (
         has_sizes=True,
     ),
     _words(
-        Kind.ALLOCATOR,
+        MessageKind.ALLOCATOR,
         "allocator",
         "out of memory",
         r"(?=\s*(?:[.(:!]|\n|\Z))",
@@ -117,26 +117,26 @@ TABLE: Final = (
         has_sizes=True,
     ),
     _words(
-        Kind.ALLOCATOR,
+        MessageKind.ALLOCATOR,
         "async",
         "Allocation on device",
         r" {1,2}(?P<device>\d{1,4})? ?would exceed allowed memory\b(?:\. \(out of memory\))?",
         backend="CUDA",
         has_sizes=True,
     ),
-    _words(Kind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
-    _words(Kind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
+    _words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    _words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
     _words(
-        Kind.ADDRESS_SPACE,
+        MessageKind.ADDRESS_SPACE,
         "address_space",
         "[ExpandableSegmentVA]",
         r" Failed to reserve (?P<size>\d{1,20})?",
         backend="CUDA",
         has_sizes=True,
     ),
-    _words(Kind.WARNING, "preempting", "Preemptively rejecting allocation:", backend="CUDA", has_sizes=True),
+    _words(MessageKind.WARNING, "preempting", "Preemptively rejecting allocation:", backend="CUDA", has_sizes=True),
     _words(
-        Kind.WARNING,
+        MessageKind.WARNING,
         "asking_again",
         " failed with OOM on device ",
         r"(?P<device>\d{1,4})(?: while trying to (?:map|allocate) (?P<size>\d{1,20}) bytes)?",
@@ -144,7 +144,7 @@ TABLE: Final = (
         backend="CUDA",
     ),
     _words(
-        Kind.DRIVER,
+        MessageKind.DRIVER,
         "cuda_error",
         "out of memory",
         _SEARCH,
@@ -156,66 +156,82 @@ TABLE: Final = (
             "HIP error: ",
         ),
     ),
-    _words(Kind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
-    _words(Kind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
-    _words(Kind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
+    _words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
+    _words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
+    _words(MessageKind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
     _words(
-        Kind.HOST, "library_host", "_HOST_ALLOCATION_FAILED", before=("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS")
+        MessageKind.HOST,
+        "library_host",
+        "_HOST_ALLOCATION_FAILED",
+        before=("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS"),
     ),
-    _words(Kind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
+    _words(MessageKind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
     _words(
-        Kind.LIBRARY,
+        MessageKind.LIBRARY,
         "alloc_failed",
         "_ALLOCATION_FAILED",
         r"\b",
         before=("CURAND_STATUS", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE"),
     ),
-    _words(Kind.LIBRARY, "not_initialized", "_STATUS_NOT_INITIALIZED", r"\b", before=_LIBRARIES, likely=True),
-    _words(Kind.LIBRARY, "internal_error", "_STATUS_INTERNAL_ERROR", r"\b", before=("CUDNN", "CUSOLVER"), likely=True),
+    _words(MessageKind.LIBRARY, "not_initialized", "_STATUS_NOT_INITIALIZED", r"\b", before=_LIBRARIES, likely=True),
     _words(
-        Kind.LIBRARY,
+        MessageKind.LIBRARY,
+        "internal_error",
+        "_STATUS_INTERNAL_ERROR",
+        r"\b",
+        before=("CUDNN", "CUSOLVER"),
+        likely=True,
+    ),
+    _words(
+        MessageKind.LIBRARY,
         "insufficient_resources",
         "_STATUS_INSUFFICIENT_RESOURCES",
         r"\b",
         before=("CUSPARSE",),
         likely=True,
     ),
-    _words(Kind.LIBRARY, "no_algorithm", "Unable to find a valid cuDNN algorithm", backend="CUDNN", likely=True),
+    _words(MessageKind.LIBRARY, "no_algorithm", "Unable to find a valid cuDNN algorithm", backend="CUDNN", likely=True),
     _words(
-        Kind.LIBRARY,
+        MessageKind.LIBRARY,
         "no_algorithm",
         " was unable to find an engine",
         before=("GET", "FIND"),
         backend="CUDNN",
         likely=True,
     ),
-    _words(Kind.LIBRARY, "nccl", "Cuda failure ", r"(?:\d{1,3} )?'out of memory", backend="NCCL"),
-    _words(Kind.LIBRARY, "nccl", "Failed to CUDA calloc", r"(?: async)?(?: (?P<size>\d{1,18}) bytes)?", backend="NCCL"),
+    _words(MessageKind.LIBRARY, "nccl", "Cuda failure ", r"(?:\d{1,3} )?'out of memory", backend="NCCL"),
     _words(
-        Kind.HOST,
+        MessageKind.LIBRARY,
+        "nccl",
+        "Failed to CUDA calloc",
+        r"(?: async)?(?: (?P<size>\d{1,18}) bytes)?",
+        backend="NCCL",
+    ),
+    _words(
+        MessageKind.HOST,
         "cpu_allocator",
         "DefaultCPUAllocator: ",
         r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
     ),
-    _words(Kind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]iB for an array"),
-    _words(Kind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
-    _words(Kind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
-    _words(Kind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
-    _words(Kind.HOST, "bad_alloc", "std::bad_alloc"),
-    _words(Kind.HOST, "shared_memory", "workers are out of shared memory"),
-    _words(Kind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
-    _words(Kind.KILLED, "kernel", " invoked oom-killer"),
-    _words(Kind.KILLED, "slurm", "oom_kill event"),
-    _words(Kind.KILLED, "kubernetes", "OOMKilled"),
-    _words(Kind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
-    _words(Kind.KILLED, "killed", "is killed by signal: Killed", likely=True),
-    _words(Kind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
-    _words(Kind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),
-    _words(Kind.KILLED, "exit_code", "status 137", r"\b", before=_EXITS, likely=True),
-    _words(Kind.KILLED, "exit_code", "exitcode", r"\W{1,12}(?:-9|137)\b", likely=True),
-    _words(Kind.KILLED, "exit_code", "SIGKILL", r"\b", before=("Signals.", "ignal 9 (", "ignal: "), likely=True),
+    _words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]iB for an array"),
+    _words(MessageKind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
+    _words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
+    _words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
+    _words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
+    _words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
+    _words(MessageKind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
+    _words(MessageKind.KILLED, "kernel", " invoked oom-killer"),
+    _words(MessageKind.KILLED, "slurm", "oom_kill event"),
+    _words(MessageKind.KILLED, "kubernetes", "OOMKilled"),
+    _words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
+    _words(MessageKind.KILLED, "killed", "is killed by signal: Killed", likely=True),
+    _words(MessageKind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
+    _words(MessageKind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),
+    _words(MessageKind.KILLED, "exit_code", "status 137", r"\b", before=_EXITS, likely=True),
+    _words(MessageKind.KILLED, "exit_code", "exitcode", r"\W{1,12}(?:-9|137)\b", likely=True),
+    _words(MessageKind.KILLED, "exit_code", "SIGKILL", r"\b", before=("Signals.", "ignal 9 (", "ignal: "), likely=True),
     _words(
-        Kind.ON_CHIP,
+        MessageKind.ON_CHIP,
         "triton",
         "out of resource: shared memory",
         r",? Required: (?P<size>\d{1,12})",
@@ -248,6 +264,6 @@ SIZES: Final = {
         "reserve_bytes": (r"expandable-segment reserve of SIZE",),
     }.items()
 }
-"""Sizes in the texts whose words have them. Torch 2.1 spelt the capacity "capacty"; old texts write GB for GiB."""
+"""Patterns of the sizes in messages. Torch 2.1 spelt the capacity "capacty"; old messages write GB for GiB."""
 DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)
 PROCESS: Final = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use", re.ASCII)

@@ -1,1 +1,1 @@
-"""Memory watched from step to step: leaks told from warm-up, longer batches and fragmentation."""
+"""Watches memory from step to step, and distinguishes leaks from warm-up, longer batches and fragmentation."""

@@ -1,4 +1,4 @@
-"""What a monitor has found, and its line of text. It knows nothing of how it is found."""
+"""The findings of a monitor, and their text; not how they are found."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,79 +7,82 @@ from typing import Final
 from ullage._units import text_of_bytes
 
 ENOUGH_STEPS: Final = 50
-"""Within so many steps a leak is found."""
+"""The number of steps within which a leak is found."""
 
 
-class Kind(StrEnum):
-    """Why memory is more than it was."""
+class FindingKind(StrEnum):
+    """The reason why memory has risen."""
 
     LEAK = "leak"
-    """What stays after steps grows from step to step, and goes on growing."""
+    """Memory that stays allocated after steps grows from step to step, and goes on growing."""
     GROWTH_ENDED = "growth that ended"
-    """It grew from step to step and then stopped: a buffer that is full, a list that is cleared."""
+    """Memory grew from step to step and then stopped: a buffer that is full, a list that is cleared."""
     WARM_UP = "warm-up"
-    """It rose once and stays: the optimizer's state, a workspace, a copy of the weights."""
+    """Memory rose once and stays at that level: optimizer state, a workspace, a copy of the weights."""
     LONGER_BATCH = "longer batch"
-    """The peak rose; what stays after steps did not."""
+    """The peak rose, but memory that stays allocated after steps did not."""
     FRAGMENTATION = "fragmentation"
-    """What is reserved rose and what is in use at once did not: the rest lies in pieces that nothing fits into."""
+    """Reserved memory rose, but the peak of allocated memory did not: the rest is in pieces too small to be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that a monitor has found."""
+class MonitorFinding:
+    """One finding of a `Monitor`: memory that rose, since when, and why."""
 
-    kind: Kind
+    kind: FindingKind
+    """The reason why memory has risen."""
     phase: str
-    """In whose steps it was seen: "train", or what `Monitor.phase` was given."""
+    """The phase in whose steps it was seen: "train", or the name given to `Monitor.phase`."""
     step: int
-    """The step, from 1 on and counted over all phases, at which it was established."""
+    """The step at which it was established, from 1 on, counted over all phases."""
     since_step: int
     """The step from which on memory rose."""
     until_step: int | None = None
-    """The step at which it was seen to have stopped; None while it goes on."""
+    """The step at which the growth was seen to have stopped; None while it goes on."""
     bytes_per_step: int = 0
-    """What a step keeps more than the one before, on average; 0 where nothing grows step by step."""
+    """The average growth per step; 0 if memory does not grow from step to step."""
     total_bytes: int = 0
-    """How much more it is in all."""
+    """The total growth."""
     line: str | None = None
-    """The user's line that allocated most of what stays ("project/train.py:41")."""
+    """The user's line that allocated most of it ("project/train.py:41"); None if it is not known."""
     lines: tuple[tuple[str, int], ...] = ()
-    """All lines whose memory grows, with bytes a step, the most first."""
+    """All lines whose memory grows, each with its bytes per step, fastest first."""
     holder: str | None = None
-    """What holds it: a path from a variable."""
+    """The path from a variable to what holds the memory; None if it was not searched or not found."""
 
     @property
     def is_leak(self) -> bool:
         """Whether memory is still growing step by step."""
-        return self.kind is Kind.LEAK
+        return self.kind is FindingKind.LEAK
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a person should look at it."""
-        return self.kind in (Kind.LEAK, Kind.FRAGMENTATION)
+        """Whether a person should act on it: a leak or fragmentation."""
+        return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
 
     def __str__(self) -> str:
         rate, total = text_of_bytes(self.bytes_per_step), text_of_bytes(self.total_bytes)
         where = f", allocated at {self.line}" if self.line else ""
         held = f", held by {self.holder}" if self.holder else ""
         match self.kind:
-            case Kind.LEAK:
+            case FindingKind.LEAK:
                 what = f"every {self.phase} step keeps {rate} more since step {self.since_step}{where}{held}"
-            case Kind.GROWTH_ENDED:
+            case FindingKind.GROWTH_ENDED:
                 what = (
                     f"memory after {self.phase} steps grew by {total} from step {self.since_step} on and has stopped "
                     f"growing by step {self.until_step}{where}{held}"
                 )
-            case Kind.WARM_UP:
+            case FindingKind.WARM_UP:
                 what = (
-                    f"{total} more stay after {self.phase} steps since step {self.since_step}, and it grew no further"
+                    f"{total} more stay allocated after {self.phase} steps since step {self.since_step}, without "
+                    "further growth"
                 )
-            case Kind.LONGER_BATCH:
-                what = f"the peak rose by {total}; what stays after {self.phase} steps did not"
-            case Kind.FRAGMENTATION:
+            case FindingKind.LONGER_BATCH:
+                what = f"the peak rose by {total}; memory that stays after {self.phase} steps did not"
+            case FindingKind.FRAGMENTATION:
                 what = (
-                    f"{total} more are reserved than at step {self.since_step}, and no more are in use at once: they "
-                    "lie in pieces that nothing fits into (PYTORCH_ALLOC_CONF=expandable_segments:True may help)"
+                    f"{total} more are reserved than at step {self.since_step}, but the peak of allocated memory has "
+                    "not risen: the rest is in pieces too small to be used "
+                    "(PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may help)"
                 )
         return f"{self.kind} at step {self.step}: {what}"

@@ -1,7 +1,7 @@
-"""From floors to findings: what is suspected, what evidence is gathered, and what is said.
+"""Turns floors (`series`) into findings: which growth is suspected, which evidence is gathered, what is reported.
 
 Growth is suspected when floors rise twice in a row, and established when they have risen four times and block lists of
-the same steps name what grows. Suspicion is cheap and may be wrong; a finding needs both.
+the same steps name the growing lines. Suspicion is cheap and may be wrong; a finding needs both.
 """
 
 import gc
@@ -10,36 +10,37 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from ullage._units import MIB
-from ullage.monitor.evidence import UNIT_BYTES, Evidence
-from ullage.monitor.finding import Finding, Kind
-from ullage.monitor.holder import Held, held_now, holder_of_growth
+from ullage.monitor.evidence import UNIT_BYTES, GrowthEvidence
+from ullage.monitor.finding import FindingKind, MonitorFinding
+from ullage.monitor.holder import HeldByPath, held_now, holder_of_growth
 from ullage.monitor.series import CHUNK_STEPS, WIDENING, Floor, Series
 
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
 _RECORDED_LEVELS: Final = 3
-"""Floors of 8, 32 and 128 steps: over wider ones recording would cost more than the line is worth."""
+"""The number of levels for which lines are recorded (floors of 8, 32 and 128 steps); for wider ones it costs too much.
+"""
 _CONFIRMED_STEPS: Final = 6
-"""Growth of 8-step floors has to go on for so long after it is established: what is full by then is no leak."""
+"""The number of steps for which growth of 8-step floors has to go on after it is established, to be called a leak."""
 _WITHOUT_LINE: Final = 7
-"""Rises after which growth is said without a line, where block lists show none."""
+"""The number of rises after which growth is reported without a line, if block lists show none."""
 _REST_STEPS: Final = 32
 _LONGEST_REST: Final = 1 << 14
 _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
-_OF_A_BATCH: Final = 2.5
-"""Where the peak rises by this many times what stays, longer batches are what grows: joining a state to itself has it
-twice."""
+_PEAK_TO_FLOOR_RATIO: Final = 2.5
+"""The ratio of the peak's rise to the floor's from which on the growth is due to longer batches. A leak has a ratio of
+up to 2: `state = torch.cat([state, new])` has the state twice at its peak."""
 _LEAST_UNUSED: Final = 32 * MIB
-_UNUSED: Final = 3
-"""Memory is in pieces where at least this part of what is reserved was not in use even at the peak."""
-_SHARE: Final = 16
-"""What rises by less than this part of itself has not risen."""
+_UNUSED_ONE_IN: Final = 3
+"""Memory counts as fragmented if at least one byte in this many of the reserved was not in use even at the peak."""
+_RISE_ONE_IN: Final = 16
+"""A peak counts as risen if it has risen by at least one part in this many of itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
-    """What the allocator says after a step, in bytes and blocks."""
+class StepLevels:
+    """The allocator's statistics after a step, in bytes and blocks."""
 
     bytes: int
     blocks: int
@@ -48,7 +49,7 @@ class Levels:
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
-        """Read them from `torch._C._cuda_memoryStats`."""
+        """Make them from the result of `torch._C._cuda_memoryStats`."""
         return cls(
             # What was asked for: a block may be larger by up to a MiB, more or less as it happens to lie.
             statistics["requested_bytes"]["all"]["current"],
@@ -60,7 +61,7 @@ class Levels:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """Growth that is looked into."""
+    """Growth that is being investigated."""
 
     series: Series
     phase: str
@@ -68,76 +69,77 @@ class _Suspicion:
     is_by_blocks: bool
     since: Floor
     begun: tuple[int, int]
-    """What stayed after steps, and the peak, when it began."""
-    evidence: Evidence | None
-    held: Held | None = None
-    """Who held what, a floor before growth is established."""
+    """The bytes that stayed after steps, and the peak, when the growth was first suspected."""
+    evidence: GrowthEvidence | None
+    held: HeldByPath | None = None
+    """The holders of memory, one floor before the growth is established."""
     is_swept: bool = False
-    """Cycles of objects that only wait to be collected have been."""
+    """Whether the garbage collector was run, so that reference cycles are not taken for growth."""
     confirmed_at: int | None = None
-    """The step of the phase at which growth that is established is looked at a last time."""
+    """The step of the phase at which established growth is checked for the last time."""
 
 
 @dataclass(slots=True)
 class _Past:
-    """What is remembered of a series whose growth was looked into."""
+    """The memory of earlier investigations of a series."""
 
     rest_until: int = 0
-    """The step of the phase before which slow or uneven growth is not looked into again."""
+    """The step of the phase before which slow or uneven growth is not investigated again."""
     rest_steps: int = _REST_STEPS
     rests_blocks: bool = False
-    """Whether growth in blocks rests too, not only growth by bytes alone, which lengths may look like."""
+    """Whether growth in blocks is ignored until then, and not only growth in bytes, which may be longer batches."""
     blocks_per_step: float = 0.0
-    """The growth that was not worth a finding: only faster growth is looked into meanwhile."""
+    """The growth that was not worth a finding; only faster growth is investigated meanwhile."""
     least_level: int = 0
-    """Growth that ended is next judged over longer spans: a list that is cleared now and then."""
+    """The lowest level that is judged: after growth that ended, longer spans only (a list that is cleared at times)."""
     standing: tuple[int, int, bool] | None = None
-    """A leak that goes on: its place among the findings, its level, and whether it shows in blocks."""
+    """The leak that goes on: its index in the findings, its level, whether it shows in blocks; None if there is no
+    leak."""
 
 
 class Judge:
-    """Decides what the floors of all phases say."""
+    """Decides what the floors of all phases mean."""
 
-    def __init__(self, least_bytes: int, tell: Callable[[Finding], Any], *, searches_holders: bool) -> None:
-        self.findings: list[Finding] = []
+    def __init__(self, least_bytes: int, notify: Callable[[MonitorFinding], Any], *, searches_holders: bool) -> None:
+        self.findings: list[MonitorFinding] = []
         self.device = 0
         self._least = least_bytes
-        self._tell = tell
+        self._notify = notify
         self._searches_holders = searches_holders
         self._suspicion: _Suspicion | None = None
         self._past: dict[int, _Past] = {}
-        self._begun: Levels | None = None
-        self._settled: tuple[int, Levels] | None = None
+        self._begun: StepLevels | None = None
+        self._settled: tuple[int, StepLevels] | None = None
         self._higher = 0
 
-    def begin(self, levels: Levels) -> None:
-        """Note what there is before the first step."""
+    def start(self, levels: StepLevels) -> None:
+        """Record the statistics before the first step."""
         self._begun = levels
 
     @property
     def suspects(self) -> bool:
-        """Whether growth is being looked into."""
+        """Whether growth is being investigated."""
         return self._suspicion is not None
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop gathering evidence."""
         if self._suspicion is not None and self._suspicion.evidence is not None:
-            self._suspicion.evidence.end()
+            self._suspicion.evidence.stop()
         self._suspicion = None
 
-    def look(self, series: Series, step: int) -> None:
-        """Give evidence that is gathered about a series its chance to look, after a step."""
+    def sample_evidence(self, series: Series, step: int) -> None:
+        """After a step, let the evidence that is gathered about a series take a sample."""
         suspicion = self._suspicion
         if suspicion is None or suspicion.series is not series:
             return
         if suspicion.evidence is not None:
-            suspicion.evidence.look(series.steps)
+            suspicion.evidence.sample(series.steps)
         if suspicion.confirmed_at is not None and series.steps >= suspicion.confirmed_at:
             suspicion.confirmed_at = None
             self._conclude(suspicion, self._past[id(series)], step)
 
-    def judge(self, series: Series, phase: str, step: int, levels: Levels, *, is_alone: bool) -> None:
-        """Complete a floor of a series and say what follows."""
+    def judge(self, series: Series, phase: str, step: int, levels: StepLevels, *, is_alone: bool) -> None:
+        """Complete a floor of a series, and report what follows from it."""
         closed = series.close(step)
         past = self._past.setdefault(id(series), _Past())
         if past.standing is not None:
@@ -148,7 +150,9 @@ class Judge:
             self._decide(self._suspicion, past, step, levels)
         self._settle(series, phase, step, levels)
 
-    def _suspect(self, series: Series, past: _Past, phase: str, closed: int, levels: Levels, *, is_alone: bool) -> None:
+    def _suspect(
+        self, series: Series, past: _Past, phase: str, closed: int, levels: StepLevels, *, is_alone: bool
+    ) -> None:
         for level in range(past.least_level, closed):
             rises, is_by_blocks = series.growth(level, _SUSPECTED)
             if rises < _SUSPECTED or not (is_alone or series.came_inside(level, rises)):
@@ -161,15 +165,15 @@ class Judge:
             if series.steps < past.rest_until and not (is_by_blocks and (is_faster or not past.rests_blocks)):
                 continue
             stride = CHUNK_STEPS * WIDENING**level // 2
-            evidence = Evidence(self.device, stride) if level < _RECORDED_LEVELS else None
+            evidence = GrowthEvidence(self.device, stride) if level < _RECORDED_LEVELS else None
             self._suspicion = _Suspicion(
                 series, phase, level, is_by_blocks, since, (last.bytes, levels.peak_bytes), evidence
             )
             if evidence is not None:
-                evidence.begin(series.steps)
+                evidence.start(series.steps)
             return
 
-    def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: Levels) -> None:
+    def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: StepLevels) -> None:
         """Dismiss a suspicion, establish it, or wait."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
@@ -178,11 +182,11 @@ class Judge:
             return
         if rises >= _ESTABLISHED - 1 and not suspicion.is_swept:
             suspicion.is_swept = True
-            if gc.isenabled():  # Python would, some time
+            if gc.isenabled():  # Python itself would collect at some time
                 gc.collect()
             if self._searches_holders:
                 suspicion.held = held_now(self.device)
-            return  # what has gone by that is seen a floor later
+            return  # the next floor shows what this has freed
         if rises < _ESTABLISHED or (evidence is not None and not evidence.is_complete):
             return
         if is_by_blocks and series.is_slowing(level, rises):
@@ -191,16 +195,18 @@ class Judge:
             return
         stayed, peak = suspicion.begun
         more = series.floors[level][-1].bytes - stayed
-        if series.rises_in_blocks(level) < _SUSPECTED and levels.peak_bytes - peak >= _OF_A_BATCH * more:
+        if series.rises_in_blocks(level) < _SUSPECTED and levels.peak_bytes - peak >= _PEAK_TO_FLOOR_RATIO * more:
             self._dismiss(suspicion, past, step)
-            self._say_once(Kind.LONGER_BATCH, suspicion.phase, step, suspicion.since.step, levels.peak_bytes - peak)
+            self._report_once(
+                FindingKind.LONGER_BATCH, suspicion.phase, step, suspicion.since.step, levels.peak_bytes - peak
+            )
         elif rises == _ESTABLISHED and not level:
             suspicion.confirmed_at = series.steps + _CONFIRMED_STEPS
         else:
             self._conclude(suspicion, past, step)
 
     def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Say that it is a leak, if it goes on and is as large as one has to be."""
+        """Report a leak, if the growth goes on and is at least as fast as the user's limit."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if not series.goes_on(level, by_blocks=is_by_blocks):
@@ -210,7 +216,7 @@ class Judge:
         by_floors = max(last.bytes - first.bytes, UNIT_BYTES * (last.blocks - first.blocks)) // steps
         lines = evidence.lines(by_blocks=is_by_blocks) if evidence is not None else ()
         if evidence is not None and evidence.is_possible and not lines and rises < _WITHOUT_LINE:
-            return  # more looks may show one
+            return  # more samples may show one
         by_lines = sum(size for _, size in lines)
         rate = by_lines or (by_floors if rises >= _ESTABLISHED or not is_by_blocks else 0)
         if rate < self._least:
@@ -223,13 +229,13 @@ class Judge:
     def _establish(
         self, suspicion: _Suspicion, step: int, rate: int, total: int, lines: tuple[tuple[str, int], ...]
     ) -> None:
-        self.end()
+        self.stop()
         holder = None
         if suspicion.held is not None:
             holder = holder_of_growth(suspicion.held, held_now(self.device), by_blocks=suspicion.is_by_blocks)
         self._add(
-            Finding(
-                kind=Kind.LEAK,
+            MonitorFinding(
+                kind=FindingKind.LEAK,
                 phase=suspicion.phase,
                 step=step,
                 since_step=max(1, suspicion.since.step - CHUNK_STEPS * WIDENING**suspicion.level + 1),
@@ -242,20 +248,20 @@ class Judge:
         )
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Stop looking into a suspicion, and rest the longer, the more often this has happened."""
+        """Drop a suspicion, and wait before the next one: longer each time this happens."""
         series = suspicion.series
         evidence = suspicion.evidence
         last = series.floors[suspicion.level][-1]
         lines = evidence.lines(by_blocks=suspicion.is_by_blocks) if evidence is not None else ()
         grown = last.bytes - suspicion.since.bytes
-        self.end()
+        self.stop()
         past.rest_until = series.steps + past.rest_steps
         past.rests_blocks = suspicion.is_by_blocks
         past.rest_steps = min(2 * past.rest_steps, _LONGEST_REST)
         if lines and suspicion.is_by_blocks and grown >= MIB and lines[0][1] >= self._least:
             self._add(
-                Finding(
-                    kind=Kind.GROWTH_ENDED,
+                MonitorFinding(
+                    kind=FindingKind.GROWTH_ENDED,
                     phase=suspicion.phase,
                     step=step,
                     since_step=max(1, suspicion.since.step - CHUNK_STEPS + 1),
@@ -267,7 +273,7 @@ class Judge:
             )
 
     def _follow(self, series: Series, past: _Past, step: int, closed: int) -> None:
-        """See whether a leak goes on."""
+        """Check whether a reported leak goes on."""
         assert past.standing is not None
         place, level, is_by_blocks = past.standing
         floors = series.floors[level]
@@ -281,33 +287,33 @@ class Judge:
         found = self.findings[place]
         ended = replace(
             found,
-            kind=Kind.GROWTH_ENDED,
+            kind=FindingKind.GROWTH_ENDED,
             step=step,
             until_step=step,
             total_bytes=max(found.total_bytes, found.bytes_per_step * (step - found.since_step)),
         )
         self.findings[place] = ended
-        self._tell(ended)
+        self._notify(ended)
 
-    def _settle(self, series: Series, phase: str, step: int, levels: Levels) -> None:
-        """Tell what rose once, and what rose in the peak or in what is reserved alone."""
+    def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
+        """Report memory that rose once, and rises of only the peak or of only the reserved memory."""
         floors = list(series.floors[0])
         is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
         if is_growing or len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
             return
         if self._settled is None:
-            if self._begun is not None and not self.findings:  # else the rise has been told already
-                self._say_rise(phase, step, 1, floors[-1].bytes - self._begun.bytes)
+            if self._begun is not None and not self.findings:  # else the rise has been reported already
+                self._report_rise(phase, step, 1, floors[-1].bytes - self._begun.bytes)
             self._settled = (step, levels)
             return
         if len(floors) > _SETTLED_FLOORS:
             before, after = floors[-4:-2], floors[-2:]
             if before[0].blocks == before[1].blocks < after[0].blocks == after[1].blocks:
-                self._say_rise(phase, step, before[1].step, after[1].bytes - before[1].bytes)
+                self._report_rise(phase, step, before[1].step, after[1].bytes - before[1].bytes)
                 self._settled, self._higher = (step, levels), 0
         self._judge_peak(phase, step, levels, rise=floors[-1].bytes - floors[0].bytes)
 
-    def _judge_peak(self, phase: str, step: int, levels: Levels, *, rise: int) -> None:
+    def _judge_peak(self, phase: str, step: int, levels: StepLevels, *, rise: int) -> None:
         assert self._settled is not None
         since, settled = self._settled
         peak = levels.peak_bytes - settled.peak_bytes
@@ -316,25 +322,27 @@ class Judge:
             self._settled = (step, levels)
             return
         unused = levels.reserved_bytes - levels.peak_bytes
-        if reserved >= _LEAST_UNUSED and reserved >= 2 * peak and _UNUSED * unused >= levels.reserved_bytes:
-            self._say_once(Kind.FRAGMENTATION, phase, step, since, reserved)
-        if peak >= MIB and peak * _SHARE >= settled.peak_bytes and 2 * rise < peak:
+        if reserved >= _LEAST_UNUSED and reserved >= 2 * peak and _UNUSED_ONE_IN * unused >= levels.reserved_bytes:
+            self._report_once(FindingKind.FRAGMENTATION, phase, step, since, reserved)
+        if peak >= MIB and peak * _RISE_ONE_IN >= settled.peak_bytes and 2 * rise < peak:
             self._higher += 1
-            if self._higher >= _SETTLED_FLOORS:  # by then floors show whether something has come to stay
-                self._say_once(Kind.LONGER_BATCH, phase, step, since, peak)
+            if self._higher >= _SETTLED_FLOORS:  # by then floors show whether the memory stays
+                self._report_once(FindingKind.LONGER_BATCH, phase, step, since, peak)
 
-    def _say_rise(self, phase: str, step: int, since: int, total: int) -> None:
+    def _report_rise(self, phase: str, step: int, since: int, total: int) -> None:
         if total >= MIB:
-            self._add(Finding(kind=Kind.WARM_UP, phase=phase, step=step, since_step=since, total_bytes=total))
+            self._add(
+                MonitorFinding(kind=FindingKind.WARM_UP, phase=phase, step=step, since_step=since, total_bytes=total)
+            )
 
-    def _say_once(self, kind: Kind, phase: str, step: int, since: int, total: int) -> None:
-        """Log what varies the first time; later its figures are brought up to date in silence."""
+    def _report_once(self, kind: FindingKind, phase: str, step: int, since: int, total: int) -> None:
+        """Report a kind of finding the first time; later only update its figures, without a line in the log."""
         for place, found in enumerate(self.findings):
             if found.kind is kind:
                 self.findings[place] = replace(found, total_bytes=max(total, found.total_bytes))
                 return
-        self._add(Finding(kind=kind, phase=phase, step=step, since_step=since, total_bytes=total))
+        self._add(MonitorFinding(kind=kind, phase=phase, step=step, since_step=since, total_bytes=total))
 
-    def _add(self, finding: Finding) -> None:
+    def _add(self, finding: MonitorFinding) -> None:
         self.findings.append(finding)
-        self._tell(finding)
+        self._notify(finding)

@@ -1,8 +1,8 @@
-"""What stays after the steps of a phase, as floors: the least over 8 steps, 32, 128, ...
+"""The memory that stays allocated after the steps of a phase, as floors: its minimum over 8 steps, 32, 128, ...
 
-A floor is what remains when a batch was short, so that lengths that vary hide no growth; and the number of live
-blocks, which does not vary with lengths, is a second witness. A series has a fixed size, however many steps it takes.
-It knows nothing of torch.
+A floor is the level after the shortest batch, so varying lengths hide no growth; the number of live blocks, which
+does not vary with lengths, is a second indicator. A series has a fixed size, however many steps it takes. This module
+does not use torch.
 """
 
 from collections import deque
@@ -12,37 +12,38 @@ from typing import Final
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""How many floors of one level make one of the next."""
+"""The number of floors of one level that make one floor of the next."""
 LEVELS: Final = 6
-_KEPT: Final = 8
-_NONE: Final = 1 << 62
+_KEPT_FLOORS: Final = 8
+_NO_SAMPLE: Final = 1 << 62
 EVEN: Final = 0.4
-"""Growth by bytes alone has to be even: no rise is below this part of the mean rise."""
-_SLOWING: Final = 0.7
-"""Growth slows down where the later half of the rises is below this part of the earlier half."""
-_JUMP: Final = 2
-"""A rise above this many times the next largest is something that came once, amid the growth."""
+"""The smallest allowed ratio of a rise to the mean rise, for growth in bytes alone, which has to be even."""
+_SLOWING_RATIO: Final = 0.7
+"""The ratio of the later half of the rises to the earlier half below which growth is slowing down."""
+_JUMP_RATIO: Final = 2
+"""The ratio to the next largest rise above which a rise is a single event amid the growth."""
 _EVEN_RISES: Final = 4
-_LASTING: Final = 3
-"""Even last rises of this part at least of those before are growth that goes on beside some that has ended."""
-_OF_A_CYCLE: Final = 3
-"""A fall after fewer rises in blocks is chance, or no cycle that could be taken for a leak."""
-_RECENT_LOOKS: Final = 4
+_LASTING_ONE_IN: Final = 3
+"""Even last rises of at least one part in this many of the earlier ones mean growth that goes on after other growth has
+ended."""
+_RISES_OF_A_CYCLE: Final = 3
+"""The number of rises in blocks before a fall from which on the fall ends a cycle that could be taken for a leak."""
+_RECENT_SAMPLES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least that stayed after any of some steps, and how much came within steps of the phase up to then."""
+    """The minimum that stayed allocated over some steps, and how much the phase's own steps have added until then."""
 
     bytes: int
     blocks: int
     step: int
-    """The step, over all phases, at which it was complete."""
+    """The step, counted over all phases, at which the floor was complete."""
     phase_steps: int
-    """The steps of the phase up to then."""
+    """The number of steps of the phase until then."""
     inside_bytes: int
     inside_blocks: int
-    """What came between two looks of the same visit to the phase, summed from the beginning."""
+    """The blocks added between samples of the same visit to the phase, summed from the beginning."""
     inside_steps: int
 
 
@@ -66,21 +67,21 @@ class Series:
     )
 
     def __init__(self) -> None:
-        self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT) for _ in range(LEVELS))
+        self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
         self.steps = 0
-        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_LOOKS)
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """Bytes and blocks from which floors fell back, for each level: a list that is cleared every epoch."""
-        self._bytes = self._blocks = _NONE
+        """The highest bytes and blocks of each level from which floors fell back (a list cleared every epoch)."""
+        self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = self._last_bytes = self._last_blocks = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
 
-    def begin(self, n_bytes: int, blocks: int) -> None:
-        """Note what is there when a visit to the phase begins."""
+    def begin_visit(self, n_bytes: int, blocks: int) -> None:
+        """Record the level when a visit to the phase begins."""
         self._last_bytes, self._last_blocks = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
-        """Add a look after so many further steps; `is_first` of a visit. Tell whether a floor is complete."""
+        """Add a sample, `steps` steps after the last, `is_first` in a visit; return whether a floor is complete."""
         if not is_first:
             self._inside_bytes += n_bytes - self._last_bytes
             self._inside_blocks += blocks - self._last_blocks
@@ -94,7 +95,7 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete a floor, and those of wider levels that are due; return how many levels have a new one."""
+        """Complete a floor, and those of wider levels that are due; return how many levels have a new floor."""
         floor = Floor(
             bytes=self._bytes,
             blocks=self._blocks,
@@ -105,7 +106,7 @@ class Series:
             inside_steps=self._inside_steps,
         )
         self._append(0, floor)
-        self._bytes = self._blocks = _NONE
+        self._bytes = self._blocks = _NO_SAMPLE
         self._filled = 0
         self._closed += 1
         closed, count = 1, self._closed
@@ -121,52 +122,52 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Add a floor, and note from where growth falls back with it."""
+        """Add a floor; if it falls back, record the level that growth had reached."""
         floors = self.floors[level]
         if floors:
             last, (n_bytes, blocks) = floors[-1], self._tops[level]
             if floor.bytes < last.bytes:
                 n_bytes = max(n_bytes, last.bytes)
-            if floor.blocks < last.blocks and _trailing([one.blocks for one in floors]) >= _OF_A_CYCLE:
+            if floor.blocks < last.blocks and _trailing([one.blocks for one in floors]) >= _RISES_OF_A_CYCLE:
                 blocks = max(blocks, last.blocks)
             self._tops[level] = n_bytes, blocks
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how many of the last floors rose, and whether in blocks: `enough` rises of these count first."""
+        """Return how many of the last floors rose, and whether in blocks, preferred from `enough` rises on."""
         by_blocks, by_bytes = self.rises_in_blocks(level), self.rises_in_bytes(level)
         is_by_blocks = by_blocks >= min(enough, by_bytes)
         return by_blocks if is_by_blocks else by_bytes, is_by_blocks
 
     def is_new(self, level: int, rises: int, *, by_blocks: bool, further: float = -1) -> bool:
-        """Tell whether growth goes beyond what it has fallen back from before, by more than one rise.
+        """Tell whether growth exceeds by more than one rise the level from which it has fallen back before.
 
         Args:
-            level: of the floors.
-            rises: the number of the last ones that rose.
-            by_blocks: whether blocks are meant, or bytes.
-            further: how many rises more are taken for certain.
+            level: the level of the floors.
+            rises: the number of last floors that rose.
+            by_blocks: whether blocks are compared, or bytes.
+            further: the number of future rises that are assumed.
         """
         floors, top = self.floors[level], self._tops[level][by_blocks]
         values = [one.blocks if by_blocks else one.bytes for one in (floors[-rises - 1], floors[-1])]
         return values[1] + further * (values[1] - values[0]) / rises >= top or not top
 
     def goes_on(self, level: int, *, by_blocks: bool) -> bool:
-        """Tell whether the last looks, or floors of the next narrower level, rise: a buffer may be full by now."""
+        """Tell whether the last samples, or floors of the next narrower level, still rise: a buffer may be full."""
         if level:
             floors = list(self.floors[level - 1])[-WIDENING:]
             values = [one.blocks if by_blocks else one.bytes for one in floors]
         else:
-            values = [look[by_blocks] for look in self._recent]
+            values = [sample[by_blocks] for sample in self._recent]
         half = len(values) // 2
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Tell how many of the last floors each have more blocks than the one before."""
+        """Return how many of the last floors each have more blocks than the one before."""
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Tell how many of the last floors each have evenly more bytes than the one before, and no fewer blocks."""
+        """Return how many of the last floors each have more bytes than the one before, evenly, and no fewer blocks."""
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
         while count > 1:
@@ -179,23 +180,25 @@ class Series:
         return count
 
     def is_slowing(self, level: int, rises: int) -> bool:
-        """Tell whether the later rises in blocks, and the last, are smaller than the earlier: a cache that fills up."""
+        """Tell whether later rises in blocks, and the last, are smaller than earlier ones: a cache that fills up."""
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
         if len(steps) > 2:
             largest, next_largest = sorted(steps)[:-3:-1]
-            if largest > _JUMP * next_largest:
+            if largest > _JUMP_RATIO * next_largest:
                 steps.remove(largest)
         if len(steps) > _EVEN_RISES:
             earlier, last = steps[:-_EVEN_RISES], steps[-_EVEN_RISES:]
-            if 4 * min(last) >= 3 * max(last) and _LASTING * sum(last) * len(earlier) >= sum(earlier) * len(last):
+            if 4 * min(last) >= 3 * max(last) and _LASTING_ONE_IN * sum(last) * len(earlier) >= sum(earlier) * len(
+                last
+            ):
                 return False
         half = len(steps) // 2
         before = sum(steps[:half])
-        return half > 0 and sum(steps[-half:]) < _SLOWING * before and half * steps[-1] < _SLOWING * before
+        return half > 0 and sum(steps[-half:]) < _SLOWING_RATIO * before and half * steps[-1] < _SLOWING_RATIO * before
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Tell whether the phase's own steps brought at least half of the rise, not what lies between its visits."""
+        """Tell whether at least half of the rise came in the phase's own steps, and not between its visits."""
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
         own = last.inside_steps - first.inside_steps
         if own <= 0:

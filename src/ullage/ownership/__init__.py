@@ -1,1 +1,1 @@
-"""Whose memory it is: the roles of storages."""
+"""Finds the objects of this process that hold device memory, and frees it: `ullage.owners`, `ullage.release`."""

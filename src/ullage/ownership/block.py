@@ -7,29 +7,29 @@ import numpy as np
 import torch
 
 from ullage._errors import UsageError
-from ullage.place import is_library, short_place
+from ullage.source_location import is_library, short_place
 
 
-class Block(NamedTuple):
-    """One block that is handed out."""
+class AllocatedBlock(NamedTuple):
+    """One block that the allocator has handed out."""
 
     device: int
     address: int
     size_bytes: int
     pool: tuple[int, int]
-    """The pool of a CUDA graph, or one that the user has made; (0, 0) where it is in neither."""
+    """The id of the private pool (a CUDA graph's, or a `torch.cuda.MemPool`); (0, 0) if the block is in none."""
     allocated_at: str | None
 
     @property
     def is_private(self) -> bool:
-        """Whether it is in the pool of a CUDA graph, or one that the user has made."""
+        """Whether the block is in a private pool: a CUDA graph's, or a `torch.cuda.MemPool`."""
         return self.pool != (0, 0)
 
 
-class Blocks:
+class AllocatedBlocks:
     """All blocks of all devices, by address."""
 
-    def __init__(self, blocks: list[Block]) -> None:
+    def __init__(self, blocks: list[AllocatedBlock]) -> None:
         self._blocks = sorted(blocks, key=lambda block: (block.device, block.address))
         # Addresses of different devices do not overlap: CUDA's are of one space.
         self._order = sorted(range(len(self._blocks)), key=lambda row: self._blocks[row].address)
@@ -38,11 +38,11 @@ class Blocks:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def __getitem__(self, row: int) -> Block:
+    def __getitem__(self, row: int) -> AllocatedBlock:
         return self._blocks[row]
 
     def rows_at(self, addresses: list[int]) -> list[int]:
-        """Return for each address the block that it lies in, -1 for one that lies in none."""
+        """Return for each address the index of the block that contains it, or -1."""
         if not self._blocks:
             return [-1] * len(addresses)
         found = np.searchsorted(self._addresses, np.array(addresses, np.uint64), side="right").tolist()
@@ -54,16 +54,16 @@ class Blocks:
         return rows
 
 
-def live_blocks() -> Blocks:
-    """Return the blocks that are handed out; nothing is initialised where CUDA has not been used.
+def live_blocks() -> AllocatedBlocks:
+    """Return the blocks that are handed out. CUDA is not initialised by this.
 
-    They are those whose bytes `torch.cuda.memory_allocated()` counts: not those that are freed and wait for a stream.
+    These are the blocks that `torch.cuda.memory_allocated()` counts, without freed ones that wait for a stream.
 
     Raises:
         UsageError: the process runs with an allocator that cannot be asked (`backend:cudaMallocAsync`).
     """
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return Blocks([])
+        return AllocatedBlocks([])
     if torch.cuda.get_allocator_backend() != "native":
         raise UsageError(
             f"PyTorch runs with the allocator {torch.cuda.get_allocator_backend()}, which does not say what it has "
@@ -78,7 +78,7 @@ def live_blocks() -> Blocks:
             address = start + block["size"]
             if block["state"] == "active_allocated":
                 blocks.append(
-                    Block(
+                    AllocatedBlock(
                         device=segment["device"],
                         address=start,
                         size_bytes=block["size"],
@@ -86,11 +86,11 @@ def live_blocks() -> Blocks:
                         allocated_at=line_of(block.get("frames") or ()),
                     )
                 )
-    return Blocks(blocks)
+    return AllocatedBlocks(blocks)
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks, without the history where that can be left out (torch 2.11)."""
+    """Return PyTorch's segments with their blocks, without the history if that can be left out (from torch 2.11 on)."""
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
     except TypeError:
@@ -99,7 +99,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the innermost line of the user's."""
+    """Return the innermost line of the user's own code in a stack; None if there is none."""
     for frame in frames:
         file = frame["filename"]
         if not _is_library(file):

@@ -1,4 +1,4 @@
-"""Tensors that are on their way to another library, in a capsule of DLPack."""
+"""Tensors on their way to another library, in a DLPack capsule."""
 
 import ctypes
 import datetime
@@ -8,7 +8,7 @@ import torch
 
 CAPSULE: Final[type] = type(datetime.datetime_CAPI)  # types.CapsuleType, from 3.13 on
 _OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""Where a capsule's DLTensor begins, by the name that it has until the tensor is taken out (dlpack.h)."""
+"""The offset of the DLTensor in a capsule, by the capsule's name before its tensor is taken out (dlpack.h)."""
 
 _name_of = ctypes.pythonapi.PyCapsule_GetName
 _name_of.restype, _name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -17,7 +17,7 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, 
 
 
 def address_in(capsule: Any) -> int | None:
-    """Return the address of the tensor in a capsule; None where there is none in it."""
+    """Return the address of the tensor in a capsule; None if the capsule is empty."""
     name = _name_of(capsule)
     if name not in _OFFSETS:
         return None
@@ -26,5 +26,5 @@ def address_in(capsule: Any) -> int | None:
 
 
 def take_out(capsule: Any) -> torch.Tensor | None:
-    """Take the tensor out of a capsule, as the other library would: it goes with the last who uses it."""
+    """Take the tensor out of a capsule, as the other library would; it is freed with its last reference."""
     return torch._C._from_dlpack(capsule) if address_in(capsule) is not None else None

@@ -1,4 +1,4 @@
-"""What an exception holds: the variables of every function that it passed through."""
+"""Frees what an exception keeps alive: the variables of every function that it passed through."""
 
 import inspect
 import sys
@@ -8,12 +8,12 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 
 
-def forget(error: BaseException | TracebackType | FrameType) -> None:
-    """Let go of everything that the frames of an error hold, such as the tensors of an attempt that failed.
+def clear_frames(error: BaseException | TracebackType | FrameType) -> None:
+    """Clear the frames of an error, which keep variables alive, such as the tensors of an attempt that failed.
 
-    The error keeps its text and the lines of its traceback. Frames that still run are left alone. To be called after
-    the `except` clause has been left, as long as which the interpreter holds the frames too. A traceback without its
-    error, or one of its frames, is treated alike.
+    The error keeps its text and the lines of its traceback. Frames that still run are left alone. Call it after the
+    `except` clause has ended: until then the interpreter holds the frames too. A traceback without its error, or a
+    single frame, can be passed as well.
     """
     if isinstance(error, FrameType):
         with suppress(RuntimeError):  # it runs
@@ -37,9 +37,9 @@ def forget(error: BaseException | TracebackType | FrameType) -> None:
 
 
 def _clear_copies(frames: Iterable[FrameType]) -> None:
-    """Clear what somebody who looked at the variables of ended functions has left there (`f_locals`, up to 3.12).
+    """Clear copies of variables that reading `f_locals` has left in frames of ended functions (Python up to 3.12).
 
-    A debugger writes such a copy back into the variables: while one runs they are left as they are.
+    A debugger writes such a copy back into the variables, so while one runs the copies are left as they are.
     """
     if sys.gettrace() is not None:
         return

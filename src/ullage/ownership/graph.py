@@ -1,8 +1,8 @@
-"""What autograd's graphs hold: the tensors that forward saved for backward, which have no name in Python.
+"""The contents of autograd graphs: the tensors that forward saved for backward, to which no Python variable refers.
 
-Walked from the tensors that have a `grad_fn`, along `next_functions`; a function's saved tensors are read as they lie
-(`_raw_saved_*`, `SavedTensor.data`: PyTorch 2.9 and later), because unpacking them would run the user's hooks. Earlier
-versions do not show them, and what a graph holds is unknown there.
+Graphs are walked from the tensors that have a `grad_fn`, along `next_functions`. A function's saved tensors are read
+without unpacking (`_raw_saved_*`, `SavedTensor.data`: PyTorch 2.9 and later), because unpacking would run the user's
+hooks. Earlier versions do not offer this, and what a graph holds is unknown there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,37 +14,37 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 _RAW: Final = "_raw_saved_"
-_SAME: Final = frozenset(
+_PASS_THROUGH_FUNCTIONS: Final = frozenset(
     f"{name}Backward0"
     for name in (
         "T", "Transpose", "Permute", "ToCopy", "View", "UnsafeView", "ReshapeAlias", "AsStrided", "Expand", "Unsqueeze",
         "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "Clone", "Alias", "WeightNormInterface",
     )
 )  # fmt: skip
-"""Functions between a parameter and the one that computes with it."""
-_FAR: Final = 16
-"""Functions that a module is looked for behind."""
+"""Functions of views and casts that may stand between a parameter and the function that computes with it."""
+_MAX_FUNCTIONS_APART: Final = 16
+"""The number of functions within which a function's module is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One value that a function of a graph holds."""
+    """One value that a function of an autograd graph has saved."""
 
     value: Any
-    """A tensor, or what a hook has packed one into."""
+    """The saved tensor, or the object into which a hook has packed it."""
     function: Any
-    """The function, such as an AddmmBackward0."""
+    """The function that has saved it, such as an AddmmBackward0."""
     start: int
-    """Which of the tensors that the walk began with leads to it."""
+    """The number of the start from which the walk reached it."""
 
 
 def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterator[Saved | tuple[Any, int]]:
-    """Yield what graphs hold, and each function of them that is written in Python, with the start that led to it.
+    """Yield the values saved in graphs, and each function of them written in Python with the start that led to it.
 
     Args:
-        starts: a number, and a `grad_fn` or None.
-        seen: the functions that are not walked again, by their `id`; those that are met are added. A function's Python
-            object lives as long as it is held, and only then does its `id` tell it from others.
+        starts: pairs of a number, and a `grad_fn` or None.
+        seen: the functions that are not walked again, by their `id`; functions that are met are added. Holding a
+            function's Python object keeps its `id` unique.
     """
     names: dict[type, list[str]] = {}
     level = [(start, function) for start, function in starts if function is not None]
@@ -65,7 +65,7 @@ def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterato
 
 
 def next_of(function: Any) -> list[Any]:
-    """Return the functions that backward goes on to from one."""
+    """Return the functions that backward runs after this one."""
     try:
         return [one for one, _ in function.next_functions if one is not None]
     except RuntimeError:
@@ -87,7 +87,7 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
 
 
 def values_of(saved: Any) -> Iterator[Any]:
-    """Yield what a SavedTensor holds: a tensor or what a hook has packed, and the hook that computes it again."""
+    """Yield what a SavedTensor holds: a tensor or the object that a hook has packed, and the hook that unpacks it."""
     for part in ("data", "unpack_hook"):
         try:
             value = getattr(saved, part)
@@ -98,7 +98,7 @@ def values_of(saved: Any) -> Iterator[Any]:
 
 
 def variable_of(function: Any) -> Tensor | None:
-    """Return the tensor whose gradient a function adds to, if it is one that does."""
+    """Return the tensor to whose gradient a function adds, if it is an AccumulateGrad; else None."""
     if type(function).__name__ != "AccumulateGrad":
         return None
     variable = function.variable
@@ -106,17 +106,17 @@ def variable_of(function: Any) -> Tensor | None:
 
 
 def described(function: Any, names: Mapping[int, str]) -> str:
-    """Say which function it is and of which module: "AddmmBackward0 of 'block.3.mlp'".
+    """Return the name of a function and of its module: "AddmmBackward0 of 'block.3.mlp'".
 
-    A function with no parameters of its own is told by the one before it in forward, as long as there is only one.
+    A function without parameters is described by the one before it in forward, if there is only one.
 
     Args:
-        function: of a graph.
-        names: modules by the `id` of the parameters that they own.
+        function: a function of an autograd graph.
+        names: the names of modules, by the `id` of the parameters that they own.
     """
     text = type(function).__name__
     current = function
-    for step in range(_FAR):
+    for step in range(_MAX_FUNCTIONS_APART):
         found = {names[id(one)] for one in _variables_at(current) if id(one) in names}
         if found:
             return f"{text} {'after' if step else 'of'} '{found.pop()}'" if len(found) == 1 else text
@@ -128,19 +128,19 @@ def described(function: Any, names: Mapping[int, str]) -> str:
 
 
 def _variables_at(function: Any) -> Iterator[Tensor]:
-    """Yield the leaves that a function computes with, also through functions that only look at them otherwise."""
+    """Yield the leaf tensors that a function computes with, directly or through views and casts of them."""
     waiting = [(one, 0) for one in next_of(function)]
     while waiting:
         one, depth = waiting.pop()
         variable = variable_of(one)
         if variable is not None:
             yield variable
-        elif depth < _FAR and type(one).__name__ in _SAME:
+        elif depth < _MAX_FUNCTIONS_APART and type(one).__name__ in _PASS_THROUGH_FUNCTIONS:
             waiting += [(following, depth + 1) for following in next_of(one)]
 
 
 def tangent_of(tensor: Tensor) -> Tensor | None:
-    """Return what forward-mode differentiation carries along with a tensor."""
+    """Return the tangent that forward-mode differentiation attaches to a tensor; None if there is none."""
     level = forward_ad._current_level
     if level < 0:
         return None

@@ -1,57 +1,64 @@
-"""What holds device memory: one row for each holder, and the rows sum to what the allocator has handed out."""
+"""The holders of device memory: one row each; the rows sum to what the allocator has handed out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import overload
 
+from ullage._public import public
 from ullage._units import text_of_bytes
 
 
-class Kind(StrEnum):
-    """What holds a block of memory; where a block has several holders, the first of these names it."""
+class HolderKind(StrEnum):
+    """The kind of object that holds a block; if a block has several holders, the first of these kinds is reported."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradient"
     NOTEBOOK = "notebook"
-    """What IPython keeps of earlier cells: `Out`, `_`, `__`, `___`."""
+    """A result of an earlier notebook cell that IPython keeps: `Out`, `_`, `__`, `___`."""
     LOCAL = "local"
-    """A variable of a function that runs."""
+    """A local variable of a running function."""
     GLOBAL = "global"
-    """A variable of a module."""
+    """A global variable of one of the user's modules."""
     TRACEBACK = "traceback"
-    """The frames of an exception that somebody holds."""
+    """The frames of an exception that is still referenced."""
     GRAPH = "graph"
-    """What forward saved for a backward that has not run, held by a tensor with a `grad_fn`."""
+    """A tensor that forward saved for a backward that has not run, kept alive by a tensor with a `grad_fn`."""
     LIBRARY = "library"
-    """A variable of a module that is not the user's."""
+    """A variable of a library's module."""
     RUNNING = "running"
-    """An expression that is being evaluated, another thread, or C code: no name leads to it."""
+    """An expression that is being evaluated, another thread, or C code: no variable refers to it."""
     GARBAGE = "garbage"
-    """Only a cycle of references, which `gc.collect()` frees."""
+    """A reference cycle that no variable leads to; `gc.collect()` frees it."""
     WORKSPACE = "workspace"
-    """Of cuBLAS, told by its size."""
+    """A workspace of cuBLAS, recognised by its size."""
     POOL = "private pool"
-    """Of a CUDA graph or a `torch.cuda.MemPool`."""
+    """A private pool of a CUDA graph, or of a `torch.cuda.MemPool`."""
     SMALLER = "smaller"
-    """All that is smaller than was asked for."""
+    """All holders below `min_bytes`, in one row."""
     UNKNOWN = "unknown"
+    """A block that nothing in Python leads to."""
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Blocks of memory that are held in one way."""
+    """One holder of device memory: blocks that are kept alive by the same kind of reference."""
 
     bytes: int
-    """As the allocator counts them: rounded up to its blocks."""
+    """The size of the blocks as the allocator counts it, rounded up."""
     path: str
-    """From a variable that a person knows to what holds the memory."""
-    kind: Kind
+    """The path from a variable to the object that holds the memory: "train.py:41 global 'losses' -> list[*]"."""
+    kind: HolderKind
+    """The kind of object that holds the memory."""
     blocks: int = 1
+    """The number of blocks."""
     device: int = 0
+    """The number of the CUDA device."""
     allocated_at: str | None = None
-    """The user's line that asked for the largest of the blocks, where PyTorch records memory history."""
+    """The user's line that allocated the largest of the blocks; None unless PyTorch records memory history."""
 
     def __str__(self) -> str:
         many = f", {self.blocks} blocks" if self.blocks > 1 else ""
@@ -59,18 +66,24 @@ class Holding:
         return f"{self.path} ({text_of_bytes(self.bytes)}{many}{where})"
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Holdings(Sequence[Holding]):
-    """The holders of all memory that PyTorch's allocator has handed out, the largest first."""
+    """The result of `ullage.owners`: the holders of all memory that PyTorch's allocator has handed out."""
 
     rows: tuple[Holding, ...]
+    """The holders, the largest first."""
 
     @property
     def total_bytes(self) -> int:
-        """What `torch.cuda.memory_allocated()` says, over all devices."""
+        """The sum of all rows: `torch.cuda.memory_allocated()` over all devices."""
         return sum(row.bytes for row in self.rows)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # an overload for slices says nothing more
+    @overload
+    def __getitem__(self, index: int) -> Holding: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Holding, ...]: ...
+    def __getitem__(self, index: int | slice) -> Holding | tuple[Holding, ...]:
         return self.rows[index]
 
     def __len__(self) -> int:

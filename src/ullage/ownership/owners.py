@@ -1,8 +1,8 @@
 """`ullage.owners`: who holds the memory that PyTorch's allocator has handed out, to the byte.
 
-Objects are searched from what a person knows to what he does not (`search`); every tensor that was met, its gradient,
-and what its graph saved for backward is matched with the block that its storage lies in (`claim`). What nobody claims
-is a private pool's, cuBLAS's, or a row of its own: unknown.
+Objects are searched from the user's variables outwards (`search`); every tensor that is found, its gradient, and what
+its graph saved for backward is matched with the block that contains its storage (`claim`). Blocks without a holder
+belong to a private pool or to cuBLAS, or are reported in a row of their own: unknown.
 """
 
 import gc
@@ -14,29 +14,31 @@ from typing import Any
 import torch
 
 from ullage._errors import UsageError
+from ullage._public import public
 from ullage._units import parse_bytes, text_of_bytes
-from ullage.ownership.block import Block, Blocks, live_blocks
+from ullage.ownership.block import AllocatedBlock, AllocatedBlocks, live_blocks
 from ullage.ownership.claim import Claim, Claims
 from ullage.ownership.graph import described
-from ullage.ownership.holding import Holding, Holdings, Kind
-from ullage.ownership.search import Search
+from ullage.ownership.holding import HolderKind, Holding, Holdings
+from ullage.ownership.search import OwnerSearch
 from ullage.ownership.unclaimed import LARGE_WORKSPACES, NO_PATH, claims_to_rest, kind_of
 
 
+@public
 def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdings:
-    """Tell who holds device memory now.
+    """Return which objects hold device memory now.
 
-    Nothing is freed, kept alive, or run: no `__repr__` and no property of the user's.
+    Nothing is freed or kept alive, and none of the user's code is run, such as `__repr__` or properties.
 
     Args:
-        min_bytes: holders of less are one row together; a number of bytes, or a text such as "64KiB".
-        device: only the memory of this device; of all, if left out.
+        min_bytes: holders of less are reported in one row; a number of bytes, or a text such as "64KiB".
+        device: the number of the device to report; by default all devices.
 
     Returns:
         Rows whose bytes sum to what `torch.cuda.memory_allocated()` says, the largest first.
 
     Raises:
-        UsageError: `min_bytes` is no size, or the allocator cannot be asked (`backend:cudaMallocAsync`).
+        UsageError: `min_bytes` is not a size, or the allocator cannot list its blocks (`backend:cudaMallocAsync`).
     """
     least = parse_bytes(min_bytes) if isinstance(min_bytes, str) else min_bytes
     if not isinstance(least, int) or isinstance(least, bool) or least < 0:
@@ -49,32 +51,32 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
     if len(small) > 1:
         text = f"{len(small)} holders of less than {text_of_bytes(least)} each"
         total, count = sum(row.bytes for row in small), sum(row.blocks for row in small)
-        small = [Holding(bytes=total, path=text, kind=Kind.SMALLER, blocks=count, device=small[0].device)]
+        small = [Holding(bytes=total, path=text, kind=HolderKind.SMALLER, blocks=count, device=small[0].device)]
     return Holdings((*large, *small))
 
 
 def holder_at(addresses: Iterable[int]) -> str | None:
-    """Return the path to who holds most of the blocks that lie at these addresses; None where nobody is known to."""
+    """Return the path to the holder of most of the blocks at these addresses; None if no holder is known."""
     sought = set(addresses)
     blocks = live_blocks()
     rows = [row for row in range(len(blocks)) if blocks[row].address in sought]
     if not rows:
         return None
-    holdings = _rows_of(Blocks([blocks[row] for row in rows]))
+    holdings = _rows_of(AllocatedBlocks([blocks[row] for row in rows]))
     known = [holding for holding in holdings if holding.kind not in NO_PATH]
     return max(known, key=lambda holding: holding.bytes).path if known else None
 
 
-def _rows_of(blocks: Blocks, least_bytes: int = 0) -> list[Holding]:
-    search = Search()
+def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
+    search = OwnerSearch()
     with torch._C.DisableTorchFunction(), _without_collections():
         try:
             return _rows_by(search, blocks, least_bytes)
         finally:
-            search.forget()
+            search.drop_references()
 
 
-def _rows_by(search: Search, blocks: Blocks, least_bytes: int) -> list[Holding]:
+def _rows_by(search: OwnerSearch, blocks: AllocatedBlocks, least_bytes: int) -> list[Holding]:
     enough = {row for row in range(len(blocks)) if _needs_no_name(blocks[row], least_bytes)}
     for follow in (search.follow_user, search.follow_libraries, search.follow_rest):
         follow()
@@ -82,7 +84,7 @@ def _rows_by(search: Search, blocks: Blocks, least_bytes: int) -> list[Holding]:
         if len(enough.union(claims)) == len(blocks):
             break
     claims |= claims_to_rest(search, blocks, claims)
-    groups: dict[tuple[Any, ...], list[tuple[Block, Claim | None]]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[tuple[AllocatedBlock, Claim | None]]] = defaultdict(list)
     for row in range(len(blocks)):
         block, claim = blocks[row], claims.get(row)
         group = claim.group if claim is not None else (kind_of(block),)
@@ -90,14 +92,14 @@ def _rows_by(search: Search, blocks: Blocks, least_bytes: int) -> list[Holding]:
     return [_holding_of(search, members) for members in groups.values()]
 
 
-def _needs_no_name(block: Block, least_bytes: int) -> bool:
-    """Tell whether a block that the user's variables do not lead to is worth no longer search."""
+def _needs_no_name(block: AllocatedBlock, least_bytes: int) -> bool:
+    """Tell whether a block needs no further search if the user's variables do not lead to it."""
     return block.size_bytes < least_bytes or block.size_bytes in LARGE_WORKSPACES
 
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Let no garbage be collected inside: the search makes many objects, and a collection frees what it looks at."""
+    """Disable the garbage collector: the search makes many objects, and a collection would free what it examines."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -107,7 +109,7 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _holding_of(search: Search, members: list[tuple[Block, Claim | None]]) -> Holding:
+def _holding_of(search: OwnerSearch, members: list[tuple[AllocatedBlock, Claim | None]]) -> Holding:
     largest, claim = max(members, key=lambda member: member[0].size_bytes)
     if claim is None:
         kind = kind_of(largest)

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel keeps in C++: the buckets that gradients are shared in."""
+"""The buckets of DistributedDataParallel, in which gradients are reduced; they are kept in C++."""
 
 from typing import Any, Final
 
@@ -7,21 +7,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ullage.ownership.inert import instance_dict, is_of
+from ullage.ownership import attribute
+from ullage.ownership.safe_inspection import instance_dict, is_of
 
 _IN_CPP: Final = ("reducer", "logger")
 _ROUNDED_BYTES: Final = 512
 
 
 def has_buckets(module: nn.Module) -> bool:
-    """Tell whether a module is a DistributedDataParallel that has not given its buckets up."""
+    """Tell whether a module is a DistributedDataParallel that still has its buckets."""
     return is_of(module, (DistributedDataParallel,)) and _IN_CPP[0] in (instance_dict(module) or {})
 
 
 def is_bucket(module: nn.Module, size_bytes: int) -> bool:
-    """Tell whether a block is as large as neighbouring parameters together, or as the list of which of them were used.
+    """Tell whether a block is as large as neighbouring parameters together, or as the map of the used parameters.
 
-    Only by its size is known what a reducer keeps.
+    Blocks of a reducer can only be recognised by their size.
     """
     parameters = (instance_dict(module) or {}).get("_module_parameters")
     sizes = [one.numel() * one.element_size() for one in parameters or () if isinstance(one, Tensor)]
@@ -39,11 +40,11 @@ def is_bucket(module: nn.Module, size_bytes: int) -> bool:
 
 
 def drop_buckets(module: nn.Module) -> None:
-    """Give up the buckets of a DistributedDataParallel, which cannot run any more."""
+    """Free the buckets of a DistributedDataParallel, which cannot run afterwards."""
     variables = instance_dict(module) or {}
     if variables.get("gradient_as_bucket_view"):
         for parameter in variables.get("_module_parameters") or ():
-            gradient = Tensor.grad.__get__(parameter)
+            gradient = attribute.GRAD.__get__(parameter)
             if gradient is not None and gradient.is_cuda:
                 gradient.untyped_storage().resize_(0)
     for name in _IN_CPP:
@@ -52,9 +53,9 @@ def drop_buckets(module: nn.Module) -> None:
 
 
 def _settle(group: Any, devices: list[Any] | None) -> None:
-    """Let NCCL give up the buckets that were shared last, which it does when it is called next.
+    """Have NCCL drop its references to the last reduced buckets, which it does at its next call.
 
-    With other ranks that cannot be done for one of them.
+    With more than one rank this is not possible, because all of them would have to call it.
     """
     if group is None or not devices or dist.get_world_size(group) != 1 or "nccl" not in dist.get_backend(group):
         return

@@ -1,4 +1,4 @@
-"""A path from a variable to what it leads to, in words: "train.py:41 local 'losses' -> list[3]".
+"""The path from a variable to an object, as text: "train.py:41 local 'losses' -> list[3]".
 
 No code of the user's runs: names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
 """
@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from torch import nn
 
-from ullage.ownership.inert import class_dict, instance_dict, is_of, name_of, slots, table_of
 from ullage.ownership.root import variables_of
-from ullage.place import short_place
+from ullage.ownership.safe_inspection import class_dict, instance_dict, is_of, name_of, slots, table_of
+from ullage.source_location import short_place
 
 _LONGEST_KEY: Final = 40
 _SEQUENCES: Final = (list, tuple, deque)
@@ -24,10 +24,10 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
     """Return the path along a chain of objects, each of which leads to the next.
 
     Args:
-        text: what the first one is called.
-        chain: from what has that name to what is held.
-        graphs: the places in it of what a graph of autograd keeps.
-        is_general: whether places in containers are left open, "list[*]", which is alike for all that lie there.
+        text: the name of the first object.
+        chain: the objects from the first one to the one that is held.
+        graphs: the indices in the chain of objects that an autograd graph keeps.
+        is_general: whether indices are replaced by a star, "list[*]", so that all elements have the same path.
     """
     parts = [text]
     place = 0
@@ -56,7 +56,7 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
 
 
 def _is_between(holder: Any, one: Any) -> bool:
-    """Tell whether an object is only the place where `holder` keeps its variables."""
+    """Tell whether an object is only the dictionary in which `holder` keeps its variables."""
     if is_of(one, (types.CellType, types.MappingProxyType)):
         return True
     if is_of(holder, (types.FunctionType,)):
@@ -71,7 +71,7 @@ def _is_between(holder: Any, one: Any) -> bool:
 
 
 def _label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
-    """Say how an object names another: ".name", "[3]", a text of its own, "" for its type alone, None for nothing."""
+    """Return how an object refers to another: ".name", "[3]", another text, "" for the type alone, None to skip it."""
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None
     if is_of(holder, (types.FunctionType,)):
@@ -137,16 +137,16 @@ def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:
 
 
 def _frame_of(holder: Any) -> types.FrameType | None:
-    """Return a frame; that of a generator or a coroutine that waits."""
+    """Return the frame of a generator or a coroutine that is suspended; a frame itself as it is; else None."""
     if is_of(holder, (types.FrameType,)):
-        return holder  # type: ignore[no-any-return]
+        return holder  # type: ignore[no-any-return]  # is_of does not narrow
     for kind, name in (
         (types.GeneratorType, "gi_frame"),
         (types.CoroutineType, "cr_frame"),
         (types.AsyncGeneratorType, "ag_frame"),
     ):
         if is_of(holder, (kind,)):
-            return getattr(holder, name)  # type: ignore[no-any-return]
+            return getattr(holder, name)  # type: ignore[no-any-return]  # the same
     return None
 
 

@@ -1,8 +1,7 @@
-"""Which objects lead to which: a breadth-first search over what the garbage collector sees.
+"""A breadth-first search over the references between objects, as the garbage collector sees them.
 
-It asks each object's type what it refers to (`gc.get_referents`) and runs none of its code: no `__getattr__`, no
-property, no `__eq__`. The first way that is found to an object is kept, so that what is searched first, and near, gives
-an object its name.
+It reads what each object refers to (`gc.get_referents`) and runs none of its code: no `__getattr__`, no property, no
+`__eq__`. The first path that is found to an object is kept, so an object is named by the first and nearest root.
 """
 
 import gc
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ullage.ownership.inert import held_by
+from ullage.ownership.safe_inspection import held_by
 
 _LEAVES: Final = frozenset(
     {
@@ -22,43 +21,43 @@ _LEAVES: Final = frozenset(
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
     }
 )  # fmt: skip
-"""Types whose objects lead nowhere, or to nothing of interest."""
+"""The types whose objects refer to nothing, or to nothing of interest."""
 
 
 class Reach:
-    """The objects that have been reached, and from where.
+    """The objects that have been reached, and the object from which each was reached.
 
-    It holds them: it has to be gone before anybody asks again what is alive.
+    It holds references to them; `drop_references()` has to be called before the next question of what is alive.
     """
 
     def __init__(self, sought: Callable[[type], str | None]) -> None:
-        """Note the places of objects of some types: those that `sought` has a name for."""
+        """Record the places of objects of some types: those for which `sought` returns a name."""
         self.found: dict[str, list[int]] = defaultdict(list)
-        """The places of objects that were sought, by the name of what they are."""
+        """The places of the sought objects, by the name that `sought` returns for their type."""
         self._sought = sought
         self._lists: dict[type, list[int] | None] = {}
         self.objects: list[Any] = []
         self.parents: list[int] = []
-        """The place in `objects` of what led to each; -1 for a root."""
+        """The index in `objects` of each object's parent; -1 for a root."""
         self._places: dict[int, int] = {}
         self.ignore(self, self.__dict__, *self.__dict__.values())
 
     def ignore(self, *ones: object) -> None:
-        """Never come to these, such as what does the search: it leads to everything."""
+        """Exclude objects, such as the search itself, which refers to everything."""
         self._places.update((id(one), -1) for one in ones)
 
     def unknown(self, ones: Iterable[Any]) -> list[Any]:
-        """Return those that were neither reached nor are ignored."""
+        """Return the objects that were neither reached nor ignored."""
         places = self._places
         return [one for one in ones if id(one) not in places]
 
     def place_of(self, one: object) -> int | None:
-        """Return the place of an object that was reached."""
+        """Return the place of an object that was reached; None for others."""
         place = self._places.get(id(one))
         return place if place is not None and place >= 0 else None
 
     def add(self, one: object, parent: int = -1) -> int | None:
-        """Add an object, and return its place; None where it has been reached before."""
+        """Add an object, and return its place; None if it was reached before."""
         if id(one) in self._places:
             return None
         place = self._places[id(one)] = len(self.objects)
@@ -70,7 +69,7 @@ class Reach:
         return place
 
     def _list_of(self, kind: type) -> list[int] | None:
-        """Return where the places of a type's objects are noted."""
+        """Return the list in which the places of a type's objects are recorded; None if the type is not sought."""
         if kind not in self._lists:
             name = self._sought(kind)
             self._lists[kind] = self.found[name] if name is not None else None
@@ -78,7 +77,7 @@ class Reach:
         return self._lists[kind]
 
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:
-        """Follow what objects at these places refer to; not beyond those whose `id` is closed, which stay unreached."""
+        """Follow the references of objects at these places; objects whose `id` is in `closed` are not entered."""
         objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
         referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)
@@ -102,15 +101,15 @@ class Reach:
                         noted.append(place)
             level = following
 
-    def forget(self) -> None:
-        """Hold nothing any more."""
+    def drop_references(self) -> None:
+        """Drop all references to the objects."""
         self.objects.clear()
         self.parents.clear()
         self._places.clear()
         self._lists.clear()
 
     def chain_of(self, place: int) -> list[int]:
-        """Return the places from a root to an object."""
+        """Return the places on the path from a root to an object."""
         chain = [place]
         while self.parents[chain[-1]] >= 0:
             chain.append(self.parents[chain[-1]])

@@ -1,45 +1,48 @@
-"""`ullage.release`: device memory given back although variables still name what used it, and proof of it."""
+"""`ullage.release`: frees device memory of objects that variables still refer to, and measures the result."""
 
 import gc
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ullage._errors import UsageError
+from ullage._public import public
+from ullage.ownership import attribute
 from ullage.ownership.block import segments
 from ullage.ownership.capsule import take_out
 from ullage.ownership.certificate import Certificate
-from ullage.ownership.failure import forget
-from ullage.ownership.given import Given, parts_of
-from ullage.ownership.gone import empty, empty_optimizer, empty_storage, is_gone, mark, tensors_of
+from ullage.ownership.collect import collect, devices, is_in_use
+from ullage.ownership.emptied import empty, empty_optimizer, empty_storage, is_emptied, mark, tensors_of
+from ullage.ownership.failure import clear_frames
 from ullage.ownership.graph import Saved, saved_in
 from ullage.ownership.holding import Holdings
-from ullage.ownership.inert import is_of
 from ullage.ownership.owners import owners
-from ullage.ownership.search import Search, grad_fn_of, is_tensor
+from ullage.ownership.released import ReleasedParts, parts_of
+from ullage.ownership.safe_inspection import is_of
+from ullage.ownership.search import OwnerSearch, grad_fn_of, is_tensor
 from ullage.ownership.storage import parts_of_tensor
-from ullage.ownership.sweep import devices, is_in_use, sweep
 
 
-def release(*objects: Any, to: str | None = None) -> Certificate:
-    """Free the device memory of objects although variables still name them, and measure what is left.
+@public
+def release(*objects: Any, to: Literal["cpu"] | None = None) -> Certificate:
+    """Free the device memory of objects even if variables still refer to them, and measure what is left.
 
-    Storages are emptied, gradients and optimizers' state dropped, graphs cut, workers of loaders ended; then what
-    nobody names goes: cycles, cuBLAS's workspaces, caches. Memory of the host is left as it is, such as a `state_dict`
-    that was copied there. A tensor, module or optimizer that is used afterwards raises an error. A view stands for the
-    whole tensor that it is a view of.
+    Storages are emptied, gradients and optimizer state dropped, autograd graphs cut, workers of loaders ended; then
+    everything without a variable is freed: reference cycles, cuBLAS workspaces, caches. Host memory is left alone, such
+    as a `state_dict` that was copied there. Using a tensor, module or optimizer afterwards raises an error. Passing a
+    view releases the whole tensor that it is a view of.
 
     Args:
         objects: models, optimizers, schedulers, loaders, tensors, exceptions, or anything that holds such: containers,
-            trainers. Without any, only what nobody names goes.
-        to: "cpu" to move to the host's memory instead: parameters, buffers, optimizers' state and tensors stay usable,
-            without the graphs that led to them.
+            trainers. Without any, only what no variable refers to is freed.
+        to: "cpu" to move to host memory instead: parameters, buffers, optimizer state and tensors stay usable, but
+            without their autograd graphs.
 
     Returns:
-        What was allocated before and is after, and who holds the rest.
+        The allocated bytes before and after, and who holds the rest.
 
     Raises:
         UsageError: `to` is something else, a tensor has a layout that cannot be moved in place, or a CUDA graph is
@@ -48,26 +51,28 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
     if to not in (None, "cpu"):
         raise UsageError(f"to={to!r}; expected 'cpu', or to leave it out to drop what objects hold")
     if is_in_use() and torch.cuda.is_current_stream_capturing():
-        raise UsageError("release() was called while a CUDA graph is captured; expected it before, or after its end")
+        raise UsageError(
+            "release() was called while a CUDA graph is being captured; call it before or after the capture"
+        )
     before = _allocated_bytes()
     with torch.inference_mode(mode=False), torch.no_grad(), torch._C.DisableTorchFunction():
-        given = parts_of(objects)
+        released = parts_of(objects)
         if to is not None:
-            _check_movable(given)
-        _end_loaders(given)
-        _cut_graphs(given, is_emptied=to is None)
-        for failure in given.failures:
-            forget(failure)
+            _check_movable(released)
+        _end_loaders(released)
+        _cut_graphs(released, is_emptied=to is None)
+        for failure in released.failures:
+            clear_frames(failure)
         if to is None:
-            _drop(given)
+            _drop(released)
         else:
-            _move(given, torch.device(to))
-        for capsule in given.capsules:
+            _move(released, torch.device(to))
+        for capsule in released.capsules:
             take_out(capsule)
-        for graph in given.graphs:
+        for graph in released.graphs:
             graph.reset()
-        del given
-    sweep()
+        del released
+    collect()
     remaining = owners(0) if is_in_use() and torch.cuda.get_allocator_backend() == "native" else Holdings(())
     return Certificate(
         before_bytes=before,
@@ -79,33 +84,33 @@ def release(*objects: Any, to: str | None = None) -> Certificate:
     )
 
 
-def _drop(given: Given) -> None:
-    for optimizer in given.optimizers:
+def _drop(released: ReleasedParts) -> None:
+    for optimizer in released.optimizers:
         empty_optimizer(optimizer)
-    for module in given.modules:
+    for module in released.modules:
         mark(module)
-    for tensor in given.tensors:
+    for tensor in released.tensors:
         empty(tensor)
-    for storage in given.storages:
+    for storage in released.storages:
         empty_storage(storage)
-    _drop_gradients([*given.tensors, *(tensor for module in given.modules for tensor in tensors_of(module))])
+    _drop_gradients([*released.tensors, *(tensor for module in released.modules for tensor in tensors_of(module))])
 
 
 def _drop_gradients(tensors: list[Tensor]) -> None:
-    """Drop gradients, and those of other tensors that had the same memory: FSDP's flat parameters."""
-    gone = {_storage_of(tensor) for tensor in tensors if is_gone(tensor)}
+    """Drop gradients, also of other tensors that share their memory: FSDP's flat parameters."""
+    gone = {_storage_of(tensor) for tensor in tensors if is_emptied(tensor)}
     alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
     for tensor in [*tensors, *alike]:
         if tensor.is_leaf:
-            Tensor.grad.__set__(tensor, None)
+            attribute.GRAD.__set__(tensor, None)
 
 
 def _has_gradient(tensor: Tensor) -> bool:
-    return bool(Tensor.is_leaf.__get__(tensor)) and Tensor.grad.__get__(tensor) is not None
+    return attribute.IS_LEAF.__get__(tensor) and attribute.GRAD.__get__(tensor) is not None
 
 
 def _storage_of(tensor: Tensor) -> int | None:
-    """Return what tells a storage from others; None for what has none."""
+    """Return a key of a tensor's storage; None for a tensor that has none."""
     try:
         found: int = Tensor.untyped_storage(tensor)._cdata
     except (RuntimeError, NotImplementedError, ValueError):
@@ -113,8 +118,8 @@ def _storage_of(tensor: Tensor) -> int | None:
     return found
 
 
-def _check_movable(given: Given) -> None:
-    for tensor in given.tensors:
+def _check_movable(released: ReleasedParts) -> None:
+    for tensor in released.tensors:
         is_in_parts = tensor.layout not in (torch.strided, torch.sparse_coo) or tensor.is_nested or tensor.is_quantized
         if tensor.is_cuda and is_in_parts:
             raise UsageError(
@@ -123,19 +128,19 @@ def _check_movable(given: Given) -> None:
             )
 
 
-def _move(given: Given, device: torch.device) -> None:
+def _move(released: ReleasedParts, device: torch.device) -> None:
     moved: dict[int, tuple[Any, Any]] = {}  # with the old storage: no other may get its address meanwhile
-    for tensor in given.tensors:
-        if not tensor.is_cuda or is_gone(tensor):
+    for tensor in released.tensors:
+        if not tensor.is_cuda or is_emptied(tensor):
             continue
-        gradient = Tensor.grad.__get__(tensor) if tensor.is_leaf else None
+        gradient = attribute.GRAD.__get__(tensor) if tensor.is_leaf else None
         tensor.data = _moved(tensor.data, device, moved)
         if gradient is not None:
-            Tensor.grad.__set__(tensor, _moved(gradient, device, moved))
+            attribute.GRAD.__set__(tensor, _moved(gradient, device, moved))
 
 
 def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
-    """Return a tensor on another device; those that shared memory share it there."""
+    """Return a copy of a tensor on another device; tensors that share memory share it there, too."""
     if type(data) is not Tensor or data.layout is not torch.strided:
         return data.to(device)
     storage = data.untyped_storage()
@@ -147,10 +152,10 @@ def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]
     return torch._neg_view(new) if data.is_neg() else new
 
 
-def _cut_graphs(given: Given, *, is_emptied: bool) -> None:
-    """Take tensors out of the graphs that made them, so that what forward saved for backward can go."""
-    uncut = list(given.functions)
-    for tensor in given.tensors:
+def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
+    """Detach tensors from the graphs that made them, so that what forward saved for backward is freed."""
+    uncut = list(released.functions)
+    for tensor in released.tensors:
         if grad_fn_of(tensor) is None:
             continue
         with suppress(RuntimeError):  # a view cannot be taken out, and one of torch.func stays in
@@ -158,16 +163,16 @@ def _cut_graphs(given: Given, *, is_emptied: bool) -> None:
         if (function := grad_fn_of(tensor)) is not None:
             uncut.append(function)
     if uncut and is_emptied:
-        spared = _named_elsewhere(given)
+        spared = _named_elsewhere(released)
         for function in uncut:
             _empty_graph(function, spared)
 
 
-def _named_elsewhere(given: Given) -> set[int | None]:
-    """Return the storages of tensors that have a name beside what was passed: a graph may have saved them too."""
-    own = set(map(id, given.tensors))
+def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
+    """Return the storages of tensors that other variables refer to as well; a graph may have saved them too."""
+    own = set(map(id, released.tensors))
     named: set[int | None] = set()
-    search = Search()
+    search = OwnerSearch()
     try:
         search.follow_user()
         search.follow_libraries()
@@ -176,12 +181,12 @@ def _named_elsewhere(given: Given) -> set[int | None]:
             if id(one) not in own and not search.is_in_graph(place):
                 named.add(_storage_of(one))
     finally:
-        search.forget()
+        search.drop_references()
     return named
 
 
 def _empty_graph(function: Any, spared: set[int | None]) -> None:
-    """Empty what a graph keeps that cannot be cut, but for what is a model's or has a name."""
+    """Empty the tensors kept by a graph that cannot be cut, except those of a model and those with a variable."""
     for found in saved_in([(0, function)], {}):
         if not isinstance(found, Saved) or not is_tensor(found.value):
             continue
@@ -191,11 +196,11 @@ def _empty_graph(function: Any, spared: set[int | None]) -> None:
                 empty(tensor)
 
 
-def _end_loaders(given: Given) -> None:
-    """End the workers of loaders: those that they keep, and those of a loop that still goes through one."""
-    for loader in given.loaders:
+def _end_loaders(released: ReleasedParts) -> None:
+    """End the worker processes of loaders: persistent ones, and those of an iterator that is still in use."""
+    for loader in released.loaders:
         loader._iterator = None
-    samplers = [loader._index_sampler for loader in given.loaders]
+    samplers = [loader._index_sampler for loader in released.loaders]
     running = [one for one in gc.get_objects() if is_of(one, (_BaseDataLoaderIter,))] if samplers else []
     for iterator in running:
         if hasattr(iterator, "_shutdown_workers") and any(iterator._index_sampler is one for one in samplers):
@@ -213,7 +218,7 @@ def _pooled_bytes() -> int:
 
 
 def _outside_bytes(device: int) -> int:
-    """Return what the driver says is used of a device beside what PyTorch has reserved."""
+    """Return the bytes in use on a device, by the driver's count, beyond what PyTorch has reserved."""
     if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
         return 0  # to ask would make a context there
     free, total = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""Where paths begin: variables of functions that run, of modules, exceptions that are kept."""
+"""The roots of paths: variables of running functions, variables of modules, exceptions that are kept."""
 
 import contextvars
 import inspect
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from ullage.ownership.holding import Kind
-from ullage.ownership.inert import class_dict
-from ullage.place import is_library, short_place
+from ullage.ownership.holding import HolderKind
+from ullage.ownership.safe_inspection import class_dict
+from ullage.source_location import is_library, short_place
 
 _OWN: Final = "ullage.ownership"
 _OURS: Final = "ullage."
 _KEPT_BY_SYS: Final = ("last_exc", "last_value", "last_traceback")
-_OF_NOTEBOOKS: Final = ("Out", "_", "__", "___", "_oh")
+_NOTEBOOK_HISTORY: Final = ("Out", "_", "__", "___", "_oh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """An object that a path begins with."""
+    """An object at which paths begin."""
 
     value: Any
-    kind: Kind
+    kind: HolderKind
     text: str
 
 
@@ -40,7 +40,7 @@ def roots_of_user() -> Iterator[Root]:
     }
     for frame in frames:
         if _is_of_user(frame):
-            yield from _locals_of(frame, Kind.LOCAL)
+            yield from _locals_of(frame, HolderKind.LOCAL)
     for module in _modules():
         if is_of_user(module):
             yield from _globals_of(module, lines.get(id(_dict_of(module))))
@@ -50,23 +50,23 @@ def roots_of_user() -> Iterator[Root]:
 
 
 def roots_of_libraries() -> Iterator[Root]:
-    """Yield the variables of libraries' functions that run, and their modules."""
+    """Yield the variables of running library functions, and of libraries' modules."""
     for frame in _frames():
         if not _is_of_user(frame):
-            yield from _locals_of(frame, Kind.LIBRARY)
+            yield from _locals_of(frame, HolderKind.LIBRARY)
     for module in _modules():
         if not is_of_user(module):
-            yield Root(value=_dict_of(module), kind=Kind.LIBRARY, text=f"module {_name_of(module)}")
+            yield Root(value=_dict_of(module), kind=HolderKind.LIBRARY, text=f"module {_name_of(module)}")
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id` of every module and of its variables, which are roots and lead nowhere else."""
+    """Return the `id`s of all modules and of their dictionaries, which are roots and not followed from elsewhere."""
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Tell whether a module is the user's: a file that is no library's, or what a notebook or `python -c` runs."""
+    """Tell whether a module is the user's: its file is not in a library, or a notebook or `python -c` runs it."""
     name, variables = _name_of(module), _dict_of(module)
     if name in ("__main__", "__mp_main__"):
         return True
@@ -75,10 +75,10 @@ def is_of_user(module: ModuleType) -> bool:
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Return the variables of a function that runs, without leaving a copy of them in the frame.
+    """Return the variables of a running function, without leaving a copy of them in the frame.
 
-    Up to Python 3.12 a frame keeps the dictionary that `f_locals` has made, and with it what the variables held then.
-    A debugger writes that dictionary back into the variables: while one runs it is left as it is.
+    Up to Python 3.12 a frame keeps the dictionary that `f_locals` has made, and with it the values at that time.
+    A debugger writes that dictionary back into the variables, so while one runs it is left as it is.
     """
     found = frame.f_locals
     variables = dict(found)
@@ -89,7 +89,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the frames of all threads, this one's first and the innermost first, without those of this package."""
+    """Yield the frames of all threads, this thread's first and innermost first, without those of this package."""
     own = threading.get_ident()
     by_thread = sys._current_frames()
     for thread in sorted(by_thread, key=lambda thread: thread != own):
@@ -109,7 +109,7 @@ def _module_of(frame: FrameType) -> str:
     return name if type(name) is str else ""
 
 
-def _locals_of(frame: FrameType, kind: Kind) -> Iterator[Root]:
+def _locals_of(frame: FrameType, kind: HolderKind) -> Iterator[Root]:
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return  # the variables of a module, which are roots of their own
     place = short_place(frame.f_code.co_filename, frame.f_lineno).rpartition("/")[2]
@@ -127,10 +127,10 @@ def _globals_of(module: ModuleType, line: int | None) -> Iterator[Root]:
     for key, value in list(variables.items()):
         if not isinstance(key, str) or isinstance(value, ModuleType):
             continue
-        if is_notebook and (key in _OF_NOTEBOOKS or (key.strip("_0123456789i") == "" and key.startswith("_"))):
-            late.append(Root(value=value, kind=Kind.NOTEBOOK, text=f"notebook {key}"))
+        if is_notebook and (key in _NOTEBOOK_HISTORY or (key.strip("_0123456789i") == "" and key.startswith("_"))):
+            late.append(Root(value=value, kind=HolderKind.NOTEBOOK, text=f"notebook {key}"))
         else:
-            yield Root(value=value, kind=Kind.GLOBAL, text=f"{place} global '{key}'")
+            yield Root(value=value, kind=HolderKind.GLOBAL, text=f"{place} global '{key}'")
     yield from late
 
 
@@ -138,22 +138,22 @@ def _exceptions() -> Iterator[Root]:
     for name in _KEPT_BY_SYS:
         value = vars(sys).get(name)
         if value is not None:
-            yield Root(value=value, kind=Kind.TRACEBACK, text=f"sys.{name}")
+            yield Root(value=value, kind=HolderKind.TRACEBACK, text=f"sys.{name}")
     handled = sys.exc_info()[1]
     if handled is not None:
-        yield Root(value=handled, kind=Kind.TRACEBACK, text="the exception that is being handled")
+        yield Root(value=handled, kind=HolderKind.TRACEBACK, text="the exception that is being handled")
 
 
 def _context_variables() -> Iterator[Root]:
     for variable, value in contextvars.copy_context().items():
-        yield Root(value=value, kind=Kind.GLOBAL, text=f"context variable '{variable.name}'")
+        yield Root(value=value, kind=HolderKind.GLOBAL, text=f"context variable '{variable.name}'")
 
 
 def _signal_handlers() -> Iterator[Root]:
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if handler is not None and not isinstance(handler, int):
-            yield Root(value=handler, kind=Kind.GLOBAL, text=f"handler of signal {int(number)}")
+            yield Root(value=handler, kind=HolderKind.GLOBAL, text=f"handler of signal {int(number)}")
 
 
 def _modules() -> list[ModuleType]:

@@ -1,4 +1,4 @@
-"""What TorchScript's modules and functions hold: their tensors are C++'s, and no reference leads to them."""
+"""The tensors of TorchScript modules and functions, which are held in C++ without a Python reference."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -10,16 +10,18 @@ SCRIPTS: Final = (torch._C.ScriptModule, torch._C.ScriptFunction)
 
 
 def tensors_of_script(one: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield what each tensor is (a parameter, a buffer, a constant, an example), its name, and the tensor."""
+    """Yield the kind of each tensor (parameter, buffer, constant, example), its name, and the tensor."""
     if isinstance(one, torch._C.ScriptFunction):
         yield from _constants_of(one.graph)
         return
     waiting = [("", one)]
     while waiting:
         prefix, module = waiting.pop()
-        for name, tensor in torch._C.ParameterDict(module).items():
+        parameters: Any = torch._C.ParameterDict(module)  # torch's types leave their items() out
+        buffers: Any = torch._C.BufferDict(module)
+        for name, tensor in parameters.items():
             yield "parameter", prefix + name, tensor
-        for name, tensor in torch._C.BufferDict(module).items():
+        for name, tensor in buffers.items():
             yield "buffer", prefix + name, tensor
         for name in module._method_names():
             yield from _constants_of(module._get_method(name).graph)

@@ -1,4 +1,4 @@
-"""The search for what is alive: from the variables that a person knows to what no name leads to, and through graphs."""
+"""The search for live objects: from the user's variables, from libraries, through autograd graphs, then the rest."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ullage.ownership import attribute
 from ullage.ownership.capsule import CAPSULE
 from ullage.ownership.graph import Saved, saved_in, values_of
-from ullage.ownership.holding import Kind
-from ullage.ownership.inert import class_dict, mro_of, name_of, table_of
+from ullage.ownership.holding import HolderKind
 from ullage.ownership.path import path_of
 from ullage.ownership.reach import Reach
 from ullage.ownership.root import Root, is_of_user_class, module_dicts, roots_of_libraries, roots_of_user
-from ullage.place import short_place
+from ullage.ownership.safe_inspection import class_dict, mro_of, name_of, table_of
+from ullage.source_location import short_place
 
 _SOUGHT: Final[dict[type, str]] = {
     Tensor: "tensor",
@@ -35,32 +36,32 @@ _SOUGHT: Final[dict[type, str]] = {
 
 
 def _name_of(kind: type) -> str | None:
-    """Return what objects of a type are, if they are sought."""
+    """Return the name under which objects of a type are recorded; None if the type is not sought."""
     name = next((name for base, name in _SOUGHT.items() if base in mro_of(kind)), None)
     return "function" if name is None and is_function(kind) else name
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A tensor that a graph keeps."""
+    """A tensor that an autograd graph keeps."""
 
     tensor: Tensor
     place: int
-    """Of the tensor whose graph it is."""
+    """The place of the tensor to which the graph belongs."""
     function: Any
-    """That has saved it; None where something else keeps it for backward, such as a checkpoint."""
+    """The function that has saved it; None if something else keeps it for backward, such as a checkpoint."""
 
 
-class Search:
-    """Everything that was reached, and what graphs keep beside it.
+class OwnerSearch:
+    """All objects that were reached, and the tensors that autograd graphs keep in addition.
 
-    It holds all of that: `forget()` has to follow.
+    It holds references to all of them, so `drop_references()` has to be called in the end.
     """
 
     def __init__(self) -> None:
         self.reach = Reach(_name_of)
         self.roots: dict[int, Root] = {}
-        """By their places."""
+        """The roots, by their places."""
         self.kept: list[Kept] = []
         self._in_graphs: set[int] = set()
         self._done = {"tensor": 0, "function": 0, "saved": 0}
@@ -70,7 +71,7 @@ class Search:
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
 
     def follow_user(self) -> None:
-        """Follow the user's variables, and not into classes of libraries."""
+        """Follow the user's variables, but not into classes of libraries."""
         classes = frozenset(id(one) for one in gc.get_objects() if type(one) is type and not is_of_user_class(one))
         self._follow(roots_of_user(), self._closed | classes)
         self._follow_graphs(self._closed | classes)
@@ -80,15 +81,15 @@ class Search:
         self._follow(roots_of_libraries(), self._closed)
         self._follow_graphs(self._closed)
 
-    def forget(self) -> None:
-        """Hold nothing any more."""
-        self.reach.forget()
+    def drop_references(self) -> None:
+        """Drop all references to the objects."""
+        self.reach.drop_references()
         self.roots.clear()
         self.kept.clear()
         self._seen_functions.clear()
 
     def root_of(self, place: int) -> Root:
-        """Return where the path to an object begins."""
+        """Return the root of the path to an object."""
         return self.roots[self.reach.chain_of(place)[0]]
 
     def is_in_graph(self, place: int) -> bool:
@@ -96,18 +97,18 @@ class Search:
         return bool(self._in_graphs) and not self._in_graphs.isdisjoint(self.reach.chain_of(place))
 
     def starts_in_graph(self, place: int) -> bool:
-        """Tell whether a graph keeps an object itself."""
+        """Tell whether an object is kept by a graph directly."""
         return place in self._in_graphs
 
     def path_to(self, place: int, *, is_general: bool) -> str:
-        """Return the path to an object, in words."""
+        """Return the path to an object as text."""
         chain = self.reach.chain_of(place)
         objects = [self.reach.objects[one] for one in chain]
         graphs = {index for index, one in enumerate(chain) if index and self.starts_in_graph(one)}
         return path_of(self.roots[chain[0]].text, objects, graphs, is_general=is_general)
 
     def module_names(self) -> dict[int, str]:
-        """Return modules as their outermost one calls them, by the `id` of the parameters that they own."""
+        """Return the dotted names of modules, by the `id` of the parameters that they own."""
         if self._names is None:
             self._names = {}
             modules = [self.reach.objects[place] for place in self.reach.found["module"]]
@@ -120,7 +121,7 @@ class Search:
         return self._names
 
     def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
-        """Follow roots: all of them at once, so that the nearest one names an object."""
+        """Follow all roots at once, so that an object is named by the nearest one."""
         starts = []
         for root in roots:
             place = self.reach.add(root.value)
@@ -130,12 +131,16 @@ class Search:
         self.reach.search(starts, closed)
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
-        """Walk the graphs of the tensors that were reached since the last time, as long as that leads to new ones."""
+        """Walk the graphs of the tensors reached since the last call, and repeat while that finds new ones."""
         objects = self.reach.objects
         while any(len(self.reach.found[what]) > done for what, done in self._done.items()):
-            starts = [(place, grad_fn_of(objects[place])) for place in self._news("tensor")]
-            starts += [(place, objects[place]) for place in self._news("function")]
-            saved = [Saved(value, None, place) for place in self._news("saved") for value in values_of(objects[place])]
+            starts = [(place, grad_fn_of(objects[place])) for place in self._found_since_last("tensor")]
+            starts += [(place, objects[place]) for place in self._found_since_last("function")]
+            saved = [
+                Saved(value, None, place)
+                for place in self._found_since_last("saved")
+                for value in values_of(objects[place])
+            ]
             added: list[int | None] = []
             for found in chain(saved, saved_in(starts, self._seen_functions)):
                 if isinstance(found, Saved):
@@ -148,29 +153,31 @@ class Search:
             self._in_graphs.update(places)
             self.reach.search(places, closed)
 
-    def _news(self, what: str) -> list[int]:
-        """Return the places of what was found since this was asked last."""
+    def _found_since_last(self, what: str) -> list[int]:
+        """Return the places of the objects found since the last call."""
         news = self.reach.found[what][self._done[what] :]
         self._done[what] += len(news)
         return news
 
     def follow_rest(self) -> None:
-        """Follow what no name leads to: first what nothing else among it refers to, then what is left: cycles."""
+        """Follow objects that no variable leads to: first those without a referrer among them, then cycles."""
         rest = [one for one in self.reach.unknown(gc.get_objects()) if type(one) is not type]
         self.reach.ignore(rest)
         referred = set(map(id, gc.get_referents(*rest))) if rest else set()
         tops = [one for one in rest if id(one) not in referred]
         self.reach.ignore(referred, tops)
-        self._follow((Root(value=one, kind=Kind.RUNNING, text=_text_of(one)) for one in tops), self._closed)
+        self._follow((Root(value=one, kind=HolderKind.RUNNING, text=_text_of(one)) for one in tops), self._closed)
         cycles = self.reach.unknown(rest)
         self.reach.ignore(cycles)
-        roots = (Root(value=one, kind=Kind.GARBAGE, text=f"a cycle of references, {_text_of(one)}") for one in cycles)
+        roots = (
+            Root(value=one, kind=HolderKind.GARBAGE, text=f"a cycle of references, {_text_of(one)}") for one in cycles
+        )
         self._follow(roots, self._closed)
         self._follow_graphs(self._closed)
 
 
 def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules in modules with their dotted names, each once."""
+    """Yield a module's submodules with their dotted names, each once."""
     waiting = [("", top)]
     while waiting:
         name, module = waiting.pop()
@@ -184,7 +191,7 @@ def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module
 
 
 def is_function(kind: type) -> bool:
-    """Tell whether a type is that of a function of autograd's graph."""
+    """Tell whether a type is that of a function of an autograd graph."""
     return any("next_functions" in class_dict(base) for base in mro_of(kind))
 
 
@@ -194,9 +201,9 @@ def is_tensor(one: Any) -> bool:
 
 
 def grad_fn_of(tensor: Tensor) -> Any:
-    """Return the function whose result a tensor is; None for a leaf."""
+    """Return a tensor's `grad_fn`; None for a leaf."""
     try:
-        return Tensor.grad_fn.__get__(tensor)
+        return attribute.GRAD_FN.__get__(tensor)
     except RuntimeError:
         return None  # a view that was written in a way that has no gradient
 

@@ -10,15 +10,16 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ullage.ownership.inert import class_dict, instance_dict, mro_of, slots
+from ullage.ownership import attribute
+from ullage.ownership.safe_inspection import class_dict, instance_dict, mro_of, slots
 
-_IS_CUDA: Final = Tensor.is_cuda.__get__  # a subclass may define it anew
+_IS_CUDA: Final = attribute.IS_CUDA.__get__  # a subclass may define it anew
 
 
 def addresses(tensors: Iterable[Any]) -> list[int]:
-    """Return the device addresses of tensors' storages, looking inside wrappers such as DTensor and sparse layouts.
+    """Return the device addresses of tensors' storages, also inside wrappers such as DTensor and sparse layouts.
 
-    What has no storage on a CUDA device (fake, functional and lazy tensors, other devices, None) is left out.
+    Values without storage on a CUDA device are left out: fake, functional and lazy tensors, other devices, None.
     """
     found: list[int] = []
     for tensor in tensors:
@@ -51,9 +52,9 @@ def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
 
 
 def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """Return the parameters and the buffers of a module and its children, shared ones once for each place.
+    """Return the parameters and the buffers of a module and its children; shared ones are repeated.
 
-    `Module.modules()` makes a name for each module on its way, which costs more than everything here.
+    `Module.modules()` makes a name for each module, which would cost more than everything else here.
     """
     parameters: list[nn.Parameter] = []
     buffers: list[Tensor] = []
@@ -82,7 +83,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Return the bytes on CUDA devices of what an optimizer updates, of its gradients, and of its state."""
+    """Return the bytes on CUDA devices of an optimizer's parameters, of their gradients, and of its state."""
     parameters = [one for group in optimizer.param_groups for one in group["params"] if isinstance(one, Tensor)]
     gradients = [one.grad for one in parameters if one.grad is not None]
     return {
@@ -93,7 +94,7 @@ def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Add up storages on CUDA devices, each once."""
+    """Return the sum of the tensors' storages on CUDA devices, each counted once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         for part in parts_of_tensor(tensor) or (tensor,):
@@ -104,7 +105,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors that a tensor is made of, where it has no storage of its own: sparse ones, wrappers."""
+    """Return the inner tensors of a tensor that has no storage of its own: a sparse one, or a wrapper."""
     kind = type(tensor)
     if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
         return parts
@@ -112,7 +113,7 @@ def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """Return what a wrapper wraps: the tensors among its attributes, as they lie; DTensor keeps its own in a slot."""
+    """Return the tensors among a wrapper's attributes; DTensor keeps its own in a slot."""
     if not any("__tensor_flatten__" in class_dict(kind) for kind in mro_of(type(tensor))):
         return []
     values = [*(instance_dict(tensor) or {}).values(), *(value for _, value in slots(tensor))]
@@ -132,7 +133,7 @@ def _sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor | None:
-    """Return what a tensor of torch.func stands for, also one whose transformation has ended."""
+    """Return the tensor that a torch.func tensor wraps, even if its transformation has ended."""
     functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return None

@@ -1,4 +1,4 @@
-"""The way from the script's process to its parent, as seen from the script's."""
+"""The channel from the script's process to its parent, on the script's side."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Channel:
-    """The way to the parent. What the script does to its file descriptors must not send our messages elsewhere."""
+    """The channel to the parent; if the script closes or reuses its file descriptor, nothing is sent."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -21,7 +21,7 @@ class Channel:
         return status.st_dev, status.st_ino
 
     def tell(self, event: str, **details: Any) -> None:
-        """Send one message, if the way is still there."""
+        """Send one message, if the channel is still open."""
         data = json.dumps({"event": event, **details}).encode() + b"\n"
         # Closed by the script, or the parent is gone: it notices the one, the lifeline the other.
         with suppress(OSError), self._lock:
@@ -29,7 +29,7 @@ class Channel:
                 data = data[os.write(self._number, data) :]
 
     def close(self) -> None:
-        """Close it, in a process that was forked."""
+        """Close the channel, in a process that was forked."""
         with suppress(OSError):
             if self._identity_now() == self._identity:
                 os.close(self._number)

@@ -5,7 +5,6 @@ one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "st
 when the parent is gone. The script's own output is untouched, and torch is imported when the script imports it.
 """
 
-import atexit
 import builtins
 import faulthandler
 import gc
@@ -19,15 +18,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ullage._child_process import run_exit_handlers, tie_to_parent
 from ullage._errors import UllageError, UsageError
-from ullage._lifeline import die_with_parent
 from ullage.emulator import library
 from ullage.emulator.cudnn.start import version_of
 from ullage.emulator.emulate import Emulation, emulate
@@ -37,16 +36,18 @@ from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel
 from ullage.prediction.measurement import measure
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
-from ullage.prediction.request import STOP_SIGNAL
+from ullage.prediction.placement import addresses_count
+from ullage.prediction.request import STOP_SIGNAL, ChildRequest
+from ullage.prediction.result import Outcome, RunResult
 from ullage.settings import VARIABLES
-from ullage.tracing.journal import Journal, Kind
+from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer
 
-_HISTORY_ENTRIES: Final = 400_000
+_HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
@@ -57,7 +58,7 @@ class StopScript(BaseException):
 class Run:
     """One run of a script, from `prepare` to its result."""
 
-    def __init__(self, request: dict[str, Any], channel: Channel) -> None:
+    def __init__(self, request: ChildRequest, channel: Channel) -> None:
         self._request = request
         self._channel = channel
         self._journal = Journal()
@@ -80,15 +81,16 @@ class Run:
         request = self._request
         self._torch = find_torch()
         self._emulation = emulate(
-            find_gpu(request["gpu"], arch=request["arch"]),
-            total_memory_bytes=request["total_memory_bytes"],
-            context_bytes=request["context_bytes"],
-            cudnn_workspace_bytes=request["cudnn_workspace_bytes"],
-            count=request["count"],
+            find_gpu(request.gpu, arch=request.arch),
+            total_memory_bytes=request.total_memory_bytes,
+            context_bytes=request.context_bytes,
+            cudnn_workspace_bytes=request.cudnn_workspace_bytes,
+            placement=request.placement,
+            count=request.count,
         )
-        if request["world_size"]:
-            lone_rank.announce(request["rank"], request["world_size"])
-        if request["eager"]:  # the newer and the older name of the same switch
+        if request.world_size:
+            lone_rank.announce(request.rank, request.world_size)
+        if request.eager:  # the newer and the older name of the same switch
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._journal.open()
@@ -105,7 +107,7 @@ class Run:
 
     def _choose_allocator_settings(self) -> None:
         """Put --alloc-conf in place of what the script or its environment says."""
-        wanted = self._request["alloc_conf"]
+        wanted = self._request.alloc_conf
         if wanted is None:
             return
         for name, before in self._environment.items():
@@ -144,11 +146,11 @@ class Run:
 
         self._observer = Observer(self._journal, self._on_step)
         self._observer.install()
-        if self._request["world_size"]:
+        if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
-        lone_rank.run_spawned_here(torch, self._request["rank"], self._notes.append)
-        if self._request["optimizer_default"]:
-            self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request["optimizer_default"]])
+        lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
+        if self._request.optimizer_default:
+            self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request.optimizer_default])
         self._keep_history(torch)
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
@@ -156,7 +158,7 @@ class Run:
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
-        wanted = self._request["alloc_conf"]
+        wanted = self._request.alloc_conf
         if wanted is None or not torch.cuda.is_available():
             return
         try:
@@ -176,9 +178,11 @@ class Run:
         """
         start = torch.cuda.memory._record_memory_history
         wanted: dict[str, Any] = {"context": "alloc", "stacks": "python"}
-        if self._journal.stacks.are_recorded and not self._request["snapshot"]:
+        if self._journal.stacks.are_recorded and not self._request.snapshot:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
-            if "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
+            # Frees tell what another placement would do, and cost as much again: only where addresses decide.
+            skips = not addresses_count(self._torch.version)
+            if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
         def begin() -> None:
@@ -217,8 +221,8 @@ class Run:
             self._finish_failed(error)
 
     def _execute(self) -> None:
-        script = self._request["script"]
-        sys.argv = [self._request["name"], *self._request["arguments"]]
+        script = self._request.script
+        sys.argv = [self._request.name, *self._request.arguments]
         if not sys.flags.safe_path:
             sys.path.insert(0, str(Path(script).resolve().parent))
         module = ModuleType("__main__")
@@ -258,9 +262,9 @@ class Run:
             ]
         )
         self._channel.tell("step", step=number)
-        wanted, most = self._request["steps"], self._request["steps"] + self._request["more_steps"]
+        wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
-            self._finish({"kind": "steps"})
+            self._finish(Outcome(kind="steps"))
             raise StopScript
 
     def _has_settled(self) -> bool:
@@ -276,7 +280,7 @@ class Run:
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
-            self._finish({"kind": "time"})
+            self._finish(Outcome(kind="time"))
             raise StopScript
 
     def _gave_up(self) -> ending.SeenOom | None:
@@ -284,7 +288,7 @@ class Run:
         if self._observer is None or not self._observer.ooms:
             return None
         last, ends = self._observer.ooms[-1], self._observer.step_ends
-        went_on = bool((self._journal.entries()[last.index + 1 :]["kind"] == Kind.ALLOC).any())
+        went_on = bool((self._journal.entries()[last.index + 1 :]["kind"] == EntryKind.ALLOC).any())
         return None if went_on or (ends and ends[-1] > last.index) else last
 
     def _exit_at_once(self, status: int) -> NoReturn:
@@ -298,49 +302,49 @@ class Run:
     def _finish_failed(self, error: BaseException) -> None:
         self._finish(ending.error_outcome(error, self._gave_up()))
 
-    def _finish(self, outcome: dict[str, Any]) -> None:
+    def _finish(self, outcome: Outcome) -> None:
         """Send the result, once: whatever the script does after it is not measured."""
         if self._is_over:
             return
         self._is_over = True
         self._channel.tell("stopping")
         try:
-            result = self._result(outcome)
+            result = self._result(outcome).to_json()
         except Exception:
             self._channel.tell("broken", traceback=traceback.format_exc())
         else:
-            self._channel.tell("result", **result)
+            self._channel.tell("result", result=result)
 
-    def _result(self, outcome: dict[str, Any]) -> dict[str, Any]:
+    def _result(self, outcome: Outcome) -> RunResult:
         times = [self._started + self._import_seconds, *self._step_times]
-        result: dict[str, Any] = {
-            "outcome": outcome,
-            "torch": self._torch.version,
-            "device": None,
-            "reads": [],
-            "unwritten": {},
-            "lost_entries": 0,
-            "notes": self._notes,
-            "imported": self._observer is not None,
-            "import_seconds": self._import_seconds,
-            "optimizers_changed": len(self._optimizers_changed),
-            "step_seconds": [round(b - a, 4) for a, b in pairwise(times)],
-        }
+        result = RunResult(
+            outcome=outcome,
+            torch=self._torch.version,
+            notes=self._notes,
+            imported=self._observer is not None,
+            import_seconds=self._import_seconds,
+            optimizers_changed=len(self._optimizers_changed),
+            step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
+        )
         if self._observer is None:
-            if self._request["snapshot"]:
-                result["snapshot_error"] = "the script did not import torch"
-            return result
+            return (
+                replace(result, snapshot_error="the script did not import torch") if self._request.snapshot else result
+            )
         self._observer.note_everything()
         self._journal.close()
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
         self._give_history_back()
-        return result | measure(
+        emulation = self._emulation
+        assert emulation is not None
+        return measure(
+            result,
             self._journal,
             self._observer,
             self._reserved_at_ends,
-            snapshot=self._request["snapshot"],
-            picture=self._request["picture"],
+            snapshot=self._request.snapshot,
+            picture=self._request.picture,
+            emulation=emulation,
         )
 
 
@@ -350,24 +354,12 @@ def _first_line(error: Exception) -> str:
 
 def main() -> None:
     """Run the request in argv and send its result."""
-    die_with_parent(int(sys.argv[2]))
+    tie_to_parent()
     if sys.stderr is not None:
         faulthandler.enable()
     process = os.getpid()
     end = os._exit
-    Run(json.loads(sys.argv[3]), Channel(int(sys.argv[1]))).run()
+    Run(ChildRequest.from_json(json.loads(sys.argv[3])), Channel(int(sys.argv[2]))).run()
     if os.getpid() == process:  # not what the script forked
-        _run_exit_handlers()
-        end(0)  # taking torch's modules apart would take a second, and nothing depends on it
-
-
-def _run_exit_handlers() -> None:
-    """Do what the interpreter does at its end for the sake of others: threads, exit handlers, buffers."""
-    for last in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
-        try:
-            last()
-        except BaseException:
-            traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, broken, or not there at all
-            stream.flush()
+        run_exit_handlers()
+        end(0)

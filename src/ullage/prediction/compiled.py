@@ -1,4 +1,4 @@
-"""A script that compiles its model, beside itself without: what torch.compile changes about memory."""
+"""Compares a script with torch.compile and without it: how compiling changes its memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from ullage.prediction.script import predict
 
 
 def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict; where the script used torch.compile, predict it once more with torch.compile switched off.
+    """Predict a script; if it used torch.compile, predict it once more with torch.compile switched off.
 
     Raises:
         UllageError: as `predict` does. An eager run that fails is a note of the prediction.

@@ -1,22 +1,23 @@
-"""Arrange a prediction into a report: what first, in which words."""
+"""Arranges a prediction into a report: the order of its parts, and their wording."""
 
 from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
-from ullage.prediction.prediction import LineUse, Peaks, Prediction, Read, Verdict
+from ullage.prediction import outside
+from ullage.prediction.prediction import LineUse, Peaks, Placement, Prediction, Read, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
 from ullage.report.report import (
     Curve,
     Icicle,
     Map,
     Meter,
-    Part,
     Picture,
     Quote,
     Remarks,
     Report,
     Section,
     Shares,
+    SizedPart,
     Stack,
     Strip,
     Table,
@@ -49,7 +50,7 @@ def describe(prediction: Prediction) -> Report:
 
 
 def _doubt(prediction: Prediction) -> str:
-    """Why a script that fits for as long as it was run may not fit in truth."""
+    """Return why a script that fitted for as long as it was run may still not fit."""
     if prediction.growth is not None:
         return "BUT GROWS"
     return "BUT UNDERSTATED" if any(read.decides_shape for read in prediction.reads) else ""
@@ -86,8 +87,13 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 
 def _card(prediction: Prediction) -> Meter:
     below, above = doubt_of(prediction.cudnn, prediction.guesses)
-    low_context = prediction.interval_bytes[0] - prediction.peak_reserved_bytes + below
-    high_context = prediction.interval_bytes[1] - prediction.peak_reserved_bytes - above
+    placement = prediction.placement
+    beside = prediction.peak_reserved_bytes + prediction.outside.peak_bytes
+    low_context = prediction.interval_bytes[0] - beside + below
+    high_context = prediction.interval_bytes[1] - beside - above
+    if placement is not None:
+        low_context += placement.below_bytes
+        high_context -= placement.above_bytes
     exact = "exact but for workspaces" if below or above else "exact"
     if prediction.oom is not None and prediction.oom.reserved_bytes:
         title, rest = "The card when memory ran out", "free"
@@ -96,30 +102,45 @@ def _card(prediction: Prediction) -> Meter:
     else:
         title = "The card at its fullest"
         least = prediction.total_memory_bytes - prediction.interval_bytes[1]
-        rest = f"headroom (at least {text_of_bytes(least)})" if least > 0 else "headroom (none for certain)"
+        rest = f"headroom (at least {text_of_bytes(least)})" if least > 0 else "headroom (none at the high end)"
         allocated, reserved = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
         context, remark = prediction.context_bytes, _context_remark(prediction, low_context, high_context)
     parts = [
-        Part(label="allocated", size_bytes=allocated, remark=f"by tensors, {exact}"),
-        Part(
+        SizedPart(label="allocated", size_bytes=allocated, remark=f"by tensors, {exact}"),
+        SizedPart(
             label="cached beside it",
             size_bytes=reserved - allocated,
-            remark=f"reserved {text_of_bytes(reserved)}, {exact}",
+            remark=f"reserved {text_of_bytes(reserved)}, {_placed(placement, exact)}",
         ),
-        Part(label="CUDA context", size_bytes=context, remark=remark),
+        SizedPart(label="CUDA context", size_bytes=context, remark=remark),
     ]
+    if (taken := outside.part_of(prediction.outside)) is not None:
+        parts.insert(2, taken)
     return Meter(
         title=title,
         total_bytes=prediction.total_memory_bytes,
         total_label="total",
         parts=tuple(parts),
-        within=rows_of(prediction.cudnn, prediction.guesses),
+        within=rows_of(prediction.cudnn, prediction.guesses) + outside.rows_of(prediction.outside),
         rest_label=rest,
     )
 
 
+def _placed(placement: Placement | None, exact: str) -> str:
+    """Return a remark on how reserved memory depends on the placement of segments, or that it is exact."""
+    if placement is None or placement.decides_nothing:
+        return exact
+    but = exact.removeprefix("exact").replace(" but", ", but")
+    driver = {"linux": "Linux", "linux-host": "Linux", "wsl": "WSL", "windows": "Windows"}[placement.driver]
+    if not placement.is_certain:
+        return f"as {driver} places segments{but}"
+    off = [f"{text_of_bytes(placement.below_bytes)} less"] if placement.below_bytes else []
+    off += [f"{text_of_bytes(placement.above_bytes)} more"] if placement.above_bytes else []
+    return f"as {driver} places segments; up to {' or '.join(off)} elsewhere{but}"
+
+
 def _context_remark(prediction: Prediction, low: int, high: int) -> str:
-    """Say where the context's size comes from, and its interval."""
+    """Return a remark on the source of the context's size, and its interval."""
     if low == high:
         return prediction.context_source
     return f"{text_of_bytes(low)} to {text_of_bytes(high)}: {prediction.context_source.removeprefix('assumed: ')}"
@@ -130,7 +151,7 @@ def _roles(moment: str, roles: dict[str, int]) -> Shares:
     return Shares(
         title=f"What was allocated {moment}: {text_of_bytes(total)}",
         total_bytes=total,
-        parts=tuple(Part(label=role.replace("_", " "), size_bytes=size) for role, size in roles.items() if size),
+        parts=tuple(SizedPart(label=role.replace("_", " "), size_bytes=size) for role, size in roles.items() if size),
     )
 
 
@@ -139,13 +160,13 @@ def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
         title=f"Your lines that allocated it ({moment})",
         total_bytes=total,
         parts=tuple(
-            Part(label=_place(line), size_bytes=line.bytes, remark=_purpose(line)) for line in lines[:_LINES_SHOWN]
+            SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line)) for line in lines[:_LINES_SHOWN]
         ),
     )
 
 
 def _place(line: LineUse) -> str:
-    """The line number is the point of it, so a long path is cut from the left."""
+    """Return the place of a line; a long path is cut from the left, so that the line number stays."""
     if line.file is None or line.line is None:
         return "(no line of yours)"
     place = str(Line(line.file, line.line))
@@ -155,7 +176,7 @@ def _place(line: LineUse) -> str:
 
 
 def _purpose(line: LineUse) -> str:
-    """What the line's blocks are for, and when they were made if that is not where the line stands."""
+    """Return the role of the line's blocks, and the pass in which they were made if it is not the line's own."""
     during = " in backward" if line.phase == "backward" else ""
     return f"{line.role.replace('_', ' ')}{during}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
 

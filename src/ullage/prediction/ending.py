@@ -1,7 +1,7 @@
-"""How a script ended, in plain data: by itself, by an error, or out of memory.
+"""The end of a script as plain data: by itself, by an error, or out of memory.
 
-An error that the script handled counts too: a script that catches PyTorch's out-of-memory error and gives up did not
-fit. It does not know what was allocated.
+An error that the script handled counts, too: a script that catches PyTorch's out-of-memory error and gives up did not
+fit.
 """
 
 import sys
@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from ullage._units import text_of_bytes
+from ullage.prediction.result import Outcome
 from ullage.tracing.source import Line, is_users
 
 _OWN: Final = str(Path(__file__).resolve().parent.parent) + "/"
@@ -19,61 +20,64 @@ _OWN: Final = str(Path(__file__).resolve().parent.parent) + "/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenOom:
-    """What PyTorch tells its observers when memory runs out, before it raises; sizes in bytes."""
+    """An out-of-memory error as PyTorch reports it to its observers before it raises; sizes in bytes."""
 
     index: int
-    """Of the journal's last entry then."""
+    """The index of the journal's last entry at that time."""
     device: int
     asked_bytes: int
     total_bytes: int
     free_bytes: int
     line: Line | None
 
-    def outcome(self) -> dict[str, Any]:
-        """The outcome of a script whose own handling swallowed PyTorch's error."""
+    def outcome(self) -> Outcome:
+        """Return the outcome of a script that handled PyTorch's error itself and gave up."""
         text = (
             f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
             f"capacity of {text_of_bytes(self.total_bytes)} of which {text_of_bytes(self.free_bytes)} is free. (The "
             "script handled the error itself: PyTorch's full text is lost, and this is made from its figures.)"
         )
-        return {"kind": "oom", "type": "OutOfMemoryError", "text": text, "exit_code": None, **_place(self.line)}
+        file, line = _place(self.line)
+        return Outcome(kind="oom", type="OutOfMemoryError", text=text, file=file, line=line)
 
 
-def end_outcome(gave_up: SeenOom | None) -> dict[str, Any]:
+def end_outcome(gave_up: SeenOom | None) -> Outcome:
     """The outcome of a script that ended without an error.
 
     Args:
         gave_up: how memory ran out, if the script did nothing on the card after it.
     """
-    return gave_up.outcome() if gave_up else {"kind": "ended"}
+    return gave_up.outcome() if gave_up else Outcome(kind="ended")
 
 
-def exit_outcome(code: int, line: Line | None, gave_up: SeenOom | None) -> dict[str, Any]:
-    """The outcome of a script that ended itself with an exit code other than 0."""
+def exit_outcome(code: int, line: Line | None, gave_up: SeenOom | None) -> Outcome:
+    """Return the outcome of a script that exited with a code other than 0."""
     if gave_up:
         return gave_up.outcome()
-    return {"kind": "error", "type": "SystemExit", "text": "", "traceback": "", "exit_code": code, **_place(line)}
+    file, number = _place(line)
+    return Outcome(kind="error", type="SystemExit", exit_code=code, file=file, line=number)
 
 
-def error_outcome(error: BaseException, gave_up: SeenOom | None) -> dict[str, Any]:
-    """The outcome of a script that raised."""
+def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
+    """Return the outcome of a script that raised an exception."""
     oom = oom_in(error)
     if oom is not None:
-        place = _place(raising_line(oom) or raising_line(error))
-        return {"kind": "oom", "type": type(oom).__name__, "text": _text_of(oom), "exit_code": None, **place}
+        file, number = _place(raising_line(oom) or raising_line(error))
+        return Outcome(kind="oom", type=type(oom).__name__, text=_text_of(oom), file=file, line=number)
     line = raising_line(error)
     if isinstance(error, SystemExit):
         return exit_outcome(error.code if isinstance(error.code, int) else 1, line, gave_up)
     if gave_up:
         return gave_up.outcome()
-    return {
-        "kind": "error",
-        "type": type(error).__name__,
-        "text": _text_of(error),
-        "traceback": users_traceback(error),
-        "exit_code": None,
-        **_place(line),
-    }
+    file, number = _place(line)
+    return Outcome(
+        kind="error",
+        type=type(error).__name__,
+        text=_text_of(error),
+        traceback=users_traceback(error),
+        file=file,
+        line=number,
+    )
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
@@ -96,7 +100,7 @@ def oom_in(error: BaseException | None) -> BaseException | None:
 
 
 def raising_line(error: BaseException) -> Line | None:
-    """The innermost line of the user's own code that an error went through."""
+    """Return the innermost line of the user's own code in an error's traceback."""
     found = None
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -111,7 +115,7 @@ def raising_line(error: BaseException) -> Line | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback as `python SCRIPT` would show it: frames of ullage are left out."""
+    """Return the traceback as `python SCRIPT` would show it, without frames of ullage."""
     shown = traceback.TracebackException.from_exception(error)
     waiting = [shown]
     while waiting:
@@ -133,5 +137,5 @@ def _text_of(error: BaseException) -> str:
         return f"<{type(error).__name__} that cannot be shown>"
 
 
-def _place(line: Line | None) -> dict[str, Any]:
-    return {"file": line.file, "line": line.line, "function": line.function} if line else {}
+def _place(line: Line | None) -> tuple[str | None, int | None]:
+    return (line.file, line.line) if line else (None, None)

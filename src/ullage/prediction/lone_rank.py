@@ -1,8 +1,8 @@
-"""Be one rank of many in one process: the others are not there, and collectives are answered as if they were.
+"""Runs one rank of many in one process: the others do not exist, and collectives return as if they did.
 
-torch.distributed runs its own NCCL process group over the emulated NCCL, so that what a collective allocates is
-PyTorch's own doing. Two things it needs from other processes are put in place here: the store in which ranks meet, and
-Gloo, which would connect to them (PyTorch's own fake process group stands in; it moves values on the CPU only).
+torch.distributed runs its own NCCL process group over the emulated NCCL, so a collective allocates what PyTorch itself
+allocates. Two things that need other processes are replaced here: the store in which ranks meet, and Gloo, which would
+connect to them (by PyTorch's own fake process group, which moves values on the CPU only).
 """
 
 import functools
@@ -39,18 +39,18 @@ def environment_of(rank: int, world_size: int) -> dict[str, str]:
 
 
 def announce(rank: int, world_size: int) -> None:
-    """Set those variables, so that a script takes itself for a child of torchrun."""
+    """Set the variables of torchrun, so that a script runs as if torchrun had started it."""
     os.environ |= environment_of(rank, world_size)
 
 
 def stand_in_for_the_others(torch: ModuleType) -> None:
-    """Let process groups form in this process alone."""
+    """Make process groups work in this process alone."""
     if not torch.distributed.is_available():
         return
     # torch.distributed has a function of this name too, so an attribute would not do.
     rendezvous = import_module("torch.distributed.rendezvous")
     distributed_c10d = import_module("torch.distributed.distributed_c10d")
-    store_type = _store_type(torch)
+    store_type = _store_type()
     if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
         return
     stores = []  # PyTorch's side does not keep a store that is written in Python alive
@@ -89,14 +89,14 @@ def _split_by_new_group(distributed_c10d: ModuleType) -> Callable[..., Any]:
 
 
 def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) -> None:
-    """Have torch.multiprocessing.spawn run one of its processes inside this one, the others not at all.
+    """Have torch.multiprocessing.spawn run only one of its processes, inside this one.
 
-    Only where it would wait for them: a script that asks for `join=False` gets its processes, which are not measured.
+    This applies only if it would wait for them: with `join=False` a script gets its processes, which are not measured.
 
     Args:
-        torch: the module.
-        rank: which of the processes; the last one where it starts fewer.
-        tell: called with what was done instead.
+        torch: the torch module.
+        rank: the number of the process to run; the last one if there are fewer.
+        tell: called with a note on what was done instead.
     """
     module = import_module("torch.multiprocessing.spawn")
 
@@ -123,9 +123,11 @@ def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) 
             setattr(owner, name, stand_in)
 
 
-def _store_type(torch: Any) -> type:
-    class LoneStore(torch.distributed.Store):  # type: ignore[misc]  # mypy does not look into torch
-        """A store in which whatever another rank should have put is there: zeros, or a count that is complete."""
+def _store_type() -> type:
+    from torch._C._distributed_c10d import Store
+
+    class LoneStore(Store):
+        """A store in which the entries of all other ranks exist: zeros, or complete counts."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -182,7 +184,7 @@ def _store_type(torch: Any) -> type:
 
 
 class _TakenForGloo(type):
-    """PyTorch asks whether what it made is a ProcessGroupGloo."""
+    """The metaclass with which PyTorch's `isinstance(..., ProcessGroupGloo)` is true for the fake group."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _fake_group_type())

@@ -2,109 +2,201 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage._output import write_whole
 from ullage.emulator import library
-from ullage.tracing.journal import Journal, Kind
+from ullage.emulator.emulate import Emulation
+from ullage.prediction import placement
+from ullage.prediction.prediction import Growth, Picture, Read, Step
+from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
+from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer
+    from ullage.prediction.trace import Levels, Memory
 
 
 def measure(
+    result: RunResult,
     journal: Journal,
     observer: "Observer",
     reserved_at_ends: Sequence[Sequence[int]],
     *,
     snapshot: str | None,
     picture: bool,
-) -> dict[str, Any]:
+    emulation: Emulation,
+) -> RunResult:
     """Say what a run used.
 
     Args:
+        result: how it ended.
         journal: closed.
         observer: removed.
         reserved_at_ends: for each step's end, the reserved bytes of every card.
         snapshot: where to write PyTorch's memory snapshot.
         picture: whether what a page draws is wanted too.
+        emulation: the card.
     """
     import torch
 
-    from ullage.ownership.owners import holder_at
+    from ullage.prediction import trace
+
+    device = trace.busiest_device(journal.entries())
+    result = replace(
+        result,
+        oom_count=len(observer.ooms),
+        unwritten=library.unwritten_functions(),
+        outside=TakenOutside(
+            by_library=library.outside(),
+            managed_on_card_bytes=library.managed_peak_on_card_bytes(device or 0),
+            peak_used_bytes=library.used_peak_bytes(device or 0),
+        ),
+        reads=_reads(observer),
+        lost_entries=journal.lost(),
+        compiled_graphs=_compiled_graphs(),
+        architectures=torch.cuda.get_arch_list(),
+    )
+    if device is None:
+        missing = "the script allocated nothing on the GPU" if snapshot else None
+        return replace(result, snapshot_error=missing)
+    measured = _measured(result, journal, observer, device, reserved_at_ends, with_picture=picture, emulation=emulation)
+    error = _write_snapshot(Path(snapshot)) if snapshot else None
+    return replace(result, measured=measured, snapshot_error=error)
+
+
+def _measured(
+    result: RunResult,
+    journal: Journal,
+    observer: "Observer",
+    device: int,
+    reserved_at_ends: Sequence[Sequence[int]],
+    *,
+    with_picture: bool,
+    emulation: Emulation,
+) -> Measured:
+    """Say what was allocated on a device."""
+    import torch
+
     from ullage.prediction import trace
 
     entries = journal.entries()
-    device = trace.busiest_device(entries)
-    result: dict[str, Any] = {
-        "device": device,
-        "oom_count": len(observer.ooms),
-        "unwritten": library.unwritten_functions(),
-        "reads": _reads(observer),
-        "lost_entries": journal.lost(),
-        "compiled_graphs": _compiled_graphs(),
-        "architectures": torch.cuda.get_arch_list(),
-    }
-    if device is None:
-        if snapshot:
-            result["snapshot_error"] = "the script allocated nothing on the GPU"
-        return result
-    history = torch.cuda.memory._snapshot(device)["device_traces"][device]
+    recorded = torch.cuda.memory._snapshot(device)
+    history = recorded["device_traces"][device]
     memory = trace.Memory.of(entries, observer, device, history, journal.stacks)
     levels = trace.levels_of(entries, device)
-    if len(memory.requests.bytes_by_index) < int(
-        ((entries["kind"] == Kind.ALLOC) & (entries["device"] == device)).sum()
-    ):
-        result["history_is_partial"] = True
-    peak = int(levels.allocated.argmax())
-    plans = library.cudnn_plans()
-    result |= {
-        "peak_allocated_bytes": int(levels.allocated[peak]),
-        "peak_reserved_bytes": int(levels.reserved.max()),
-        "reserved_at_peak_bytes": int(levels.reserved[peak]),
-        "peak": memory.alive_at(int(levels.index[peak])),
-        "role_peaks": memory.role_peaks(),
-        "steps": trace.steps_of(
-            levels,
-            observer.step_ends,
-            [reserved[device] if device < len(reserved) else 0 for reserved in reserved_at_ends],
-            [oom.index for oom in observer.ooms],
-            len(entries),
-        ),
-        "timeline": trace.timeline_of(levels, observer.step_ends),
-        "cudnn": {"version": library.cudnn_version(), **asdict(plans)},
-        "guesses": {kind: asdict(figures) for kind, figures in library.guesses().items()},
-    }
-    ends = observer.step_ends
-    result["settled"] = trace.is_settled(result["steps"])
-    if growth := trace.growth_of(result["steps"]):
-        line, blocks = memory.kept_since(ends[-4], ends[-2], ends[-1])
-        result["growth"] = {
-            "bytes_per_step": growth,
-            "file": line.file if line else None,
-            "line": line.line if line else None,
-            "holder": holder_at(blocks),
-        }
-    if picture:
-        highest = int(levels.index[peak])
-        result["picture"] = {
-            "by_role": memory.over_time(levels),
-            "tree": memory.tree_at(highest, observer.module_names),
-            "segments": memory.segments_at(highest, history, entries),
-        }
-    if observer.ooms:
-        moment = observer.ooms[-1].index
-        where = trace.device_out_of_memory(entries, moment)
-        if where not in (None, device):
-            traces = torch.cuda.memory._snapshot(where)["device_traces"][where]
-            memory = trace.Memory.of(entries, observer, where, traces, journal.stacks)
-        result["at_oom"] = memory.alive_at(moment) | trace.levels_at_oom(entries, moment)
-    if snapshot:
-        result["snapshot_error"] = _write_snapshot(Path(snapshot))
-    return result
+    allocations = int(((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device)).sum())
+    peak, reserved_peak = int(levels.allocated.argmax()), int(levels.reserved.max())
+    moment = int(levels.index[peak])
+    steps = trace.steps_of(
+        levels,
+        observer.step_ends,
+        [reserved[device] if device < len(reserved) else 0 for reserved in reserved_at_ends],
+        [oom.index for oom in observer.ooms],
+        len(entries),
+    )
+    return Measured(
+        device=device,
+        peak_allocated_bytes=int(levels.allocated[peak]),
+        peak_reserved_bytes=reserved_peak,
+        reserved_at_peak_bytes=int(levels.reserved[peak]),
+        peak=memory.alive_at(moment),
+        role_peaks=memory.role_peaks(),
+        steps=steps,
+        settled=trace.is_settled(steps),
+        growth=_growth(memory, steps, observer.step_ends),
+        timeline=trace.timeline_of(levels, observer.step_ends),
+        history_is_partial=len(memory.requests.bytes_by_index) < allocations,
+        cudnn_version=library.cudnn_version(),
+        cudnn=library.cudnn_plans(),
+        guesses=library.guesses(),
+        elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, ran_out=bool(observer.ooms)),
+        picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
+        at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
+    )
+
+
+def _elsewhere(
+    result: RunResult,
+    recorded: Mapping[str, Any],
+    device: int,
+    reserved_peak: int,
+    emulation: Emulation,
+    *,
+    ran_out: bool,
+) -> Elsewhere | None:
+    """Say what would be reserved elsewhere, where addresses count."""
+    if not placement.addresses_count(result.torch):
+        return None
+    # What libraries took beside PyTorch.
+    beside = max(0, result.outside.peak_used_bytes - emulation.context_bytes - reserved_peak)
+    return placement.reserved_elsewhere(
+        recorded["device_traces"][device],
+        recorded.get("allocator_settings", {}),
+        torch_version=result.torch,
+        placement=emulation.placement,
+        room_bytes=emulation.total_memory_bytes - emulation.context_bytes - beside,
+        reserved_bytes=reserved_peak,
+        ran_out=ran_out,
+    )
+
+
+def _growth(memory: "Memory", steps: Sequence[Step], ends: Sequence[int]) -> Growth | None:
+    from ullage.ownership.owners import holder_at
+    from ullage.prediction import trace
+
+    growth = trace.growth_of(steps)
+    if not growth:
+        return None
+    line, blocks = memory.kept_since(ends[-4], ends[-2], ends[-1])
+    return Growth(
+        bytes_per_step=growth,
+        file=line.file if line else None,
+        line=line.line if line else None,
+        holder=holder_at(blocks),
+    )
+
+
+def _picture(
+    memory: "Memory",
+    levels: "Levels",
+    moment: int,
+    observer: "Observer",
+    history: Sequence[Mapping[str, Any]],
+    entries: Entries,
+) -> Picture:
+    return Picture(
+        by_role=memory.over_time(levels),
+        tree=memory.tree_at(moment, observer.module_names),
+        segments=memory.segments_at(moment, history, entries),
+    )
+
+
+def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
+    """Say what was alive when memory ran out for the last time, on the device on which it did.
+
+    Args:
+        journal: closed.
+        observer: removed.
+        memory: of the device that reserved most.
+    """
+    import torch
+
+    from ullage.prediction import trace
+
+    entries, oom = journal.entries(), observer.ooms[-1]
+    where = trace.device_out_of_memory(entries, oom.index)
+    if where is not None and where != memory.device:
+        traces = torch.cuda.memory._snapshot(where)["device_traces"][where]
+        memory = trace.Memory.of(entries, observer, where, traces, journal.stacks)
+    return AtOom(
+        levels=trace.levels_at_oom(entries, oom.index),
+        free_bytes=oom.free_bytes,
+        alive=memory.alive_at(oom.index),
+    )
 
 
 def _compiled_graphs() -> int:
@@ -113,16 +205,16 @@ def _compiled_graphs() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _reads(observer: "Observer") -> list[dict[str, Any]]:
+def _reads(observer: "Observer") -> list[Read]:
     return [
-        {
-            "file": line.file if line else None,
-            "line": line.line if line else None,
-            "op": op,
-            "count": count,
-            "bytes": observer.read_bytes[line, op, decides],
-            "decides_shape": decides,
-        }
+        Read(
+            file=line.file if line else None,
+            line=line.line if line else None,
+            op=op,
+            count=count,
+            bytes=observer.read_bytes[line, op, decides],
+            decides_shape=decides,
+        )
         for (line, op, decides), count in sorted(observer.reads.items(), key=lambda item: (not item[0][2], -item[1]))
     ]
 

@@ -2,7 +2,7 @@
 
 It installs PyTorch's own global hooks (optimizers, the allocator's out-of-memory observer) and wraps three functions (a
 module's call, the autograd engine's entry, `GradScaler.step`). It keeps addresses and journal indices, never
-a tensor; strong references live no longer than the hook's call. What it installs, `remove` takes away.
+a tensor; strong references live no longer than the hook's call. `remove` removes everything that it installs.
 """
 
 import functools
@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optim_module
 
-from ullage.ownership.role import Moments, Note, Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.prediction.ending import SeenOom
+from ullage.prediction.role import Moments, Note, Role
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
 
@@ -41,15 +42,15 @@ class Observer:
 
     def __init__(self, journal: Journal, on_step: Callable[[int], None]) -> None:
         self.step_ends: list[int] = []
-        """Journal index at which each step ended."""
+        """The journal index at which each step ended."""
         self.reads: Counter[ReadKey] = Counter()
         self.read_bytes: Counter[ReadKey] = Counter()
         self.backward_lines: list[tuple[int, Line | None]] = []
-        """(journal index, the user's line) of every backward pass."""
+        """The journal index and the user's line of every backward pass."""
         self.module_names: list[str] = [""]
-        """Names of modules, by the number that stands in the journal; 0: none."""
+        """The names of modules, by their number in the journal; 0 is none."""
         self.ooms: list[SeenOom] = []
-        """Every time that memory ran out, whether or not the script handled it."""
+        """All out-of-memory errors, whether or not the script handled them."""
         # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
         # does without us, and with it the script's tensors in reference cycles.
         self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
@@ -74,13 +75,13 @@ class Observer:
 
     @property
     def notes(self) -> list[Note]:
-        """Who owned which storage, and when."""
+        """The owners of storages, with their times."""
         roles = (_ROLES[number] for number in self._note_roles)
         return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
     def moments(self) -> Moments:
-        """When passes began and ended."""
+        """The times at which passes began and ended."""
         return Moments(
             forward_starts=tuple(self._forward_starts),
             backward_starts=tuple(self._backward_starts),
@@ -97,13 +98,14 @@ class Observer:
         self._watch_calls()
         for owner in (torch.autograd, torch.autograd.graph):
             self._wrap(owner, "_engine_run_backward", self._around_backward)
-        self._wrap(torch.amp.GradScaler, "step", self._around_scaler_step)
+        self._wrap(GradScaler, "step", self._around_scaler_step)
         # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
-        torch.cuda._lazy_call(lambda: torch._C._cuda_attach_out_of_memory_observer(self._on_oom))
+        binding: Any = torch._C  # whose types leave the observer out
+        torch.cuda._lazy_call(lambda: binding._cuda_attach_out_of_memory_observer(self._on_oom))
         self._journal.on_value_read(self._on_read)
 
     def remove(self) -> None:
-        """Take every hook away. The out-of-memory observer stays attached, as PyTorch has no way to detach it."""
+        """Remove every hook, except for the out-of-memory observer, which PyTorch has no way to detach."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -147,7 +149,7 @@ class Observer:
                 self._in_forward = False
                 self._enter(previous)
 
-        nn.Module.__call__ = call
+        nn.Module.__call__ = call  # type: ignore[method-assign]  # for every module there is and will be
         self._undo.append(lambda: setattr(nn.Module, "__call__", original))
 
     def _before_forward(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
@@ -245,7 +247,7 @@ class Observer:
         self._note(Role.BUFFERS, buffers)
 
     def _name_modules(self, root: nn.Module) -> None:
-        """Give the modules below a root their numbers; a module that is there already keeps its name."""
+        """Number the modules below a root; a module that has a number already keeps its name."""
         for name, module in root.named_modules(prefix=type(root).__name__):
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
@@ -256,7 +258,7 @@ class Observer:
         self._note(Role.GRADIENTS, [parameter.grad for parameter in alive if parameter is not None])
 
     def note_everything(self) -> None:
-        """Look once through all living modules and optimizers: at an out-of-memory error, and at the end."""
+        """Record the owners in all living modules and optimizers, at an out-of-memory error and at the end."""
         for thing in gc.get_objects():
             kind = type(thing)
             if issubclass(kind, nn.Module):

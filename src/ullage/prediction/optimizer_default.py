@@ -1,4 +1,4 @@
-"""Let the script's optimizers use another implementation where the script leaves the choice to PyTorch."""
+"""Changes the optimizers' default implementation (foreach, fused), where a script leaves the choice to PyTorch."""
 
 import functools
 import inspect
@@ -9,10 +9,10 @@ OPTIMIZER_DEFAULTS: Final = {"fused": {"fused": True}, "foreach=False": {"foreac
 
 
 def set_default(torch: ModuleType, **default: bool) -> list[str]:
-    """Have every optimizer of torch.optim take a keyword that the script gives neither it nor its alternative.
+    """Give every optimizer of torch.optim a keyword argument, unless the script passes it or its alternative.
 
     Returns:
-        A list to which the class name of each optimizer is added that took it.
+        A list to which the class name of each optimizer that got the argument is added.
     """
     taken: list[str] = []
     for kind in vars(torch.optim).values():

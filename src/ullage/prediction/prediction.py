@@ -1,15 +1,17 @@
-"""What `ullage predict` answers: a verdict and the numbers under it.
+"""The result of `ullage predict`: a verdict, and the numbers behind it.
 
-The verdict is made from an interval of what the driver would say is used, because the size of a CUDA context and of
-cuDNN's workspaces is known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
+The verdict is made from an interval of the memory that the driver would report as used, because the sizes of a CUDA
+context and of cuDNN's workspaces are known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
 """
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from ullage._public import public
+
 SCHEMA: Final = 1
-"""Version of the JSON; it rises when a field is removed or changes its meaning."""
+"""The version of the JSON; it rises when a field is removed or changes its meaning."""
 
 
 class Verdict(StrEnum):
@@ -21,13 +23,13 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """0 fits, 1 does not, 4 cannot be judged."""
+        """The exit code of `ullage predict`: 0 fits, 1 does not fit, 4 cannot be judged."""
         return {Verdict.FITS: 0, Verdict.DOES_NOT_FIT: 1, Verdict.UNKNOWN: 4}[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimizer step; `complete` is False where the run ended inside it."""
+    """One optimizer step; `complete` is False if the run ended inside it."""
 
     step: int
     peak_allocated_bytes: int
@@ -39,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineUse:
-    """Memory alive at a moment that one line of the user's source allocated for one role."""
+    """The memory alive at a moment that one line of the user's source allocated for one role."""
 
     role: str
     file: str | None
@@ -52,7 +54,7 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Values read back from the card at one place; they were zeros."""
+    """Values that the script read back from the card at one place; on an emulated card they are zero."""
 
     file: str | None
     line: int | None
@@ -64,13 +66,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oom:
-    """PyTorch's out-of-memory error, where it was raised in the user's source, and what was alive then."""
+    """PyTorch's out-of-memory error, the user's line that raised it, and the memory that was alive then."""
 
     text: str
     file: str | None
     line: int | None
     requested_bytes: int
-    """What the failing request needed; with `allocated_bytes` and `reserved_bytes`, the levels just before it."""
+    """The size of the failed request; `allocated_bytes` and `reserved_bytes` are the levels just before it."""
     allocated_bytes: int
     reserved_bytes: int
     roles: dict[str, int]
@@ -79,55 +81,56 @@ class Oom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What every one of the last steps left behind, the user's line that allocated most of it, and who holds that."""
+    """Growth from step to step: the bytes that each of the last steps left behind, the line that allocated most of
+    them, and their holder."""
 
     bytes_per_step: int
     file: str | None
     line: int | None
     holder: str | None = None
-    """The path from a variable, as `ullage.owners` tells it."""
+    """The path from a variable to what holds the memory, as in `ullage.owners`; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What a page draws beside the numbers; sizes in bytes after rounding."""
+    """The data of the charts on a page; sizes in bytes after rounding."""
 
     by_role: dict[str, list[int]]
-    """Beside each value of the timeline."""
+    """The bytes by role at each value of the timeline."""
     tree: list[tuple[str, str, str, int, int]]
-    """At the peak: role, module, source line, bytes, blocks."""
+    """The memory at the peak, as rows: role, module, source line, bytes, blocks."""
     segments: list[dict[str, Any]]
-    """At the peak: address, size, and blocks as (offset, bytes, role)."""
+    """The segments at the peak: address, size, and blocks as (offset, bytes, role)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnUse:
-    """The graphs (convolutions, attention) that ran in cuDNN, and where their workspaces come from; sizes in bytes.
+    """The graphs (convolutions, attention) that ran in cuDNN, and the sources of their workspace sizes; in bytes.
 
-    `problems` counts them by source: "cudnn", its own answer; "table", measured of graphs like them; "given" by the
-    user; "unknown", taken as nothing.
+    `problems` counts graphs by source: "cudnn": cuDNN's own answer; "table": measured on similar graphs; "given": by
+    the user; "unknown": counted as zero.
     """
 
     version: int
-    """91900 for cuDNN 9.19.0; 0: nothing ran on a card."""
+    """The version of cuDNN, as 91900 for 9.19.0; 0 if nothing ran in it."""
     problems: dict[str, int]
     largest_workspace_bytes: int
     below_bytes: int
-    """How much less a real card may use than was counted; 0 where all is cuDNN's answer."""
+    """The bytes by which a real card may use less than was counted; 0 if all sizes are cuDNN's own."""
     above_bytes: int
-    """How much more."""
+    """The bytes by which a real card may use more than was counted."""
     benchmark_bytes: int
-    """With `torch.backends.cudnn.benchmark`: how much more the plan that a real card keeps may take."""
+    """The bytes that the plan chosen on a real card with `torch.backends.cudnn.benchmark` may take in addition."""
     reasons: list[str]
-    """Why workspaces are not cuDNN's own answer."""
+    """The reasons why workspace sizes are not cuDNN's own answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Sizes that a library tells only to a real card, so that they are guessed; in bytes, the most at once."""
+    """Sizes that a library reports only with a real card, and that are therefore estimated; in bytes, at their peak."""
 
     kind: str
-    """`rnn`, `batch_norm`, `dropout`, `ctc` or `fft`."""
+    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`."""
     count: int
     guessed_bytes: int
     low_bytes: int
@@ -135,8 +138,59 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The reserved memory if the driver placed segments at other addresses; sizes in bytes.
+
+    Up to torch 2.11 the allocator takes the lower one of equally large free blocks, so addresses matter.
+    """
+
+    driver: str
+    """The driver whose placement was emulated: one of `ullage.emulator.library.PLACEMENTS`."""
+    ties: int
+    """The number of times that an address decided between equally large free blocks."""
+    below_bytes: int
+    """The bytes by which another placement would reserve less, at most."""
+    above_bytes: int
+    """The bytes by which another placement would reserve more, at most."""
+    fits_somewhere: bool
+    """Whether there is a placement under which memory does not run out."""
+    is_certain: bool
+    """Whether a replay reserved as much as the run did; if not, nothing is known about other placements."""
+
+    @property
+    def decides_nothing(self) -> bool:
+        """Whether all compared placements reserve the same."""
+        return self.is_certain and not self.below_bytes and not self.above_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideUse:
+    """The memory that one library asked the driver for itself, in requested bytes, at its peak."""
+
+    library: str
+    """The file name of the library's shared object."""
+    calls: int
+    bytes: int
+    """The bytes that were not freed at the end."""
+    peak_bytes: int
+    managed_peak_bytes: int
+    """The peak of managed memory, which is host memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """The memory taken outside PyTorch's allocator, in bytes."""
+
+    uses: list[OutsideUse]
+    peak_bytes: int
+    """The bytes by which the card's highest used memory exceeds PyTorch's reserved peak plus the context."""
+    managed_on_card_bytes: int
+    """The managed memory that was prefetched to the card, at its peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """What another run of the script needs."""
+    """The peaks of another run of the script."""
 
     verdict: Verdict
     peak_allocated_bytes: int
@@ -145,14 +199,15 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeaks(Peaks):
-    """What one rank of a distributed script needs."""
+    """The peaks of one rank of a distributed script."""
 
     rank: int
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The answer for one script on one card; every `*_bytes` in bytes."""
+    """The prediction for one script on one card; every `*_bytes` is in bytes."""
 
     verdict: Verdict
     reason: str
@@ -161,57 +216,61 @@ class Prediction:
     gpu: str
     torch: str
     world_size: int | None
-    """Of how many ranks the script took itself for one; None: it was started alone."""
+    """The number of ranks of which the script was one; None if it was started alone."""
     rank: int
     ranks: list[RankPeaks]
-    """Of every rank, where all were run and this is the fullest; else empty."""
+    """The peaks of every rank, if all were run and this is the fullest; otherwise empty."""
     total_memory_bytes: int
     context_bytes: int
     context_source: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     cached_bytes: int
-    """Reserved beyond allocated at the moment of the allocated peak."""
+    """The reserved less the allocated bytes at the moment of the allocated peak."""
     headroom_bytes: int
-    """Total - peak reserved - context."""
+    """The total memory less the peak reserved, the context, and memory taken outside PyTorch's allocator."""
     cudnn: CudnnUse
-    """What ran of cuDNN, and how well its workspaces are known; in both ends of the interval."""
+    """The use of cuDNN, and how exactly its workspaces are known; counted in both ends of the interval."""
     guesses: list[Guess]
-    """Counted as guessed in the peaks; their own ends are in both ends of the interval."""
+    """The estimated sizes, which are counted in the peaks; their bounds are in both ends of the interval."""
+    placement: Placement | None
+    """The effect of other placements; None if addresses do not matter (from torch 2.12 on) or nothing was allocated."""
+    outside: Outside
+    """The memory taken outside PyTorch's allocator; counted in both ends of the interval."""
     interval_bytes: tuple[int, int]
-    """What the driver would say is used at the peak: low, high."""
+    """The lowest and the highest used memory that the driver would report at the peak."""
     settled: bool
     growth: Growth | None
-    """Where every step leaves more behind than the one before."""
+    """The growth from step to step; None if there is none."""
     peak_step: int | None
-    """The step that set the allocated peak."""
+    """The step with the allocated peak."""
     steps: list[Step]
     roles: dict[str, int]
-    """Requested bytes by role at the allocated peak, with rounding: they sum to `peak_allocated_bytes`."""
+    """The requested bytes by role at the allocated peak, and rounding; they sum to `peak_allocated_bytes`."""
     role_peaks: dict[str, int]
-    """The most that each role ever held at once."""
+    """The peak of each role by itself, in requested bytes."""
     lines: list[LineUse]
     timeline: dict[str, list[int]]
     reads: list[Read]
     oom: Oom | None
     oom_count: int
-    """How often memory ran out, errors that the script handled included."""
+    """The number of out-of-memory errors, including errors that the script handled."""
     notes: list[str]
-    """What the reader has to know to trust the numbers."""
+    """Remarks that the reader needs to judge how far the numbers can be trusted."""
     unwritten: dict[str, int]
-    """CUDA functions that were called and answered "not supported"."""
+    """The CUDA functions that were called and returned "not supported", with the number of calls."""
     compiled_graphs: int
-    """How many graphs torch.compile made."""
+    """The number of graphs that torch.compile made."""
     eager: Peaks | None
-    """The same script with torch.compile switched off, where that was run too."""
+    """The peaks of the same script with torch.compile switched off; None if that was not run."""
     optimizers_changed: int
-    """How many optimizers took the default that was asked for (`Request.optimizer_default`)."""
+    """The number of optimizers that used the default of `Request.optimizer_default`."""
     picture: Picture | None
-    """Only where it was asked for; not in the JSON."""
+    """The data of the charts, if they were asked for; not in the JSON."""
     snapshot_error: str | None
-    """Why the snapshot that was asked for could not be written."""
+    """The reason why the snapshot could not be written; None if it was, or was not asked for."""
     ended: str
-    """How the run ended: steps, ended, time, oom."""
+    """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
@@ -225,16 +284,16 @@ class Prediction:
 def judge(
     *, low_bytes: int, high_bytes: int, total_bytes: int, lacking_bytes: int | None = None, spare_bytes: int = 0
 ) -> Verdict:
-    """Decide from the interval of what the driver would say is used.
+    """Decide from the interval of the used memory that the driver would report.
 
-    "fits" needs its high end to fit, "does not fit" its low end not to.
+    The verdict is "fits" if the high end fits, and "does not fit" if the low end does not.
 
     Args:
-        low_bytes: the interval's low end.
-        high_bytes: its high end.
-        total_bytes: of the card.
-        lacking_bytes: where the script ran out of memory, how much was missing; that decides, and not the interval.
-        spare_bytes: how much less than was counted may have been taken by then.
+        low_bytes: the low end of the interval.
+        high_bytes: the high end of the interval.
+        total_bytes: the memory of the card.
+        lacking_bytes: the bytes that were missing if the script ran out of memory; this decides then, not the interval.
+        spare_bytes: the bytes by which less may have been taken by then than was counted.
     """
     if lacking_bytes is not None:
         return Verdict.UNKNOWN if lacking_bytes <= spare_bytes else Verdict.DOES_NOT_FIT

@@ -2,8 +2,8 @@
 
 The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
 after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
-lifeline (see `channel`). Everything comes through pipes; no temporary file and no thread is made. It does not know what
-the messages mean for a prediction.
+lifeline (see `_child_process`). Everything comes through pipes; no temporary file and no thread is made. What the
+messages mean for a prediction is not known here.
 """
 
 import codecs
@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from ullage import _lifeline
+from ullage._child_process import ChildProcess
 from ullage.prediction.request import STOP_SIGNAL, Request
+from ullage.prediction.result import RunResult
 
 Progress = Callable[[str], None]
 
@@ -32,12 +32,21 @@ _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error of ours that the child raised instead of a run."""
+
+    type: str
+    """The name of its class."""
+    text: str
+
+
 @dataclass(slots=True)
-class Told:
+class ChildReport:
     """What the child has said, and how it ended."""
 
-    result: dict[str, Any] | None = None
-    refused: dict[str, Any] | None = None
+    result: RunResult | None = None
+    refused: Refusal | None = None
     broken: str | None = None
     """The traceback of an error of ours."""
     started: bool = False
@@ -54,71 +63,49 @@ class Told:
         return self.result is not None or self.refused is not None or self.broken is not None
 
 
-def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> Told:
+def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
-    told = Told()
+    report = ChildReport()
     with _child(request) as (process, channel):
-        _Listener(process, channel, request, told, progress, cancelled).listen()
-        _lifeline.kill_group(process)
-        told.exit_code = process.wait()
-    return told
+        _Listener(process, channel, request, report, progress, cancelled).listen()
+        report.exit_code = process.kill()
+    return report
 
 
 @contextmanager
-def _child(request: Request) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _child(request: Request) -> Iterator[tuple[ChildProcess, int]]:
     """Start the process, and end all that came of it whatever happens."""
     environment = dict(os.environ)
     for stale in ("ULLAGE_EMULATED_CARD", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    token = _lifeline.mark(environment)
     channel, channel_end = os.pipe()
-    lifeline_end, lifeline = os.pipe()
-    process = None
     try:
-        process = subprocess.Popen(
-            [*_command(), str(channel_end), str(lifeline_end), json.dumps(request.message())],
-            pass_fds=(channel_end, lifeline_end),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
-        os.close(channel_end)
-        channel_end = -1
-        yield process, channel
+        try:
+            process = ChildProcess(
+                "ullage.prediction.child",
+                [str(channel_end), json.dumps(request.for_child().to_json())],
+                inherited=(channel_end,),
+                environment=environment,
+                with_flags=False,
+                output=subprocess.PIPE,
+            )
+        finally:
+            os.close(channel_end)
+        with process:
+            yield process, channel
     finally:
-        if process is not None:
-            _lifeline.kill_group(process)
-            process.wait()
-            _lifeline.kill_strays(token)
-            if process.stdout is not None:
-                process.stdout.close()
-        for end in (channel, channel_end, lifeline, lifeline_end):
-            if end >= 0:
-                os.close(end)
-
-
-def _command() -> list[str]:
-    # Only the user's own environment says where packages are, so the folder of this one comes last. The current
-    # folder, which -c puts first, is not on the path of `python SCRIPT`, and could hide the standard library.
-    root = str(Path(__file__).resolve().parents[2])
-    code = (
-        "import sys; sys.flags.safe_path or sys.path.pop(0); "
-        f"{root!r} in sys.path or sys.path.append({root!r}); from ullage.prediction.child import main; main()"
-    )
-    return [sys.executable, "-c", code]
+        os.close(channel)
 
 
 @dataclass(slots=True)
 class _Listener:
     """Take messages and output until there is a result, the process ends, or its time is over."""
 
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     channel: int
     request: Request
-    told: Told
+    report: ChildReport
     progress: Progress
     cancelled: Callable[[], bool]
     _limit: float = 0.0
@@ -132,8 +119,8 @@ class _Listener:
 
     def listen(self) -> None:
         """Return when nothing more is to be expected; the process may still run."""
-        assert self.process.stdout is not None
-        output = self.process.stdout.fileno()
+        assert self.process.popen.stdout is not None
+        output = self.process.popen.stdout.fileno()
         self._limit = time.monotonic() + START_SECONDS
         self.progress("starting")
         with selectors.DefaultSelector() as selector:
@@ -150,26 +137,26 @@ class _Listener:
                     else:
                         self._take(data)
                 # Something that the script left behind may hold the pipes open for longer than it lives itself.
-                if not ready and _lifeline.has_ended(self.process):
+                if not ready and self.process.has_ended():
                     return
 
     def _is_in_time(self) -> bool:
         if time.monotonic() < self._limit:
             return True
-        if self.told.is_final:
+        if self.report.is_final:
             return False
-        if self.told.started and not self._asked:
+        if self.report.started and not self._asked:
             self._asked = True
             self._limit = time.monotonic() + STOP_SECONDS
             with suppress(ProcessLookupError):
-                os.kill(self.process.pid, STOP_SIGNAL)
+                os.kill(self.process.popen.pid, STOP_SIGNAL)
             return True
-        self.told.hung = not _lifeline.has_ended(self.process)
+        self.report.hung = not self.process.has_ended()
         return False
 
     def _take_output(self, data: bytes) -> None:
         text = self._decoder.decode(data)
-        self.told.output = (self.told.output + text)[-_TAIL_CHARACTERS:]
+        self.report.output = (self.report.output + text)[-_TAIL_CHARACTERS:]
         if self.request.echo:
             with suppress(OSError, ValueError):  # nobody reads it: the script goes on all the same
                 sys.stderr.write(text)
@@ -185,7 +172,7 @@ class _Listener:
         now = time.monotonic()
         match message["event"]:
             case "start":
-                self.told.started = True
+                self.report.started = True
                 self._limit = now + self.request.seconds
                 self.progress("running the script")
             case "import":
@@ -203,10 +190,10 @@ class _Listener:
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS
             case "refused":
-                self.told.refused = message
+                self.report.refused = Refusal(type=message["type"], text=message["text"])
             case "broken":
-                self.told.broken = message["traceback"]
+                self.report.broken = message["traceback"]
             case "result":
-                self.told.result = message
-        if self.told.is_final:
+                self.report.result = RunResult.from_json(message["result"])
+        if self.report.is_final:
             self._limit = now + UNWIND_SECONDS

@@ -1,4 +1,4 @@
-"""Run every rank of a distributed script, each alone in a process, and answer for the fullest."""
+"""Predicts every rank of a distributed script, each alone in a process, and returns the fullest."""
 
 import threading
 from collections.abc import Callable

@@ -10,12 +10,53 @@ from typing import Any, Final
 from ullage._errors import UsageError
 from ullage._output import check_output
 from ullage._units import text_of_bytes
+from ullage.emulator.emulate import check_placement
+from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
+from ullage.prediction.plain_data import from_plain, to_plain
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRequest:
+    """What the script's process has to know, with nothing in it of the caller's folder; fields are as in `Request`."""
+
+    script: str
+    """Its absolute path."""
+    name: str
+    """As it was given: the script's own `sys.argv[0]`."""
+    arguments: tuple[str, ...]
+    gpu: str
+    arch: str | None
+    count: int
+    world_size: int | None
+    rank: int
+    steps: int
+    more_steps: int
+    alloc_conf: str | None
+    eager: bool
+    optimizer_default: str | None
+    total_memory_bytes: int | None
+    context_bytes: int
+    cudnn_workspace_bytes: int | None
+    placement: str
+    picture: bool
+    snapshot: str | None
+    """Its absolute path."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ChildRequest":
+        """Read what `to_json` returned."""
+        return from_plain(cls, data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +82,8 @@ class Request:
     total_memory_bytes: int | None = None
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
+    placement: str = PLACEMENTS[0]
+    """Whose driver puts memory at its addresses: one of `ullage.emulator.library.PLACEMENTS`."""
     eager: bool = False
     """With torch.compile switched off."""
     snapshot: Path | None = None
@@ -58,7 +101,7 @@ class Request:
 
         So a script that runs out of memory does so for certain; the interval decides about one that does not.
         """
-        return profile_of(gpu.name).context_low_bytes if self.context_bytes is None else self.context_bytes
+        return profile_of(gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
 
     def check(self, gpu: Gpu) -> None:
         """Raise UsageError where the request cannot be carried out."""
@@ -74,6 +117,7 @@ class Request:
         if not 0 <= self.rank < (self.world_size or 1):
             ranks = f"0 to {self.world_size - 1}" if self.world_size else "no --rank without --world-size"
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
+        check_placement("--placement ", self.placement)
         if self.steps < 1:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
@@ -81,32 +125,33 @@ class Request:
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
-        context = profile_of(gpu.name).context_bytes if self.context_bytes is None else self.context_bytes
+        context = profile_of(gpu).context_bytes if self.context_bytes is None else self.context_bytes
         if context >= total:
             raise UsageError(
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
                 "give a larger card or a smaller --context"
             )
 
-    def message(self) -> dict[str, Any]:
-        """Return what the child process has to know, as plain data."""
-        return {
-            "script": str(self.script.absolute()),
-            "name": str(self.script),
-            "arguments": list(self.arguments),
-            "gpu": self.gpu,
-            "arch": self.arch,
-            "count": max(self.count, min(self.world_size or 1, CARDS_OF_A_NODE)),
-            "world_size": self.world_size,
-            "rank": self.rank,
-            "steps": self.steps,
-            "more_steps": self.more_steps,
-            "alloc_conf": self.alloc_conf,
-            "eager": self.eager,
-            "optimizer_default": self.optimizer_default,
-            "total_memory_bytes": self.total_memory_bytes,
-            "context_bytes": self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
-            "cudnn_workspace_bytes": self.cudnn_workspace_bytes,
-            "picture": self.picture,
-            "snapshot": str(self.snapshot.absolute()) if self.snapshot else None,
-        }
+    def for_child(self) -> ChildRequest:
+        """Return what the child process has to know."""
+        return ChildRequest(
+            script=str(self.script.absolute()),
+            name=str(self.script),
+            arguments=self.arguments,
+            gpu=self.gpu,
+            arch=self.arch,
+            count=max(self.count, min(self.world_size or 1, CARDS_OF_A_NODE)),
+            world_size=self.world_size,
+            rank=self.rank,
+            steps=self.steps,
+            more_steps=self.more_steps,
+            alloc_conf=self.alloc_conf,
+            eager=self.eager,
+            optimizer_default=self.optimizer_default,
+            total_memory_bytes=self.total_memory_bytes,
+            context_bytes=self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
+            cudnn_workspace_bytes=self.cudnn_workspace_bytes,
+            placement=self.placement,
+            picture=self.picture,
+            snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
+        )

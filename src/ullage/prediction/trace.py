@@ -1,7 +1,7 @@
-"""What a finished run says about memory: peaks by step, roles and source lines at the peak.
+"""The memory of a finished run: peaks by step, roles and source lines at the peak.
 
 Pure arithmetic over the journal, the notes and PyTorch's own history of requests; it runs in the script's process and
-returns plain dicts, which travel to the parent as JSON. Levels are PyTorch's own numbers
+returns parts of the result, which travels to the parent as JSON. Levels are PyTorch's own numbers
 (`c10::reportMemoryUsageToProfiler`, called with the allocator's totals at every event).
 """
 
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ullage._units import MIB
-from ullage.ownership.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
-from ullage.tracing.journal import Entries, Kind, Phase
-from ullage.tracing.journal.stacks import Stacks
+from ullage.prediction.prediction import LineUse, Step
+from ullage.prediction.result import Alive, OomLevels
+from ullage.prediction.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.tracing.journal import Entries, EntryKind, Phase
+from ullage.tracing.journal.stacks import JournalStacks
 from ullage.tracing.source import Line, is_users
 
 if TYPE_CHECKING:
@@ -44,53 +46,53 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """What each allocation asked for and from which line, by its index in the journal."""
+    """The requested size and the line of each allocation, by its index in the journal."""
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
-    """Read a device's levels out of the journal."""
+    """Read the levels of a device from the journal."""
     kinds = entries["kind"]
-    chosen = np.flatnonzero(((kinds == Kind.ALLOC) | (kinds == Kind.FREE)) & (entries["device"] == device))
+    chosen = np.flatnonzero(((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE)) & (entries["device"] == device))
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
 def device_out_of_memory(entries: Entries, moment: int) -> int | None:
-    """Return the device on which memory ran out at or before `moment`; None where it did not."""
-    errors = np.flatnonzero(entries["kind"][: moment + 1] == Kind.OOM)
+    """Return the device on which memory ran out at or before `moment`; None if it did not."""
+    errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     return int(entries["device"][errors[-1]]) if len(errors) else None
 
 
-def levels_at_oom(entries: Entries, moment: int) -> dict[str, int]:
-    """Say what was asked for when memory ran out at or before `moment`, and the device's levels then."""
-    errors = np.flatnonzero(entries["kind"][: moment + 1] == Kind.OOM)
+def levels_at_oom(entries: Entries, moment: int) -> OomLevels:
+    """Return the request that failed at or before `moment`, and the device's levels at that time."""
+    errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     if not len(errors):
-        return {"requested_bytes": 0, "allocated_bytes": 0, "reserved_bytes": 0}
+        return OomLevels(requested_bytes=0, allocated_bytes=0, reserved_bytes=0)
     error = entries[errors[-1]]
-    return {
-        "requested_bytes": int(error["size"]),
-        "allocated_bytes": int(error["allocated"]),
-        "reserved_bytes": int(error["reserved"]),
-    }
+    return OomLevels(
+        requested_bytes=int(error["size"]),
+        allocated_bytes=int(error["allocated"]),
+        reserved_bytes=int(error["reserved"]),
+    )
 
 
 def busiest_device(entries: Entries) -> int | None:
-    """Return the device that reserved most; None where nothing was allocated."""
-    allocations = entries[entries["kind"] == Kind.ALLOC]
+    """Return the device that reserved most; None if nothing was allocated."""
+    allocations = entries[entries["kind"] == EntryKind.ALLOC]
     if not len(allocations):
         return None
     return int(allocations["device"][int(np.argmax(allocations["reserved"]))])
 
 
-def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: Stacks) -> Requests:
+def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: JournalStacks) -> Requests:
     """Match PyTorch's history of a device with the journal: both are in the allocator's order.
 
     A history that lost its beginning (its ring was full) is matched from its end. Lines are the journal's own, or the
     history's where the journal cannot record them.
     """
-    indices = np.flatnonzero((entries["kind"] == Kind.ALLOC) & (entries["device"] == device))
+    indices = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device))
     asked = [event for event in history if event["action"] == "alloc"]
     indices = indices[len(indices) - len(asked) :] if len(asked) <= len(indices) else indices[:0]
     sizes: dict[int, int] = {}
@@ -115,60 +117,64 @@ def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
 
 def steps_of(
     levels: Levels, step_ends: Sequence[int], reserved_at_ends: Sequence[int], oom_indices: Sequence[int], end: int
-) -> list[dict[str, Any]]:
+) -> list[Step]:
     """Peaks of every step: from the end of the one before (the start of the script for the first) to its own end.
 
     Args:
-        levels: of one device.
-        step_ends: journal index of each step's end.
-        reserved_at_ends: reserved bytes then.
-        oom_indices: where memory ran out.
+        levels: the levels of one device.
+        step_ends: the journal index of each step's end.
+        reserved_at_ends: the reserved bytes at each step's end.
+        oom_indices: the journal indices at which memory ran out.
         end: the journal's length; what follows the last step's end counts as a step of its own if memory ran out there.
     """
     borders = list(step_ends)
     if not borders or any(index > borders[-1] for index in oom_indices):
         borders.append(end)
-    steps, start, allocated, reserved = [], -1, 0, 0
+    steps: list[Step] = []
+    start, allocated, reserved = -1, 0, 0
     for number, border in enumerate(borders):
         inside = slice(
             int(np.searchsorted(levels.index, start, side="right")),
             int(np.searchsorted(levels.index, border, side="right")),
         )
-        steps.append(
-            {
-                "step": number + 1,
-                "peak_allocated_bytes": int(max([allocated, *_highest(levels.allocated[inside])])),
-                "peak_reserved_bytes": int(max([reserved, *_highest(levels.reserved[inside])])),
-                "oom": any(start < index <= border for index in oom_indices),
-                "complete": number < len(step_ends),
-            }
-        )
+        peak_allocated = max([allocated, *_highest(levels.allocated[inside])])
+        peak_reserved = max([reserved, *_highest(levels.reserved[inside])])
         if inside.stop > inside.start:
             allocated = int(levels.allocated[inside.stop - 1])
             reserved = int(levels.reserved[inside.stop - 1])
         if number < len(reserved_at_ends):
             reserved = reserved_at_ends[number]
-        steps[-1]["end_allocated_bytes"] = allocated
+        steps.append(
+            Step(
+                step=number + 1,
+                peak_allocated_bytes=peak_allocated,
+                peak_reserved_bytes=peak_reserved,
+                end_allocated_bytes=allocated,
+                oom=any(start < index <= border for index in oom_indices),
+                complete=number < len(step_ends),
+            )
+        )
         start = border
     return steps
 
 
-def is_settled(steps: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last complete step needed no more than the one before: 0.1 % of allocated, 1 MiB left behind."""
-    complete = [step for step in steps if step["complete"]]
+def is_settled(steps: Sequence[Step]) -> bool:
+    """Tell whether the last complete step needed no more than the one before, up to 0.1 % of allocated and 1 MiB left
+    behind."""
+    complete = [step for step in steps if step.complete]
     if len(complete) < 2:
         return False
     before, last = complete[-2:]
-    return bool(
-        last["peak_reserved_bytes"] <= before["peak_reserved_bytes"]
-        and last["peak_allocated_bytes"] <= before["peak_allocated_bytes"] * 1.001
-        and last["end_allocated_bytes"] < before["end_allocated_bytes"] + MIB
+    return (
+        last.peak_reserved_bytes <= before.peak_reserved_bytes
+        and last.peak_allocated_bytes <= before.peak_allocated_bytes * 1.001
+        and last.end_allocated_bytes < before.end_allocated_bytes + MIB
     )
 
 
-def growth_of(steps: Sequence[Mapping[str, Any]]) -> int:
-    """Bytes by which every one of the last three complete steps left more behind, on average; 0: they do not grow."""
-    ends = [step["end_allocated_bytes"] for step in steps if step["complete"]][-4:]
+def growth_of(steps: Sequence[Step]) -> int:
+    """Return the average bytes that each of the last three complete steps left behind; 0 if not all of them did."""
+    ends = [step.end_allocated_bytes for step in steps if step.complete][-4:]
     more = [after - before for before, after in itertools.pairwise(ends)]
     return sum(more) // 3 if len(more) == 3 and min(more) > 0 else 0
 
@@ -182,8 +188,8 @@ def _edges(levels: Levels) -> np.ndarray:
     return np.linspace(0, len(levels.index), bins + 1).astype(int)
 
 
-def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, Any]:
-    """The highest allocation in each of `TIMELINE_BINS` equal spans of events, and the bin in which each step ends."""
+def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]]:
+    """Return the highest level in each of `TIMELINE_BINS` equal spans of events, and the bin of each step's end."""
     if not len(levels.index):
         return {"allocated_bytes": [], "step_ends": []}
     edges = _edges(levels)
@@ -196,7 +202,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Everything needed to say what was alive at a moment of one device."""
+    """Finds what was alive on one device at any moment of a run."""
 
     device: int
     lives: Lives
@@ -211,9 +217,9 @@ class Memory:
         observer: "Observer",
         device: int,
         history: Sequence[Mapping[str, Any]],
-        stacks: Stacks,
+        stacks: JournalStacks,
     ) -> "Memory":
-        """Assemble it from a finished run."""
+        """Make it from a finished run."""
         lives = lives_of(entries)
         return cls(
             device=device,
@@ -223,8 +229,8 @@ class Memory:
             backward_lines=observer.backward_lines,
         )
 
-    def alive_at(self, moment: int) -> dict[str, Any]:
-        """Say what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
+    def alive_at(self, moment: int) -> Alive:
+        """Return what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
         by_line: Counter[tuple[Role, Line | None, str]] = Counter()
         counts: Counter[tuple[Role, Line | None, str]] = Counter()
@@ -232,24 +238,24 @@ class Memory:
             key = (block.role, self._line_of(block), block.phase.name.lower())
             by_line[key] += block.size_bytes
             counts[key] += 1
-        return {
-            "roles": {role.value: size for role, size in bytes_by_role(blocks, self.requests.bytes_by_index).items()},
-            "lines": [
-                {
-                    "role": role.value,
-                    "file": line.file if line else None,
-                    "line": line.line if line else None,
-                    "function": line.function if line else None,
-                    "phase": phase,
-                    "bytes": size,
-                    "blocks": counts[role, line, phase],
-                }
+        return Alive(
+            roles={role.value: size for role, size in bytes_by_role(blocks, self.requests.bytes_by_index).items()},
+            lines=[
+                LineUse(
+                    role=role.value,
+                    file=line.file if line else None,
+                    line=line.line if line else None,
+                    function=line.function if line else None,
+                    phase=phase,
+                    bytes=size,
+                    blocks=counts[role, line, phase],
+                )
                 for (role, line, phase), size in by_line.most_common(_LINES_SHOWN)
             ],
-        }
+        )
 
     def role_peaks(self) -> dict[str, int]:
-        """The most that each role ever held at once, in requested bytes: all gradients, say, at any moment."""
+        """Return the peak of each role by itself, in requested bytes."""
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         sizes = np.array(
@@ -287,8 +293,8 @@ class Memory:
             return started[-1] if started else None
         return None
 
-    def over_time(self, levels: Levels) -> dict[str, Any]:
-        """Bytes by role at the highest moment of each span of the timeline, and which events those are."""
+    def over_time(self, levels: Levels) -> dict[str, list[int]]:
+        """Return the bytes by role at the highest moment of each span of the timeline, and these moments."""
         edges = _edges(levels)
         moments = [
             int(levels.index[low + int(levels.allocated[low:high].argmax())])
@@ -309,8 +315,8 @@ class Memory:
         return by_role
 
     def kept_since(self, start: int, border: int, end: int) -> tuple[Line | None, list[int]]:
-        """The line of whose blocks, born between `start` and `border`, most bytes are alive just after `end`; and the
-        addresses of these blocks."""
+        """Return the line with the most bytes allocated between `start` and `border` and alive just after `end`, and
+        the addresses of its blocks."""
         lives = self.lives
         kept = (lives.born > start) & (lives.born <= border) & (lives.died > end)
         sizes: Counter[Line | None] = Counter()
@@ -323,8 +329,8 @@ class Memory:
         most = sizes.most_common(1)[0][0] if sizes else None
         return most, blocks.get(most, [])
 
-    def tree_at(self, moment: int, module_names: Sequence[str]) -> list[list[Any]]:
-        """What was alive just after `moment`, as rows: role, module, source line, bytes (after rounding), blocks."""
+    def tree_at(self, moment: int, module_names: Sequence[str]) -> list[tuple[str, str, str, int, int]]:
+        """Return what was alive just after `moment`, as rows: role, module, source line, rounded bytes, blocks."""
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()
         modules = self.lives.entries["module"]
@@ -335,15 +341,15 @@ class Memory:
             key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
             rows[key] += block.size_bytes
             counts[key] += 1
-        return [[*key, size, counts[key]] for key, size in rows.most_common()]
+        return [(*key, size, counts[key]) for key, size in rows.most_common()]
 
     def segments_at(self, moment: int, history: Sequence[Mapping[str, Any]], entries: Entries) -> list[dict[str, Any]]:
-        """The segments that the allocator held just after `moment`, with their live blocks, by address.
+        """Return the segments that the allocator held just after `moment`, with their live blocks, by address.
 
         Segments come from PyTorch's history, which is in the allocator's order: the events before the allocation that
         is the last one up to `moment`. Pages of an expandable segment that lie side by side are one.
         """
-        allocations = np.flatnonzero((entries["kind"] == Kind.ALLOC) & (entries["device"] == self.device))
+        allocations = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == self.device))
         wanted = int(np.searchsorted(allocations, moment, side="right"))
         known = sum(event["action"] == "alloc" for event in history)
         wanted -= len(allocations) - known  # of a history that lost its beginning

@@ -6,13 +6,13 @@ of `ullage.emulator` state.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.emulator.library import PlanFigures
 from ullage.emulator.profile import workspace_range
 from ullage.emulator.torch_build import TorchBuild
 from ullage.prediction.prediction import CudnnUse, Guess
+from ullage.prediction.result import Measured
 from ullage.report.report import Within
 
 _REASONS: Final = 3
@@ -27,45 +27,44 @@ _LABELS: Final = {
 }
 
 
-def cudnn_of(result: dict[str, Any]) -> CudnnUse:
+def cudnn_of(measured: Measured) -> CudnnUse:
     """Read what ran in cuDNN from a run's result."""
-    told = result.get("cudnn", {"version": 0, "by_source": {}, "reasons": ()})
-    plans = {source: PlanFigures(**figures) for source, figures in told["by_source"].items()}
+    plans = measured.cudnn.by_source
     tried = plans.get("cudnn")
     below, above = workspace_range({source: figures for source, figures in plans.items() if source != "cudnn"})
     return CudnnUse(
-        version=told["version"],
+        version=measured.cudnn_version,
         problems={source: figures.problems for source, figures in plans.items()},
         largest_workspace_bytes=max((figures.largest_workspace_bytes for figures in plans.values()), default=0),
         below_bytes=max(below, tried.most_below_bytes if tried else 0),
-        above_bytes=max(above, _above_trials(result, tried.most_above_bytes) if tried else 0),
+        above_bytes=max(above, _above_trials(measured, tried.most_above_bytes) if tried else 0),
         benchmark_bytes=tried.most_above_bytes if tried else 0,
-        reasons=list(told["reasons"]),
+        reasons=list(measured.cudnn.reasons),
     )
 
 
-def _above_trials(result: dict[str, Any], above: int) -> int:
+def _above_trials(measured: Measured, above: int) -> int:
     """Bound, in bytes, what the plans that a benchmark keeps on a real card may add to the reserved peak.
 
     In the first step, where plans are tried, the largest of each problem was allocated and is in the peak. In the later
     ones the plan that is kept may take as much more than the one that was kept here.
     """
-    later = [step["peak_reserved_bytes"] for step in result.get("steps", [])[1:]]
-    peak = int(result["peak_reserved_bytes"])
+    later = [step.peak_reserved_bytes for step in measured.steps[1:]]
+    peak = measured.peak_reserved_bytes
     return max(0, max(later, default=peak) + above - peak) if above else 0
 
 
-def guesses_of(result: dict[str, Any]) -> list[Guess]:
+def guesses_of(measured: Measured) -> list[Guess]:
     """Read what was guessed from a run's result."""
     return [
         Guess(
             kind=kind,
-            count=figures["count"],
-            guessed_bytes=figures["guessed_bytes"],
-            low_bytes=figures["guessed_bytes"] - figures["below_bytes"],
-            high_bytes=figures["guessed_bytes"] + figures["above_bytes"],
+            count=figures.count,
+            guessed_bytes=figures.guessed_bytes,
+            low_bytes=figures.guessed_bytes - figures.below_bytes,
+            high_bytes=figures.guessed_bytes + figures.above_bytes,
         )
-        for kind, figures in result.get("guesses", {}).items()
+        for kind, figures in measured.guesses.items()
     ]
 
 
@@ -79,14 +78,14 @@ def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
     return cudnn.below_bytes + below, cudnn.above_bytes + above
 
 
-def spare_of(result: dict[str, Any]) -> int:
+def spare_of(measured: Measured) -> int:
     """Bound, in bytes, how much less than was counted a real card may have needed when memory ran out.
 
     That is what guesses keep from forward to backward, and a guess that memory ran out over. Scratch memory that is
     not in use does not count: PyTorch has given back all that it caches by then.
     """
-    figures = (figures for kind, figures in result.get("guesses", {}).items() if kind in _KEPT)
-    return sum(figure["below_bytes"] + figure["expected_below_bytes"] for figure in figures)
+    figures = (figures for kind, figures in measured.guesses.items() if kind in _KEPT)
+    return sum(figure.below_bytes + figure.expected_below_bytes for figure in figures)
 
 
 def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:

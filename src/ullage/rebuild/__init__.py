@@ -1,5 +1,5 @@
-"""A history becomes a program."""
+"""Reconstruction of a program from a history."""
 
-from ullage.rebuild.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of, settings_of
+from ullage.rebuild.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 
-__all__ = ["UNBOUNDED_BYTES", "Rebuilt", "program_of", "settings_of"]
+__all__ = ["UNBOUNDED_BYTES", "Rebuilt", "program_of"]

@@ -1,4 +1,4 @@
-"""What was there before recording began: freed later, or there at the end, without having been allocated."""
+"""The blocks that were there before recording began: freed later, or there at the end, without an allocation."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ import numpy as np
 from ullage._units import MIB
 from ullage.history import Action, History, Segment
 from ullage.program import StartSegment
-from ullage.rebuild.life import GIVEN_BACK, TAKEN, Lives
+from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 
 _UNSPLIT_BYTES: Final = MIB
-"""A rest of a block of the large pool up to this size is not split off (DeviceCachingAllocator::should_split): what
-looks like a small hole behind a block that is known only by its free belongs to it."""
+"""Largest remainder that the large pool does not split off (DeviceCachingAllocator::should_split): what looks like a
+small hole behind a block that is known only from its free belongs to that block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The segments and blocks that were there when recording began; keys count their blocks."""
+    """The segments and blocks that were there when recording began; their keys count from 0."""
 
     segments: tuple[StartSegment, ...]
     key_of_address: Mapping[int, int]
@@ -27,7 +27,7 @@ class Before:
     requested: tuple[int, ...]
 
     @classmethod
-    def of(cls, history: History, lives: Lives) -> "Before":
+    def of(cls, history: History, lives: BlockLives) -> "Before":
         alive = _alive_before(history, lives)
         addresses = sorted(alive)
         segments, keys = [], {}
@@ -65,8 +65,8 @@ class Before:
         return cls(segments=tuple(segments), key_of_address=keys, stacks=tuple(stacks), requested=tuple(requested))
 
 
-def _alive_before(history: History, lives: Lives) -> dict[int, tuple[int, int, int, bool]]:
-    """Blocks (bytes, bytes asked for, stack, whether the bytes are exact) by address, that no entry made."""
+def _alive_before(history: History, lives: BlockLives) -> dict[int, tuple[int, int, int, bool]]:
+    """Return the blocks that no entry allocated, by address: (bytes, bytes asked for, stack, is exact)."""
     rows = lives.freed_unseen()
     pairs = zip(history.address[rows].tolist(), history.size[rows].tolist(), strict=True)
     alive = {address: (-(-size // 512) * 512, size, -1, False) for address, size in pairs}
@@ -79,7 +79,7 @@ def _alive_before(history: History, lives: Lives) -> dict[int, tuple[int, int, i
 
 
 def _segments_before(history: History) -> dict[int, Segment]:
-    """Segments by address that no entry made."""
+    """Return the segments that no entry created, by address."""
     segments: dict[int, Segment] = {}
     taken: set[int] = set()
     for row in np.flatnonzero(np.isin(history.action, (*TAKEN, *GIVEN_BACK))).tolist():

@@ -1,4 +1,4 @@
-"""Which free belongs to which allocation, told from the entries at each address."""
+"""The matching of frees to allocations, from the entries at each address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,18 +14,18 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lives:
-    """Entries about blocks, each with the one before it at the same address: that decides what it does."""
+class BlockLives:
+    """The entries about blocks, each with the entry before it at the same address, which decides its meaning."""
 
     row: Column
-    """Of every entry that allocates or frees, by address and then in order."""
+    """Indices of all entries that allocate or free, sorted by address and then by time."""
     action: Column
     previous: Column
-    """The action before at the same address; -1: none."""
+    """The previous action at the same address; -1: none."""
     previous_row: Column
 
     @classmethod
-    def of(cls, history: History) -> "Lives":
+    def of(cls, history: History) -> "BlockLives":
         rows = np.flatnonzero(np.isin(history.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
         rows = rows[np.argsort(history.address[rows], kind="stable")]
         address, action = history.address[rows], history.action[rows]
@@ -38,5 +38,5 @@ class Lives:
         )
 
     def freed_unseen(self) -> Column:
-        """Entries that free what no entry allocated."""
+        """Return the entries that free a block which no entry allocated."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)

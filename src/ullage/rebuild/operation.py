@@ -1,4 +1,4 @@
-"""The operations of a program, and which of the driver's calls each of them made."""
+"""The operations of a program, and the driver calls that each of them made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 from ullage.history import Action, History
 from ullage.program import Column, Op
 from ullage.rebuild.before import Before
-from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, Lives
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 
 _FIRST, _MAIN, _AFTER, _LAST = 0, 3, 4, 5  # places of operations that one entry makes
 _OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
@@ -29,7 +29,7 @@ class Written:
 
 @dataclass(slots=True)
 class _Operations:
-    """Operations in pieces, in any order: (row, place within the row, operation, key, size, stream)."""
+    """Collected operations in any order: (row, place within the row, operation, key, size, stream)."""
 
     pieces: list[Column] = field(default_factory=list)
 
@@ -42,14 +42,14 @@ class _Operations:
         return np.asarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))], np.int64)
 
 
-def write_operations(history: History, lives: Lives, before: Before, reserved: Column, room: int) -> Written:
-    """Write the program."""
+def write_operations(history: History, lives: BlockLives, before: Before, reserved: Column, room: int) -> Written:
+    """Return the program's operations."""
     operations = _Operations()
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     key_of_row = np.full(len(history), -1, np.int64)
     key_of_row[made] = len(before.requested) + np.arange(len(made))
     operations.add(made, _MAIN, Op.ALLOCATE, key=key_of_row[made], size=history.size[made], stream=history.stream[made])
-    # A request that failed held nothing: where it succeeds in a replay, what it got is let go of at once.
+    # A request that failed held nothing: where it succeeds in a replay, its block is freed at once.
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
@@ -68,8 +68,10 @@ def write_operations(history: History, lives: Lives, before: Before, reserved: C
     )
 
 
-def _write_frees(history: History, lives: Lives, before: Before, key_of_row: Column, operations: _Operations) -> None:
-    """Write what frees a block, at once or when the streams that still use it have ended."""
+def _write_frees(
+    history: History, lives: BlockLives, before: Before, key_of_row: Column, operations: _Operations
+) -> None:
+    """Add the frees of blocks, at once or when other streams have finished with them."""
     key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
@@ -89,8 +91,8 @@ def _write_frees(history: History, lives: Lives, before: Before, key_of_row: Col
     _write_waits(lives, key, waits, ends, operations)
 
 
-def _write_waits(lives: Lives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Write uses on other streams, as few streams as there are blocks that wait at once."""
+def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
+    """Add uses on other streams, with as few streams as there are blocks waiting at once."""
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
     streams = 0
@@ -114,7 +116,7 @@ def _write_waits(lives: Lives, key: Column, waits: Any, ends: Any, operations: _
 def _write_releases(
     history: History, reserved: Column, room: int, operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """Write who gave segments back: the program, or the allocator because there was no room.
+    """Add the releases of segments by the program; others the allocator made itself, for lack of room.
 
     Returns:
         What was taken from the driver and given back at an operation, by its row and its place there.
@@ -142,7 +144,7 @@ def _write_releases(
 
 
 def _given_by_program(driven: Sequence[tuple[str, int]], size: int, reserved: int, room: int) -> int:
-    """How many of the calls before a request are the program's own `empty_cache`: none where room was needed."""
+    """Return how many calls before a request are the program's own `empty_cache`: none where room was needed."""
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given:
         return 0

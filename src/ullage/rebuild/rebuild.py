@@ -1,4 +1,4 @@
-"""Make a program of a history: what was asked of the allocator, out of what it recorded.
+"""Reconstruction of a program from a history: the requests to the allocator behind what it recorded.
 
 A snapshot holds no torch version, no capacity, no `record_stream` and no `empty_cache`. Each is told from what it
 shows, or given, and named in `Rebuilt.notes`:
@@ -9,7 +9,7 @@ shows, or given, and named in `Rebuilt.notes`:
 * what was alive before recording began is what is freed, or there at the end, without having been allocated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,64 +19,76 @@ from ullage._units import text_of_bytes
 from ullage.history import Action, History
 from ullage.program import Column, Program
 from ullage.rebuild.before import Before
-from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, Lives
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.rebuild.operation import write_operations
-from ullage.settings import SEMANTICS, UNLIMITED, Settings, SettingsError, parse_settings
+from ullage.settings import (
+    UNLIMITED,
+    USUAL,
+    Settings,
+    SettingsError,
+    parse_settings,
+    recorded_settings,
+    text_of_settings,
+)
 
 UNBOUNDED_BYTES: Final = 1 << 60
-"""Room that is taken where a history does not say how much there is."""
+"""The room assumed where a history does not say how much there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A program, and how it hangs together with the history that it was made of."""
+    """A program and its relation to the history that it was reconstructed from."""
 
     program: Program
     settings: Settings
+    settings_text: str
+    """The text of these settings, for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from what was recorded."""
     room_bytes: int
-    """What the allocator can reserve at most; `UNBOUNDED_BYTES` where that is not known."""
-    room_is_told: bool
-    """Whether a request that failed told the room: what was reserved, and what the driver said was free."""
+    """The most bytes that the allocator can reserve; `UNBOUNDED_BYTES` where that is not known."""
+    room_is_known: bool
+    """Whether the room is known from a request that failed: reserved bytes plus what the driver reported free."""
     row_of_op: Column
-    """Of each operation: the history's entry that it comes from."""
+    """The history's entry behind each operation."""
     row_of_key: Column
-    """Of each block: the entry that allocated it, -1 where it was there before."""
+    """The entry that allocated each block; -1 where the block was there before."""
     stack_of_key: Column
     size_of_key: Column
-    """Bytes asked for."""
+    """Bytes asked for, by block."""
     recorded_calls: Mapping[int, tuple[tuple[str, int], ...]]
-    """What the allocator took from the driver ("take") and gave back ("give") at an operation, in bytes."""
+    """Driver calls by operation: memory taken ("take") and given back ("give"), in bytes."""
     is_whole: bool
-    """Whether the recording began with the process: nothing was there before."""
+    """Whether recording began before the first allocation."""
     notes: tuple[str, ...]
 
 
-def settings_of(history: History, *, alloc_conf: str | None, semantics: str) -> Settings:
-    """Return the settings under which a history was recorded.
+def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
+    """Return the settings under which a history was recorded, as a text for PYTORCH_CUDA_ALLOC_CONF.
 
     Args:
-        history: whose own settings are read where none are given.
-        alloc_conf: the text of PYTORCH_ALLOC_CONF, where the user knows it.
-        semantics: "2.11" or "2.15".
-
-    Raises:
-        SettingsError: the given text cannot be read.
+        history: whose own settings are taken where none are given: their text, or what it came to where the text has an
+            option that is not modelled.
+        alloc_conf: the text, where the user knows it.
+        semantics: one of `ullage.settings.SEMANTICS`.
     """
     if alloc_conf is not None:
-        return parse_settings(alloc_conf, semantics=semantics)
-    recorded = history.settings.get("PYTORCH_CUDA_ALLOC_CONF") or history.settings.get("PYTORCH_ALLOC_CONF")
-    if isinstance(recorded, str):
+        return alloc_conf
+    recorded = recorded_settings(history.settings)
+    if recorded is not None:
         try:
-            return parse_settings(recorded, semantics=semantics)
+            parse_settings(recorded, semantics=semantics)
         except SettingsError:
-            pass  # an option of a version that is not modelled; what it came to stands beside it
+            pass
+        else:
+            return recorded
     split = history.settings.get("max_split_size", -1)
     threshold = history.settings.get("garbage_collection_threshold", 0.0)
-    return Settings(
-        semantics=semantics,
-        max_split_bytes=split if isinstance(split, int) and split > 0 else UNLIMITED,
-        garbage_collection_threshold=float(threshold) if isinstance(threshold, float) else 0.0,
-        expandable_segments=bool(history.settings.get("expandable_segments", False)),
+    return text_of_settings(
+        Settings(
+            semantics=semantics,
+            max_split_bytes=split if isinstance(split, int) and split > 0 else UNLIMITED,
+            garbage_collection_threshold=float(threshold) if isinstance(threshold, float) else 0.0,
+            expandable_segments=bool(history.settings.get("expandable_segments", False)),
+        )
     )
 
 
@@ -87,38 +99,30 @@ def program_of(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> Rebuilt:
-    """Make a program of a history.
+    """Reconstruct the program of a history.
 
     Args:
-        history: of one device.
-        semantics: the allocator's version, which no snapshot tells: "2.11" (and before) or "2.15"; None: "2.11" is
-            taken, and a note says so.
-        alloc_conf: the settings in force, where the snapshot does not tell them.
-        capacity_bytes: what the allocator could reserve at most; told from an out-of-memory entry where there is one.
+        history: the recording of one device.
+        semantics: the allocator's version, which no snapshot tells: one of `ullage.settings.SEMANTICS`; None: the
+            usual one is taken, and a note says so.
+        alloc_conf: the settings in force, where the snapshot does not record them.
+        capacity_bytes: what the allocator could reserve at most; None: inferred from an out-of-memory entry, if any.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
     """
-    settings = settings_of(history, alloc_conf=alloc_conf, semantics=semantics or SEMANTICS[0])
-    notes = []
-    if semantics is None:
-        notes.append(
-            f"the allocator is taken for that of torch {SEMANTICS[0]}; a snapshot does not say (--torch-version)"
-        )
-    lives = Lives.of(history)
+    settings_text = settings_text_of(history, alloc_conf=alloc_conf, semantics=semantics or USUAL)
+    settings = parse_settings(settings_text, semantics=semantics or USUAL)
+    lives = BlockLives.of(history)
     before = Before.of(history, lives)
     reserved = _reserved_over_time(
         history, sum(sum(size for size, *_ in segment.blocks) for segment in before.segments)
     )
-    told = _room_of(history, reserved)
-    room = capacity_bytes if capacity_bytes is not None else told or UNBOUNDED_BYTES
-    if room == UNBOUNDED_BYTES:
-        notes.append("the capacity is not known: no request failed, and none was given (--capacity)")
-    elif capacity_bytes is None:
-        notes.append(f"the allocator could reserve {text_of_bytes(room)}: told by a request that failed")
+    known_room = _room_of(history, reserved)
+    room = capacity_bytes if capacity_bytes is not None else known_room or UNBOUNDED_BYTES
     # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
     held = capacity_bytes if capacity_bytes and capacity_bytes >= reserved.max(initial=0) else UNBOUNDED_BYTES
-    written = write_operations(history, lives, before, reserved, told or held)
+    written = write_operations(history, lives, before, reserved, known_room or held)
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     none = np.full(len(before.requested), -1, np.int64)
     return Rebuilt(
@@ -131,26 +135,37 @@ def program_of(
             recorded_addresses=tuple(history.address[history.action == Action.SEGMENT_ALLOC].tolist()),
         ),
         settings=settings,
+        settings_text=settings_text,
         room_bytes=room,
-        room_is_told=capacity_bytes is None and room < UNBOUNDED_BYTES,
+        room_is_known=capacity_bytes is None and room < UNBOUNDED_BYTES,
         row_of_op=written.row,
         row_of_key=np.concatenate([none, made]),
         stack_of_key=np.concatenate([np.array(before.stacks, np.int64), history.stack[made]]),
         size_of_key=np.concatenate([np.array(before.requested, np.int64), history.size[made]]),
         recorded_calls=written.calls,
         is_whole=not before.segments,
-        notes=tuple(notes),
+        notes=tuple(_notes(semantics, room, capacity_bytes)),
     )
 
 
+def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
+    """Yield notes about what had to be inferred."""
+    if semantics is None:
+        yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
+    if room_bytes == UNBOUNDED_BYTES:
+        yield "the capacity is not known: no request failed, and none was given (--capacity)"
+    elif capacity_bytes is None:
+        yield f"the allocator could reserve {text_of_bytes(room_bytes)}, as the failed request shows"
+
+
 def _reserved_over_time(history: History, at_start: int) -> Column:
-    """Reserved bytes after every entry."""
+    """Return the reserved bytes after every entry."""
     sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK).astype(np.int64)
     return np.asarray(at_start + np.cumsum(sign * history.size), np.int64)
 
 
 def _room_of(history: History, reserved: Column) -> int | None:
-    """What can be reserved: what was, when a request failed, and what the driver said was free then."""
+    """Return the room: the bytes reserved when a request failed, plus those that the driver reported free."""
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):
         return None

@@ -1,1 +1,1 @@
-"""What a run leaves behind while it runs: samples of its memory, and evidence where it runs out."""
+"""Records memory inside the process of a run: samples, and evidence when memory runs out."""

@@ -1,7 +1,7 @@
-"""What is written where memory runs out: the allocator's snapshot, who asked, and in what surroundings.
+"""Writes evidence when memory runs out: the allocator's snapshot, the stack of the request, and the environment.
 
-It is called by the allocator's own observer, in the thread that has asked for memory, before PyTorch raises its error.
-It allocates nothing on the card, and what fails in it is told in one line and otherwise forgotten.
+It is called by the allocator's observer, in the thread that has asked for memory, before PyTorch raises its error. It
+allocates nothing on the card; if something fails in it, one line says so and the script is not affected.
 """
 
 import json
@@ -19,25 +19,25 @@ from typing import Any, Final
 import torch
 
 from ullage._output import whole_file, write_whole
-from ullage.place import is_library, short_place
-from ullage.recording.evidence_files import ENVIRONMENT, SNAPSHOT
 from ullage.recording.secret import is_secret, without_secrets
+from ullage.run_files.folder import ENVIRONMENT, SNAPSHOT
+from ullage.source_location import is_library, short_place
 
 _MOST_FRAMES: Final = 200
 _WANTED: Final = re.compile(r"^(PYTORCH_|TORCH_|CUDA|CUBLAS|NCCL_|OMP_NUM_THREADS$|RANK$|LOCAL_RANK$|WORLD_SIZE$)")
 
 
 def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
-    """Write what is known at this moment into a folder that is made for it.
+    """Write the present state into a new folder.
 
     Args:
-        folder: that does not exist yet.
-        device: that has no room.
-        asked_bytes: that were asked for, rounded up as the allocator does.
+        folder: the folder to make; it must not exist yet.
+        device: the device that ran out of memory.
+        asked_bytes: the size of the request, rounded up as the allocator does.
         more: facts of the run, plain data.
 
     Raises:
-        OSError: it cannot be written; what has been written before stays readable.
+        OSError: it cannot be written; files that were completed before stay readable.
     """
     folder.mkdir(parents=True)
     frames = _frames(sys._getframe(1))
@@ -59,18 +59,18 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
     }
     write_whole(folder / ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
     snapshot = torch._C._cuda_memorySnapshot(None)
-    _tell_oom(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
+    _append_oom_event(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
     _write_snapshot(folder / SNAPSHOT, snapshot)
 
 
 def _write_snapshot(path: Path, snapshot: dict[str, Any]) -> None:
-    """Write it as it is pickled: a history that the script keeps without end is not in memory a second time."""
+    """Write a snapshot while it is pickled, so that an unlimited history of the script's is not in memory twice."""
     with whole_file(path) as file:
         pickle.Pickler(file).dump(snapshot)
 
 
-def _tell_oom(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
-    """Put the request that has failed into the history, as PyTorch does where it records one."""
+def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
+    """Append the failed request to the history, as PyTorch does when history is recorded."""
     trace = snapshot["device_traces"][device]
     if trace and trace[-1]["action"] == "oom":
         return
@@ -87,12 +87,12 @@ def _tell_oom(snapshot: dict[str, Any], device: int, asked_bytes: int, free_byte
 
 
 def _frames_of_main_thread() -> list[tuple[str, int, str]]:
-    """Return what the main thread waits in, where memory is asked for in a thread without Python: backward's."""
+    """Return the main thread's stack, for a request in a thread without Python frames, such as backward's."""
     return _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """Return file, line and name of the Python functions that run, the innermost first, without our own."""
+    """Return file, line and name of the running Python functions, innermost first, without those of this package."""
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < _MOST_FRAMES:
         module = frame.f_globals.get("__name__")

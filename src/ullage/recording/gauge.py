@@ -1,4 +1,4 @@
-"""The memory of every card in use, read at the end of a step: samples, and the peaks of the run."""
+"""Reads the memory of every card in use at the end of a step: samples, and the peaks of the run."""
 
 import time
 from collections.abc import Iterator
@@ -8,45 +8,46 @@ from typing import Any, Final
 import torch
 
 from ullage.driver import DriverSilentError, asked
-from ullage.recording.facts import Card, Peak
 from ullage.recording.line import Top, top_of_history
-from ullage.recording.live import Sample
 from ullage.recording.peak import PeakMeter, Stats
+from ullage.run_files.facts import RunCard, RunPeak
+from ullage.run_files.live import Sample
 
-_NOTABLE: Final = 1.01
-"""A peak that is so much higher than the last one whose line is known has its line sought as well."""
+_NEW_PEAK_RATIO: Final = 1.01
+"""The ratio to the last peak whose line was sought from which on a new peak's line is sought, too."""
 _MOST_SOUGHT: Final = 4
 
 
 class Gauge:
-    """Reads the cards. It belongs to one thread; `ask_driver` alone may be called from another."""
+    """Reads the cards. It may be used by one thread only, except for `ask_driver`."""
 
     def __init__(self) -> None:
-        self.peaks: dict[int, Peak] = {}
+        self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """Of the fullest card, in use at most since the sample before."""
+        """The share of the fullest card in use, at its peak since the sample before."""
         self.allocations = 0
-        """Since the sample before, on all cards."""
+        """The number of allocations since the sample before, on all cards."""
         self._meter = PeakMeter()
         self._outside: dict[int, int] = {}
-        """What of each card was used beside what this process had reserved, when the driver was last asked."""
+        """The bytes of each card in use beyond what this process had reserved, when the driver was last asked."""
         self._limits: dict[int, int] = {}
-        """Of each card, when the driver was last asked: scripts set it once, and to look takes a tenth of a sample."""
+        """The limit of each card, read with the driver's count: scripts set it once, and reading it takes a tenth of
+        the time of a sample."""
         self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
         self._sought_bytes: dict[int, int] = {}
         self._times_sought = 0
 
     def install(self) -> None:
-        """Begin, right after CUDA was initialised."""
+        """Start measuring; to be called right after CUDA was initialised."""
         self._meter.install()
 
     def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
         """Yield a sample of every card that the process uses.
 
         Args:
-            step: the last that has ended.
-            is_end: whether it has just ended, so that what is new belongs to it, and not to the next one.
+            step: the number of the last step that has ended.
+            is_end: whether that step has just ended, so that a new peak belongs to it, and not to the next one.
         """
         now = time.time()
         self.share, self.allocations = 0.0, 0
@@ -64,7 +65,7 @@ class Gauge:
             self.share = max(self.share, reserved["peak"] / self._limit_of(card), used / card.total_bytes)
             peak = self.peaks.get(device)
             if peak is None or allocated["peak"] > peak.bytes:
-                self.peaks[device] = Peak(bytes=allocated["peak"], device=device, step=step if is_end else step + 1)
+                self.peaks[device] = RunPeak(bytes=allocated["peak"], device=device, step=step if is_end else step + 1)
             yield Sample(
                 step=step,
                 time=now,
@@ -79,7 +80,7 @@ class Gauge:
             )
 
     def latest(self, device: int) -> Stats:
-        """Return the statistics of a device as they were last read, with the highest peak of the run."""
+        """Return the statistics of a device as last read, with the highest peak of the run."""
         stats = self._latest.get(device)
         if stats is None:
             return self._meter.read(device)
@@ -90,7 +91,7 @@ class Gauge:
         highest = {**allocated["all"], "peak": self.peaks[device].bytes}
         return {**stats, "allocated_bytes": {**allocated, "all": highest}}
 
-    def _limit_of(self, card: Card) -> int:
+    def _limit_of(self, card: RunCard) -> int:
         limit = self._limits.get(card.index)
         if limit is None:
             limit = self._limits[card.index] = limit_bytes(card)
@@ -98,20 +99,20 @@ class Gauge:
 
     @property
     def seeks(self) -> list[int]:
-        """The devices whose highest peak has no line yet, and is worth looking for one."""
+        """The devices whose highest peak has no line yet, and should get one."""
         if self._times_sought >= _MOST_SOUGHT:
             return []
         return [
             device
             for device in self._unknown()
-            if self.peaks[device].bytes > _NOTABLE * self._sought_bytes.get(device, 0)
+            if self.peaks[device].bytes > _NEW_PEAK_RATIO * self._sought_bytes.get(device, 0)
         ]
 
     def _unknown(self) -> list[int]:
         return [device for device, peak in self.peaks.items() if peak.line is None]
 
     def seek_lines(self, *, is_last: bool = False) -> None:
-        """Look up in PyTorch's history which line set the peaks; what it does not reach back to stays unknown."""
+        """Look up in PyTorch's history which line reached the peaks; for older peaks it stays unknown."""
         devices = self._unknown() if is_last else self.seeks
         if not devices:
             return
@@ -121,10 +122,10 @@ class Gauge:
             peak, top = self.peaks[device], tops.get(device)
             self._sought_bytes[device] = peak.bytes
             if top is not None and _is_about(top, peak):
-                self.peaks[device] = Peak(bytes=peak.bytes, device=device, step=peak.step, line=top.line)
+                self.peaks[device] = RunPeak(bytes=peak.bytes, device=device, step=peak.step, line=top.line)
 
     def ask_driver(self) -> None:
-        """Ask NVML, which makes no context, how much of the cards all processes use; and PyTorch for their limits."""
+        """Ask NVML, which makes no context, for the cards' used memory by all processes; and PyTorch for the limits."""
         self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
             with asked() as nvml:
@@ -143,20 +144,20 @@ class Gauge:
 
 
 @cache
-def cards() -> tuple[Card, ...]:
-    """Return the cards that PyTorch sees; no context is made on any."""
+def cards() -> tuple[RunCard, ...]:
+    """Return the cards that PyTorch sees, without making a context."""
     return tuple(_card(index) for index in range(torch.cuda.device_count()))
 
 
-def limit_bytes(card: Card) -> int:
-    """Return what the process may reserve of a card, which a script may change."""
+def limit_bytes(card: RunCard) -> int:
+    """Return how much of a card the process may reserve; a script may change it."""
     fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
     return int(card.total_bytes * fraction(card.index))
 
 
-def _card(index: int) -> Card:
+def _card(index: int) -> RunCard:
     properties = torch.cuda.get_device_properties(index)
-    return Card(
+    return RunCard(
         index=index,
         name=properties.name,
         uuid=f"GPU-{properties.uuid}",
@@ -165,6 +166,6 @@ def _card(index: int) -> Card:
     )
 
 
-def _is_about(top: Top, peak: Peak) -> bool:
-    """Tell whether the highest that history knows is that peak: it counts requested bytes, the peak rounded ones."""
-    return abs(top.bytes - peak.bytes) <= (_NOTABLE - 1) * peak.bytes
+def _is_about(top: Top, peak: RunPeak) -> bool:
+    """Tell whether the highest level in the history is that peak: it counts requested bytes, the peak rounded ones."""
+    return abs(top.bytes - peak.bytes) <= (_NEW_PEAK_RATIO - 1) * peak.bytes

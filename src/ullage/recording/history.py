@@ -1,8 +1,8 @@
 """PyTorch's memory history: when it is recorded, and how much of it, within a budget of host memory.
 
-With it every allocation costs about two microseconds more, which is nothing to a step of a second and much to one of
-ten milliseconds. So it is on in the first steps, where a script that does not fit fails and where what stays is made;
-later where memory is short, where something grows, or where it costs next to nothing.
+With history every allocation costs about two microseconds more, which is nothing for a step of a second and much for
+one of ten milliseconds. So it is on in the first steps, in which a script that does not fit fails and lasting tensors
+are made; later only if memory is short, if memory grows, or if history costs next to nothing.
 """
 
 import sys
@@ -13,35 +13,36 @@ from typing import Any, Final
 
 import torch
 
-from ullage.recording.facts import Arming
 from ullage.recording.plan import HistoryMode
+from ullage.run_files.facts import Arming
 
 FIRST_STEPS: Final = 5
 NEAR: Final = 0.85
 """The share of a card from which on memory is short."""
-_FAR: Final = 0.75
+_NEAR_UNTIL: Final = 0.75
 _CALM_STEPS: Final = 200
-"""So many steps below that, and it is short no more."""
+"""The number of steps below `_NEAR_UNTIL` after which memory is no longer short."""
 _COST_SECONDS: Final = 2e-6
-"""Of one allocation and its free, with Python stacks (`make bench` measures it)."""
-_CHEAP = 0.01
-"""Of a step, which history may cost where there is no need for it."""
+"""The time that history adds to one allocation and its free, with Python stacks (`make bench` measures it)."""
+_CHEAP_SHARE = 0.01
+"""The share of a step's time that history may cost if there is no need for it."""
 _ENTRY_BYTES: Final = 400
 _FRAME_BYTES: Final = 16
-"""Of an entry of PyTorch's ring with a stack of its own, and of each frame (tests/recording/test_history.py)."""
+"""The host memory of a stack's frame; `_ENTRY_BYTES` is that of an entry of PyTorch's ring with a stack of its own
+(tests/recording/test_history.py)."""
 _USUAL_DEPTH: Final = 64
-_COMPARED: Final = 20
-"""Steps before and after a change whose durations are compared."""
+_COMPARED_STEPS: Final = 20
+"""The number of steps with and without history whose durations are compared."""
 
 
 class MemoryHistory:
-    """Switches PyTorch's history on and off; where the script does that itself, it is left alone."""
+    """Switches PyTorch's history on and off; if the script does that itself, history is left alone."""
 
     def __init__(self, mode: HistoryMode, budget_bytes: int) -> None:
         self.arming = Arming(is_on=False, why="not yet", since_step=0, entries=0, budget_bytes=budget_bytes)
         self._mode = mode
         self.is_users = False
-        """Whether the script keeps a history itself."""
+        """Whether the script records a history itself."""
         self._original: Any = None
         self._near_step = 0
         self._durations: dict[bool, list[float]] = {False: [], True: []}
@@ -49,7 +50,7 @@ class MemoryHistory:
         self._last_step = 0
 
     def install(self) -> None:
-        """Begin, right after CUDA was initialised."""
+        """Start recording; to be called right after CUDA was initialised."""
         try:
             self.is_users = bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError as error:  # of an allocator that has none, such as cudaMallocAsync
@@ -62,14 +63,14 @@ class MemoryHistory:
             self._switch(is_on=True, why="the first steps", step=0)
 
     def remove(self) -> None:
-        """Put PyTorch's own function back; what is recorded stays as it is."""
+        """Restore PyTorch's own function; the recorded history stays."""
         if self._original is not None:
             torch._C._cuda_record_memory_history = self._original
             self._original = None
 
     @property
     def is_on(self) -> bool:
-        """Whether PyTorch records, whoever has asked for it."""
+        """Whether PyTorch records a history, no matter who has asked for it."""
         try:
             return bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError:
@@ -77,17 +78,17 @@ class MemoryHistory:
 
     @property
     def is_ours(self) -> bool:
-        """Whether PyTorch records what we have asked for, which has an end."""
+        """Whether PyTorch records the history that this class has asked for, which is limited in size."""
         return self.arming.is_on and not self.is_users
 
-    def look(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
-        """Decide, at the end of a step.
+    def update(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
+        """Decide at the end of a step whether history is recorded from now on.
 
         Args:
-            step: its number.
-            share: of the fullest card, in use.
-            allocations: that were made since the last look.
-            grows: whether memory does, from step to step, or seems to.
+            step: the number of the step.
+            share: the share of the fullest card that is in use.
+            allocations: the number of allocations since the last call.
+            grows: whether memory grows from step to step, or seems to.
             seeks: whether the line of a peak is sought.
         """
         now = time.perf_counter()
@@ -115,29 +116,29 @@ class MemoryHistory:
             return "memory grows"
         if seeks:
             return "the line of a new peak is sought"
-        if self._near_step and (share >= _FAR or step - self._near_step < _CALM_STEPS):
+        if self._near_step and (share >= _NEAR_UNTIL or step - self._near_step < _CALM_STEPS):
             return "memory was short"
         # With the margin, one that is on is not switched off by a step that was a little shorter.
-        limit = seconds * (_CHEAP if not self.arming.is_on else 2 * _CHEAP)
+        limit = seconds * (_CHEAP_SHARE if not self.arming.is_on else 2 * _CHEAP_SHARE)
         return "it costs next to nothing" if allocations * _COST_SECONDS < limit else ""
 
     def _note(self, seconds: float) -> None:
         if seconds > 0:
             kept = self._durations[self.is_on]
             kept.append(seconds)
-            del kept[:-_COMPARED]
+            del kept[:-_COMPARED_STEPS]
 
     @property
     def cost(self) -> float | None:
-        """How many times as long steps took with history, by the medians of the latest of either kind."""
+        """The ratio of a step's time with history to its time without, by medians; None if it is not known."""
         with_it, without = self._durations[True], self._durations[False]
-        if min(len(with_it), len(without)) < _COMPARED // 2:
+        if min(len(with_it), len(without)) < _COMPARED_STEPS // 2:
             return None
         return median(with_it) / median(without)
 
     @property
     def step_seconds(self) -> float | None:
-        """Median duration of the latest steps."""
+        """The median duration of the latest steps; None before the first."""
         latest = self._durations[self.is_on] or self._durations[not self.is_on]
         return median(latest) if latest else None
 

@@ -1,4 +1,4 @@
-"""Which line of the user's set the peak, from what PyTorch's history still knows."""
+"""The user's line that reached the peak, from PyTorch's history as far as it goes back."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ import torch
 from ullage.ownership.block import line_of
 
 IN_BACKWARD: Final = "in backward"
-"""Whose threads are the only ones without Python that allocate, in all but exotic programs."""
+"""The place of allocations without Python frames: in nearly all programs only backward's threads make those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The highest level that the history of a device knows."""
+    """The highest level in the history of a device."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return for each device the highest level in PyTorch's history, and the line whose allocation led to it.
+    """Return the highest level of each device in PyTorch's history, and the line whose allocation reached it.
 
     The history is walked from its end, where the level is known. It takes about a second for 10^5 entries.
     """

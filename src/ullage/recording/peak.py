@@ -1,9 +1,10 @@
-"""The peak of every step, without anybody noticing: PyTorch keeps one peak, which a script may read and reset.
+"""The peak of every step, measured without changing what the script sees: PyTorch has only one peak, which a script may
+read and reset, too.
 
-After each step it is read and reset. What `torch.cuda` answers to the script is the peak since the script's own reset:
-the two functions of PyTorch's that read and reset are stood in for (`torch._C._cuda_memoryStats` and
-`_cuda_resetPeakMemoryStats`, and from torch 2.9 on those of `torch.accelerator`; torch 2.8 to 2.15). Only the peaks of
-`oversize_allocations` and `oversize_segments`, which have no pools, are since the last step.
+After each step that peak is read and reset. The script still gets the peak since its own reset: the functions of
+PyTorch that read and reset it are replaced (`torch._C._cuda_memoryStats` and `_cuda_resetPeakMemoryStats`, and from
+torch 2.9 on those of `torch.accelerator`; torch 2.8 to 2.15). Only the peaks of `oversize_allocations` and
+`oversize_segments`, which have no pools, are since the last step.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,18 +25,18 @@ class PeakMeter:
 
     def __init__(self) -> None:
         self._peaks: dict[int, list[int]] = {}
-        """By device, for each of `_keys`: the highest that steps have had since the script's own reset."""
+        """The highest peaks since the script's own reset, by device, in the order of `_keys`."""
         self._before_reset: dict[int, list[int]] = {}
-        """By device: the highest since the last reading that the script has reset itself."""
+        """The highest peaks since the last reading that the script itself has reset, by device."""
         self._keys: list[tuple[str, str]] = []
-        """Every statistic and pool that has a peak."""
+        """The statistics and pools that have a peak."""
         self._names: list[str] = []
-        """Every statistic that has pools with peaks."""
+        """The statistics that have pools with peaks."""
         self._read: Callable[[int], Stats] = torch._C._cuda_memoryStats
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
     def install(self) -> None:
-        """Stand in for PyTorch's functions, for good: it does not know the peaks that were reset."""
+        """Replace PyTorch's functions, permanently: PyTorch itself does not know the peaks that were reset."""
         for read_name, reset_name in _PAIRS:
             read, reset = getattr(torch._C, read_name, None), getattr(torch._C, reset_name, None)
             if read is None or reset is None:
@@ -44,7 +45,7 @@ class PeakMeter:
             setattr(torch._C, reset_name, self._resetter(reset))
 
     def measure(self, device: int) -> Stats:
-        """Return the statistics of a device, with peaks since the last time, and begin anew."""
+        """Return the statistics of a device, with peaks since the last call, and reset the peaks."""
         stats = self._read(device)
         self._reset(device)
         peaks = self._peaks_in(stats)
@@ -59,7 +60,7 @@ class PeakMeter:
         return stats
 
     def _peaks_in(self, stats: Stats) -> list[int]:
-        """Return the peaks in the order of `_keys`, which is that of PyTorch's answers."""
+        """Return the peaks in the order of `_keys`, which is that of PyTorch's statistics."""
         if not self._keys:
             self._keys = [key for key, _ in _with_peaks(stats)]
             self._names = list(dict.fromkeys(name for name, _ in self._keys))
@@ -92,7 +93,7 @@ class PeakMeter:
 
 
 def _with_peaks(stats: Stats) -> Iterator[tuple[tuple[str, str], dict[str, int]]]:
-    """Yield every statistic of a pool that has a peak; those of no pool count what is larger than max_split_size."""
+    """Yield every statistic of a pool that has a peak; those without pools count what is larger than max_split_size."""
     for name, pools in stats.items():
         for pool, values in pools.items() if type(pools) is dict else ():
             if type(values) is dict:

@@ -1,4 +1,4 @@
-"""What a run is to record: told to its processes through one variable of their environment, which children inherit."""
+"""The plan of a recording, passed to a run's processes in one environment variable, which children inherit."""
 
 import json
 import os
@@ -10,42 +10,42 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
-from ullage._child import reach_children
+from ullage._child_process import reach_children
 from ullage._errors import UsageError
 
 VARIABLE: Final = "ULLAGE_RECORDING"
 
 
 class HistoryMode(StrEnum):
-    """When PyTorch records what is allocated where."""
+    """The mode of PyTorch's memory history: when it is recorded."""
 
     AUTO = "auto"
-    """In the first steps; later where memory is short or grows, or where it costs next to nothing."""
+    """Recorded in the first steps; later if memory is short or grows, or if history costs next to nothing."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Where and what to record."""
+class RecordingPlan:
+    """The folder for the files of a run, and what to record."""
 
     folder: Path
     history: HistoryMode = HistoryMode.AUTO
     budget_bytes: int = 64 << 20
-    """Host memory that the history of one process may take."""
+    """The host memory that the history of one process may take."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Have every Python process with this environment record."""
+        """Make every Python process with this environment record its memory."""
         data = asdict(self) | {"folder": str(self.folder.absolute())}
         environment[VARIABLE] = json.dumps(data)
         reach_children(environment)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """Return the plan of an environment; None without one.
+        """Return the plan in an environment; None if there is none.
 
         Raises:
-            UsageError: the variable is there and cannot be read.
+            UsageError: the variable is set and cannot be read.
         """
         text = environment.get(VARIABLE)
         if not text:
@@ -59,18 +59,18 @@ class Plan:
             )
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(
-                f"{VARIABLE} is {text[:80]!r}, which `ullage run` has not written "
+                f"{VARIABLE} is {text[:80]!r}, which was not written by `ullage run` "
                 f"({type(error).__name__}: {error}); unset it"
             ) from None
 
 
 def live_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this process's live file: with its rank, where it has one."""
+    """Return the name of this process's live file, with its rank if it has one."""
     rank = environment.get("RANK", "")
     return f"rank{rank}-{os.getpid()}.live" if rank.isdecimal() else f"process-{os.getpid()}.live"
 
 
 def report_trouble(what: str, error: BaseException) -> None:
-    """Say once on standard error that recording is not whole; the script goes on."""
+    """Print on standard error that recording is incomplete; the script continues."""
     with suppress(OSError, ValueError, AttributeError):  # a full disk, a closed stream, none
-        sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script goes on without\n")
+        sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script continues without it\n")

@@ -1,8 +1,8 @@
-"""The recorder of one process of a run: armed when torch is imported, it shows and keeps what its memory does.
+"""The recorder of one process of a run: installed when torch is imported, it writes samples, facts and evidence.
 
-A sample is taken at the end of every step, or every second where there are none; a thread tells the facts once a
-second. Where memory runs out, evidence is written. It makes no CUDA context, allocates nothing on the card, holds no
-tensor, and what fails in it does not reach the script.
+A sample is taken at the end of every step, or every second if there are no steps; a thread writes the facts once a
+second. If memory runs out, evidence is written. It makes no CUDA context, allocates nothing on the card, holds no
+tensor, and its errors do not reach the script.
 """
 
 import atexit
@@ -20,27 +20,27 @@ import torch
 from ullage.monitor.monitor import Monitor
 from ullage.ownership.storage import owned_bytes
 from ullage.recording.evidence import write_evidence
-from ullage.recording.facts import Facts
 from ullage.recording.gauge import Gauge, cards, limit_bytes
 from ullage.recording.history import FIRST_STEPS, MemoryHistory
-from ullage.recording.live import LiveWriter
-from ullage.recording.plan import Plan, live_name, report_trouble
+from ullage.recording.plan import RecordingPlan, live_name, report_trouble
 from ullage.recording.secret import without_secrets
 from ullage.recording.step import StepWatch
+from ullage.run_files.facts import RunFacts
+from ullage.run_files.live import LiveWriter
 
-_TELL_SECONDS: Final = 1.0
+_FACTS_SECONDS: Final = 1.0
 _MOST_EVIDENCE: Final = 3
-"""Folders of a process, for the first times that memory runs out; later ones are counted."""
+"""The number of folders of evidence of a process, for the first times that memory runs out; later ones are counted."""
 _ROLES_EVERY: Final = 50
-_STRIDE: Final = 2
-"""At every second step is decided what is recorded, and the monitor reads (`ullage.monitor`)."""
+_DECISION_STRIDE: Final = 2
+"""The number of steps from one decision about history, and one sample of the monitor, to the next."""
 _MOST_FAILURES: Final = 3
 
 
 class Recorder:
-    """Samples, facts and evidence of this process."""
+    """Writes samples, facts and evidence of this process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
         self._gauge = Gauge()
         self._history = MemoryHistory(plan.history, plan.budget_bytes)
@@ -48,7 +48,7 @@ class Recorder:
         self._monitor.read_by(self._gauge.latest)
         self._step_watch = StepWatch(self._on_step)
         self._lock = threading.Lock()
-        """Of the gauge and the writer. It is never waited for at the end of a step: one sample less is no harm."""
+        """The lock of the gauge and the writer. The end of a step never waits for it: a lost sample does no harm."""
         self._writer: LiveWriter | None = None
         self._pid = os.getpid()
         self._is_over = False
@@ -56,11 +56,11 @@ class Recorder:
         self._sampled = time.monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
-        """Device, bytes asked for and free, of a time that memory ran out and nothing was written."""
+        """The device, the requested and the free bytes of an out-of-memory error for which nothing was written yet."""
         self._facts = _facts_of_process()
 
     def install(self) -> None:
-        """Begin: what needs CUDA waits until the script has initialised it."""
+        """Start recording; what needs CUDA waits until the script has initialised it."""
         self._step_watch.install()
         torch.cuda._lazy_call(self._on_cuda)
 
@@ -72,11 +72,12 @@ class Recorder:
             self._writer = self._open()
             self._gauge.install()
             self._history.install()
-            with _Trouble(self, "no evidence will be written where memory runs out", is_end=False):
-                torch._C._cuda_attach_out_of_memory_observer(self._on_oom)
-            os.register_at_fork(after_in_child=self._leave)
-            atexit.register(self._on_exit)
-            threading.Thread(target=self._tell_often, name="ullage-recording", daemon=True).start()
+            with _Trouble(self, "no evidence will be written if memory runs out", is_end=False):
+                binding: Any = torch._C  # whose types leave the observer out
+                binding._cuda_attach_out_of_memory_observer(self._on_oom)
+            os.register_at_fork(after_in_child=self._stop_in_fork)
+            atexit.register(self.end_of_process)
+            threading.Thread(target=self._write_facts_periodically, name="ullage-recording", daemon=True).start()
 
     def _on_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._is_over or self._writer is None:
@@ -85,13 +86,13 @@ class Recorder:
         try:
             self._sample(is_end=True)
             self._monitor.step()
-            if self._step >= FIRST_STEPS and self._step % _STRIDE:
-                return  # what follows may wait a step, and every line costs a step of ten milliseconds its share
+            if self._step >= FIRST_STEPS and self._step % _DECISION_STRIDE:
+                return  # the rest may wait a step: every line counts in a step of ten milliseconds
             if self._history.is_ours and self._step >= FIRST_STEPS:
                 self._gauge.seek_lines()
             if self._step % _ROLES_EVERY == 2:  # the first step makes the optimizer's state
                 self._facts = replace(self._facts, roles=owned_bytes(optimizer))
-            self._history.look(
+            self._history.update(
                 self._step,
                 share=self._gauge.share,
                 allocations=self._gauge.allocations,
@@ -111,11 +112,11 @@ class Recorder:
             self._write_evidence()
 
     def _write_evidence(self) -> None:
-        """Write what is known of the last time that memory ran out."""
+        """Write evidence of the last time that memory ran out."""
         if self._unwritten is None:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
-        with _Trouble(self, "the evidence is not whole", is_end=False):
+        with _Trouble(self, "the evidence is incomplete", is_end=False):
             name = f"oom-{self._pid}-{len(self._facts.evidence) + 1}"
             self._facts = replace(self._facts, evidence=(*self._facts.evidence, name))
             more = {
@@ -123,12 +124,12 @@ class Recorder:
                 "total_bytes": cards()[device].total_bytes,
                 "limit_bytes": limit_bytes(cards()[device]),
                 "driver_free_bytes": free_bytes,
-                "facts": self._told().to_json(),
+                "facts": self._current_facts().to_json(),
             }
             write_evidence(self._plan.folder / name, device=device, asked_bytes=asked_bytes, more=more)
-            self._tell()
+            self._write_facts()
 
-    def _on_exit(self) -> None:
+    def end_of_process(self) -> None:
         if self._is_over:
             return
         with _Trouble(self, "the end is not recorded"):
@@ -143,24 +144,24 @@ class Recorder:
             self._sample()
             if self._history.is_ours and kind is None:
                 self._gauge.seek_lines(is_last=True)
-            self._tell()
-            self.end()
+            self._write_facts()
+            self.stop()
 
-    def _leave(self) -> None:
-        """Be silent in a process that was forked: the file is its parent's."""
+    def _stop_in_fork(self) -> None:
+        """Stop recording in a forked process: the file belongs to its parent."""
         self._is_over = True
 
-    def end(self) -> None:
-        """Take away what can be; the observer, which PyTorch has no way to detach, is silent from now on."""
+    def stop(self) -> None:
+        """Stop recording and remove all hooks, except the observer, which PyTorch cannot detach."""
         self._is_over = True
-        self._step_watch.end()
+        self._step_watch.stop()
         with suppress(Exception):
             self._monitor.__exit__()
         self._history.remove()
 
     def _give_up(self, what: str, error: Exception) -> None:
         report_trouble(what, error)
-        self.end()
+        self.stop()
 
     # ---- what is written
 
@@ -173,7 +174,7 @@ class Recorder:
             return LiveWriter(None)
 
     def _sample(self, *, is_end: bool = False) -> None:
-        if self._writer is not None and self._lock.acquire(blocking=False):
+        if self._writer is not None and self._lock.acquire(timeout=_FACTS_SECONDS):
             try:
                 self._sampled = time.monotonic()
                 for sample in self._gauge.read(self._step, is_end=is_end):
@@ -181,14 +182,14 @@ class Recorder:
             finally:
                 self._lock.release()
 
-    def _tell(self) -> None:
-        if self._writer is not None and self._lock.acquire(timeout=_TELL_SECONDS):
-            try:
-                self._writer.tell(self._told().to_json())
+    def _write_facts(self) -> None:
+        if self._writer is not None and self._lock.acquire(timeout=_FACTS_SECONDS):
+            try:  # facts are gathered with the lock held: older ones must not be written over newer ones
+                self._writer.write_facts(self._current_facts().to_json())
             finally:
                 self._lock.release()
 
-    def _told(self) -> Facts:
+    def _current_facts(self) -> RunFacts:
         history = self._history
         return replace(
             self._facts,
@@ -202,23 +203,23 @@ class Recorder:
             ooms=self._ooms,
         )
 
-    def _tell_often(self) -> None:
+    def _write_facts_periodically(self) -> None:
         failures = 0
         while not self._is_over and failures < _MOST_FAILURES:
             try:
-                self._tell()  # first: a driver that hangs keeps what follows
+                self._write_facts()  # first, because a driver that hangs would block what follows
                 self._gauge.ask_driver()
-                if time.monotonic() - self._sampled > _TELL_SECONDS:
+                if time.monotonic() - self._sampled > _FACTS_SECONDS:
                     self._sample()
             except Exception as error:  # evidence is written all the same
                 failures += 1
                 if failures == _MOST_FAILURES:
-                    report_trouble("the driver is asked no more", error)
-            time.sleep(_TELL_SECONDS)
+                    report_trouble("the driver is no longer asked", error)
+            time.sleep(_FACTS_SECONDS)
 
 
 class _Trouble:
-    """Whatever fails inside is told in one line, and the script goes on."""
+    """A context whose errors are reported in one line instead of reaching the script."""
 
     def __init__(self, recorder: Recorder, what: str, *, is_end: bool = True) -> None:
         self._recorder = recorder
@@ -237,9 +238,9 @@ class _Trouble:
         return True
 
 
-def _facts_of_process() -> Facts:
+def _facts_of_process() -> RunFacts:
     now = time.time()
-    return Facts(
+    return RunFacts(
         pid=os.getpid(),
         command=without_secrets(sys.orig_argv),
         host=socket.gethostname(),

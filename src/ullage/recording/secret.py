@@ -1,4 +1,4 @@
-"""What is not written down of a command and of an environment: files of a run are shown to others."""
+"""Hides secrets in commands and environments, because the files of a run are shown to others."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ _HIDDEN: Final = "***"
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether a variable or an option is one whose value is nobody's business."""
+    """Tell by its name whether a variable or an option has a secret value."""
     return _NAMES.search(name) is not None
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with the values of such options, and users of addresses, hidden."""
+    """Return a command with the values of secret options, and user names and passwords in URLs, hidden."""
     shown = []
     is_value = False
     for word in words:

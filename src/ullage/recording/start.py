@@ -1,23 +1,23 @@
-"""Begin to record in a process that a run has started, as soon as the script imports torch. No torch until then."""
+"""Starts recording in a process of a run as soon as the script imports torch; until then torch is not imported."""
 
 from types import ModuleType
 
-from ullage.recording.plan import Plan, report_trouble
+from ullage.recording.plan import RecordingPlan, report_trouble
 from ullage.tracing.torch_import import ImportWatch
 
 
 def start() -> None:
-    """Wait for torch. Called by `sitecustomize` in every Python process of a run.
+    """Start to record once torch is imported. Called by `sitecustomize` in every Python process of a run.
 
     Raises:
-        UsageError: what the environment says of a run cannot be read.
+        UsageError: the variable that describes the run cannot be read.
     """
-    plan = Plan.of()
+    plan = RecordingPlan.of()
     if plan is not None:
         ImportWatch("torch", before=lambda: None, after=lambda torch: _record(plan, torch)).install()
 
 
-def _record(plan: Plan, torch: ModuleType) -> None:
+def _record(plan: RecordingPlan, torch: ModuleType) -> None:
     try:
         if torch.version.cuda is not None:
             from ullage.recording.recorder import Recorder

@@ -1,18 +1,19 @@
-"""When a step of the script ends: where its first optimizer steps, whatever calls it."""
+"""Detects the end of a step of the script: a step of its first optimizer, whatever calls it."""
 
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim import optimizer as optimizers
 
 
 class StepWatch:
-    """Calls back at the end of every step, from PyTorch's global hook of optimizers.
+    """Calls a function at the end of every step, from PyTorch's global optimizer hook.
 
-    Where several optimizers take turns, as in a GAN, a step ends with the first of them; if that one is gone, with the
-    next one that steps.
+    If several optimizers take turns, as in a GAN, a step ends with the first of them; once that one is deleted, with
+    the next one that steps.
     """
 
     def __init__(self, on_step: Callable[[torch.optim.Optimizer], None]) -> None:
@@ -21,14 +22,14 @@ class StepWatch:
         self._is_over = False
 
     def install(self) -> None:
-        """Begin."""
+        """Install the hook."""
         optimizers.register_optimizer_step_post_hook(self._after)
 
-    def end(self) -> None:
-        """Call back no more. The hook stays: PyTorch may be going through its hooks at this moment."""
+    def stop(self) -> None:
+        """Stop calling the function. The hook stays, because PyTorch may be iterating over its hooks at this moment."""
         self._is_over = True
 
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # a compiled step has nothing of ours in it
+    @_disable_dynamo  # a compiled step has nothing of ours in it
     def _after(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
         if self._is_over:
             return

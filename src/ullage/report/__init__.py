@@ -1,1 +1,1 @@
-"""One report, many ways to draw it. Nothing here knows what was computed."""
+"""Reports and their renderers. Nothing here knows what was computed."""

@@ -1,4 +1,4 @@
-"""What a report is made of: a headline and sections, as plain data.
+"""The content of a report: a headline and sections, as plain data.
 
 Analysis computes, a `describe` function arranges the result into a `Report`, and a renderer draws it; text and page
 come from the same object, so they cannot disagree.
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Tone(Enum):
-    """How a thing should feel to the reader."""
+    """The tone of a text: good, bad, unsure or neutral."""
 
     GOOD = "good"
     BAD = "bad"
@@ -19,7 +19,7 @@ class Tone(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SizedPart:
     """One part of a whole, in bytes."""
 
     label: str
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """What lies within the parts of a meter, and so has no place of its own in its bar."""
+    """A figure that lies within the parts of a meter, and so has no place of its own in the bar."""
 
     label: str
     text: str
@@ -37,25 +37,25 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """A whole and its parts, drawn as one bar; what the parts leave is free."""
+    """A whole and its parts, drawn as one bar; the rest is free."""
 
     title: str
     total_bytes: int
     total_label: str
-    parts: tuple[Part, ...]
+    parts: tuple[SizedPart, ...]
     within: tuple[Within, ...] = ()
     rest_label: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Parts of a whole, drawn as a bar a line, with their percentage."""
+    """Parts of a whole with their percentages, one bar for each."""
 
     title: str
     total_bytes: int
-    parts: tuple[Part, ...]
+    parts: tuple[SizedPart, ...]
     short: int | None = None
-    """So many of the parts stand in a short report, and the others as one; None: all of them."""
+    """Number of parts that a short report shows singly, with the rest as one; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """Words of somebody else, shown as they are."""
+    """A text quoted from elsewhere, shown unchanged."""
 
     title: str
     text: str
@@ -88,24 +88,24 @@ class Remarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One row: texts, how it should feel, and how much of a whole it is, for a bar at its end (None: no bar)."""
+    """A row: texts, their tone, and the share of a whole that a bar at its end shows (None: no bar)."""
 
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
     share: float | None = None
     is_detail: bool = False
-    """Whether a short report leaves it out."""
+    """Whether a short report leaves the row out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of texts under headings."""
+    """Rows of texts with column headings."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
     instead: tuple[str, ...] = ()
-    """What a short report says instead of the rows that are details, in sentences."""
+    """Sentences that a short report shows instead of the rows that are details."""
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table
@@ -113,7 +113,7 @@ Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Levels in bytes that lie on each other over time: (label, values) from below, with marks (positions)."""
+    """Layers in bytes over time: (label, values) from the bottom up, with marks (positions)."""
 
     title: str
     series: tuple[tuple[str, tuple[int, ...]], ...]
@@ -123,17 +123,17 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Icicle:
-    """A tree of bytes: each leaf with the names on the way to it, its size and a remark."""
+    """A tree of bytes: each leaf with the names of its levels, its size and a remark."""
 
     title: str
     levels: tuple[str, ...]
-    """What the names on each level are."""
+    """Names of the levels, from the outermost in."""
     leaves: tuple[tuple[tuple[str, ...], int, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """One piece of memory: its name, its bytes, and what lies in it as (offset, bytes, label)."""
+    """A piece of memory: its name, its bytes, and its content as (offset, bytes, label)."""
 
     name: str
     size_bytes: int
@@ -151,7 +151,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One thing that was tried, at (x, y), and how it ended."""
+    """One trial at (x, y), and its outcome."""
 
     x: int
     y: int
@@ -161,7 +161,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """What was tried, over one or two numbers, with a line of (x, y) among it and perhaps a limit in y."""
+    """Trials over one or two numbers, with a line through (x, y) and optionally a limit in y."""
 
     title: str
     x_label: str
@@ -193,4 +193,4 @@ class Report:
     details: tuple[Section, ...] = ()
     """Sections that a short report leaves out."""
     more: str = ""
-    """Where to find what a short report leaves out."""
+    """A hint where to find what a short report leaves out."""

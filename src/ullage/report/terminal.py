@@ -1,4 +1,4 @@
-"""Draw a report on a terminal. It knows widths and colours, and nothing of what the numbers mean."""
+"""Draw a report on a terminal, with no knowledge of what the numbers mean."""
 
 import itertools
 from dataclasses import fields, is_dataclass, replace
@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ullage._units import text_of_bytes
-from ullage.report.report import Curve, Meter, Part, Quote, Remarks, Report, Section, Shares, Table, TableRow, Tone
+from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, TableRow, Tone
 
 _STYLE_OF_TONE: Final = {
     Tone.GOOD: "bold white on dark_green",
@@ -37,19 +37,19 @@ _PALETTE: Final = (
     "grey58",
 )
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
-_STEPS: Final = len(_BLOCKS) - 1
+_LEVELS_PER_CELL: Final = len(_BLOCKS) - 1
 _CURVE_ROWS: Final = 4
 _METER_WIDTH: Final = 60
 _BAR_WIDTH: Final = 10
-_STEERING: Final = dict.fromkeys(
+_CONTROL_CHARACTERS: Final = dict.fromkeys(
     (*set(range(32)).difference(b"\n\t"), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "�"
 )
-_UNWRAPPED = 40  # characters of a table's cell
+_UNWRAPPED_CHARACTERS = 40  # characters of a table's cell
 _INDENT: Final = 2
-_GAP: Final = 2
+_COLUMN_GAP: Final = 2
 _SHARE_WIDTH: Final = 12
-_BESIDE_A_LABEL: Final = 44
-"""What bytes, share, bar and remark of a part need."""
+_COLUMNS_BESIDE_LABEL: Final = 44
+"""Columns that the bytes, share, bar and remark of a part need."""
 
 
 def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
@@ -57,7 +57,7 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
 
     Letters that steer a terminal are shown as a mark: names and quotations are other people's.
     """
-    report = without_steering(report)
+    report = without_control_characters(report)
     sections = (*report.sections, *report.details) if is_whole else map(_short, report.sections)
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
@@ -74,24 +74,24 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
 
 
 def _short(section: Section) -> Section:
-    """The same section without what is a detail."""
+    """Return the section without its details."""
     if isinstance(section, Table):
         return replace(section, rows=tuple(row for row in section.rows if not row.is_detail))
     if isinstance(section, Shares) and section.short is not None and len(section.parts) > section.short + 1:
         rest = section.parts[section.short :]
-        others = Part(label=f"({len(rest)} others)", size_bytes=sum(part.size_bytes for part in rest))
+        others = SizedPart(label=f"({len(rest)} others)", size_bytes=sum(part.size_bytes for part in rest))
         return replace(section, parts=(*section.parts[: section.short], others))
     return section
 
 
-def without_steering(thing: Any) -> Any:
-    """The same data with every text harmless."""
+def without_control_characters(thing: Any) -> Any:
+    """Return the same data with all control characters replaced, which could steer a terminal."""
     if isinstance(thing, str):
-        return thing.translate(_STEERING)
+        return thing.translate(_CONTROL_CHARACTERS)
     if isinstance(thing, tuple):
-        return tuple(without_steering(one) for one in thing)
+        return tuple(without_control_characters(one) for one in thing)
     if is_dataclass(thing) and not isinstance(thing, type):
-        changed = {field.name: without_steering(getattr(thing, field.name)) for field in fields(thing)}
+        changed = {field.name: without_control_characters(getattr(thing, field.name)) for field in fields(thing)}
         return replace(thing, **changed | ({"pictures": ()} if isinstance(thing, Report) else {}))
     return thing
 
@@ -126,7 +126,7 @@ def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
 
 
 def _grid(table: Table) -> RenderableType:
-    grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    grid = Grid(box=None, padding=(0, _COLUMN_GAP, 0, 0), pad_edge=False, header_style="dim")
     has_bars = any(row.share is not None for row in table.rows)
     for number, column in enumerate(table.columns):
         grid.add_column(
@@ -146,7 +146,7 @@ def _grid(table: Table) -> RenderableType:
 
 
 def _list(table: Table) -> RenderableType:
-    """The rows of a table that is too wide, one below the other: first what it is about, then the rest."""
+    """Draw the rows of a table that is too wide one below the other: first the name, then the rest."""
     lines: list[RenderableType] = []
     for row in table.rows:
         style = _COLOUR_OF_TONE[row.tone]
@@ -165,11 +165,11 @@ def _is_numeric(table: Table, number: int) -> bool:
 
 
 def _is_unwrapped(table: Table, number: int) -> bool:
-    return max((len(row.cells[number]) for row in table.rows), default=0) <= _UNWRAPPED
+    return max((len(row.cells[number]) for row in table.rows), default=0) <= _UNWRAPPED_CHARACTERS
 
 
 def _least(table: Table, number: int) -> int:
-    """The columns that a table's column needs, so that no word in it is broken."""
+    """Return the width that a table's column needs so that no word in it is broken."""
     texts = [table.columns[number], *(row.cells[number] for row in table.rows)]
     if not _is_unwrapped(table, number):
         texts = [word for text in texts for word in text.split()]
@@ -177,14 +177,14 @@ def _least(table: Table, number: int) -> int:
 
 
 def _needed(table: Table) -> int:
-    """The columns that a whole table needs."""
+    """Return the width that a whole table needs."""
     bars = max((len(_bar_of(row)) for row in table.rows if row.share is not None), default=0)
     columns = [_least(table, number) for number in range(len(table.columns))] + ([bars] if bars else [])
-    return sum(columns) + _GAP * len(columns)
+    return sum(columns) + _COLUMN_GAP * len(columns)
 
 
 def _meter(meter: Meter, width: int) -> RenderableType:
-    """A stacked bar with a legend line for each part."""
+    """Draw a stacked bar with a legend line for each part."""
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
     position, filled = 0, 0
@@ -229,8 +229,10 @@ def _shares(shares: Shares, width: int) -> RenderableType:
     table = Grid.grid(padding=(0, 1))
     table.add_column(width=1)
     longest = max((len(part.label) for part in shares.parts), default=0)
-    has_bars = longest <= width - _BESIDE_A_LABEL
-    table.add_column(no_wrap=False, max_width=max(24, width - _BESIDE_A_LABEL + (0 if has_bars else _SHARE_WIDTH)))
+    has_bars = longest <= width - _COLUMNS_BESIDE_LABEL
+    table.add_column(
+        no_wrap=False, max_width=max(24, width - _COLUMNS_BESIDE_LABEL + (0 if has_bars else _SHARE_WIDTH))
+    )
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -250,18 +252,18 @@ def _shares(shares: Shares, width: int) -> RenderableType:
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:
-    """Blocks over `_CURVE_ROWS` rows, each cell the highest value of its span, and a line of marks below."""
+    """Draw blocks over `_CURVE_ROWS` rows, each cell the highest value of its span, and a line of marks below."""
     values = curve.values
     axis = f"{text_of_bytes(max(values, default=0))} "
     cells = max(1, min(width - len(axis), len(values)))
     top = max(values, default=0) or 1
     heights = [
-        round(max(values[start : max(stop, start + 1)], default=0) / top * _CURVE_ROWS * _STEPS)
+        round(max(values[start : max(stop, start + 1)], default=0) / top * _CURVE_ROWS * _LEVELS_PER_CELL)
         for start, stop in itertools.pairwise(number * len(values) // cells for number in range(cells + 1))
     ]
     parts: list[RenderableType] = [Text.assemble((curve.title, "bold underline"), (f"  {curve.mark_label}", "dim"))]
     for row in reversed(range(_CURVE_ROWS)):
-        blocks = "".join(_BLOCKS[min(_STEPS, max(0, height - row * _STEPS))] for height in heights)
+        blocks = "".join(_BLOCKS[min(_LEVELS_PER_CELL, max(0, height - row * _LEVELS_PER_CELL))] for height in heights)
         label = axis if row == _CURVE_ROWS - 1 else "0 ".rjust(len(axis)) if row == 0 else " " * len(axis)
         parts.append(Text.assemble("  ", (label, "dim"), (blocks, _PALETTE[0])))
     if curve.marks:

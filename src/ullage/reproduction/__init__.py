@@ -1,1 +1,1 @@
-"""A script of a few lines that runs out of memory in the same way as a recorded run."""
+"""A short script that runs out of memory in the same way as a recorded run."""

@@ -1,4 +1,4 @@
-"""What was there when recording began, made again: requests and frees that lead to the same segments and blocks.
+"""The state at the beginning of a recording, rebuilt by requests and frees that lead to the same blocks.
 
 A segment is asked for whole and given back to the cache, then its blocks are asked for in order of their addresses,
 with something in every hole; at the end the holes are freed. Where a hole is so small that nothing can be put into
@@ -12,14 +12,14 @@ from ullage._units import MIB
 from ullage.program import Op, StartSegment
 from ullage.settings import Settings
 
-_LARGEST_SMALL: Final = MIB  # up to here a request is served from the small pool
-_OWN_SEGMENT_FROM: Final = 10 * MIB  # from here on a request gets a segment of its own size
-_SMALLEST: Final = 512
+_LARGEST_SMALL_BYTES: Final = MIB  # up to here a request is served from the small pool
+_OWN_SEGMENT_FROM_BYTES: Final = 10 * MIB  # from here on a request gets a segment of its own size
+_BLOCK_UNIT_BYTES: Final = 512
 
 Row = tuple[int, int, int, int]
-"""(operation, key, bytes, stream)"""
+"""An operation as (op, key, bytes, stream)."""
 _Piece = tuple[int, int, int]
-"""(bytes, bytes asked for, key or -1: a hole)"""
+"""A piece of a segment as (bytes, bytes asked for, key or -1 for a hole)."""
 
 
 def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key: int) -> list[Row]:
@@ -27,8 +27,8 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
     Args:
         start: the segments, with blocks of the program's keys.
-        settings: the run's.
-        first_key: from which on keys are free for what is put into holes.
+        settings: the run's settings.
+        first_key: the first key that is free for what is put into holes.
     """
     rows: list[Row] = []
     holes: list[Row] = []
@@ -41,7 +41,7 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
             rows.append((Op.FREE, key, 0, segment.stream))
             key += 1
         for size, asked, owner in pieces:
-            fits = -(-max(asked, 1) // _SMALLEST) * _SMALLEST == size
+            fits = -(-max(asked, 1) // _BLOCK_UNIT_BYTES) * _BLOCK_UNIT_BYTES == size
             number = owner
             if owner < 0:
                 number, key = key, key + 1
@@ -51,17 +51,17 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
 
 def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
-    """Whether the first block alone would get another segment."""
-    if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM:
+    """Return whether the first block alone would get another segment."""
+    if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM_BYTES:
         return False
     first = pieces[0][0]
-    return first >= _OWN_SEGMENT_FROM or size_bytes != settings.large_segment_bytes
+    return first >= _OWN_SEGMENT_FROM_BYTES or size_bytes != settings.large_segment_bytes
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """The blocks of a segment and what fills its holes, in order."""
-    smallest = _SMALLEST if segment.is_small else _LARGEST_SMALL + _SMALLEST
-    largest = _LARGEST_SMALL if segment.is_small else sum(size for size, *_ in segment.blocks)
+    """Yield the blocks of a segment and what fills its holes, in order."""
+    smallest = _BLOCK_UNIT_BYTES if segment.is_small else _LARGEST_SMALL_BYTES + _BLOCK_UNIT_BYTES
+    largest = _LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None
     for size, asked, key in segment.blocks:
         if key >= 0:

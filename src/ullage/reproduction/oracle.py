@@ -1,4 +1,4 @@
-"""Whether a sketch fails as a recorded run did. It leaves nothing out itself.
+"""The test of whether a sketch fails as a recorded run did.
 
 A script limits itself to the room that the run had, by PyTorch's own memory fraction; every replay here has that limit.
 """
@@ -9,7 +9,8 @@ from typing import Final
 
 from ullage._errors import UsageError
 from ullage._units import MIB, text_of_bytes
-from ullage.allocator.replay import PLACEMENTS, Device, Replay, replay
+from ullage.allocator.placement import PLACEMENTS
+from ullage.allocator.replay import Replay, ReplayDevice, replay
 from ullage.analysis.cause import Cause, cause_of, evidence_of
 from ullage.analysis.recording import Recording
 from ullage.reproduction.shrink import Sketch
@@ -33,7 +34,7 @@ def as_a_script_sets_them(settings: Settings) -> Settings:
 
 
 def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
-    """Limits under which the run may fail at the same request.
+    """Yield limits under which the run may fail at the same request.
 
     With expandable segments PyTorch's limit is not a card's end: it counts a request whole, though a part of what the
     request gets may be mapped already. So the cache is given back at other moments; the limit that matches is near by.
@@ -47,18 +48,18 @@ def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """Says whether a sketch fails as the run did: at its last request, for the same cause, in the same room."""
+    """Decides whether a sketch fails as the run did: at its last request, for the same cause, in the same room."""
 
     recording: Recording
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """Where a driver may put segments such that the whole run fails."""
+    """Placements of segments under which the whole run fails."""
     expandable_helps: bool
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Make it of a run that failed, and of that run as a script could do it.
+        """Create an oracle from a run that failed, and from that run as a script could do it.
 
         Raises:
             UsageError: the request does not fail in a script, or for another cause.
@@ -68,7 +69,8 @@ class Oracle:
         room = rebuilt.room_bytes if fraction >= 1 else int(fraction * rebuilt.room_bytes)
         recording = replace(recording, rebuilt=replace(rebuilt, room_bytes=room), refused_bytes=0)
         cause = cause_of(recording, evidence_of(recording), None)
-        first = cls(recording=recording, cause=cause, room_bytes=room, placements=PLACEMENTS, expandable_helps=False)
+        places = tuple(PLACEMENTS)
+        first = cls(recording=recording, cause=cause, room_bytes=room, placements=places, expandable_helps=False)
         for nearby in _rooms(room, rebuilt.settings):
             oracle = replace(first, room_bytes=nearby)
             failing = tuple(place for place in PLACEMENTS if oracle.is_same(oracle.run(sketch, place), sketch))
@@ -78,7 +80,7 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Whether a sketch fails as the run did, wherever the driver puts segments; and is cured where the run is."""
+        """Return whether a sketch fails as the run did under every placement, and is cured where the run is."""
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
@@ -90,11 +92,11 @@ class Oracle:
         )
         if expandable:
             settings = replace(settings, expandable_segments=True)
-        device = Device(total_bytes=_CARD_BYTES, placement=placement or self.placements[0])
+        device = ReplayDevice(total_bytes=_CARD_BYTES, placement=placement or self.placements[0])
         return replay(sketch.program(), settings, device, stop_after_ooms=1)
 
     def is_same(self, done: Replay, sketch: Sketch) -> bool:
-        """Whether a replay ended at the last request, for the same cause."""
+        """Return whether a replay ended at the last request, for the same cause."""
         if done.broken or not done.ran_out or done.done != len(sketch):
             return False
         return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause
@@ -104,7 +106,7 @@ class Oracle:
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """The request that fails is always the recorded one."""
+        """Return the recording with another replay: the failing request is always the recorded one."""
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
 
@@ -115,7 +117,7 @@ class Oracle:
         return not done.ran_out and not done.broken
 
     def _why_not(self, sketch: Sketch) -> str:
-        done = self.run(sketch, PLACEMENTS[0])
+        done = self.run(sketch, next(iter(PLACEMENTS)))
         if not done.ran_out:
             what = "succeeds"
         elif done.done < len(sketch):

@@ -1,4 +1,4 @@
-"""The same failure in as few requests as can be: a recorded run, shrunk under replay.
+"""The same failure in as few requests as possible: a recorded run, shrunk under replay.
 
 What a script cannot do as the run did is done in another way, and the whole run has to fail in the same way before
 anything is left out: a block that other streams still used is freed when it came back, an earlier request that failed
@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from ullage._errors import UsageError
+from ullage._public import public
 from ullage._units import text_of_bytes
-from ullage.allocator.replay import PLACEMENTS
+from ullage.allocator.placement import PLACEMENTS
 from ullage.analysis.cause import Cause, evidence_of
-from ullage.analysis.fidelity import semantics_told
+from ullage.analysis.fidelity import closest_semantics
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Column, Op
@@ -28,17 +29,18 @@ from ullage.settings import Settings
 SCHEMA: Final = 1
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
     """A sketch that fails as a recorded run did, and the numbers at that moment; sizes in bytes."""
 
     sketch: Sketch
     settings: Settings
-    """As the script sets them; the limit is the script's own."""
+    """The allocator settings of the script; its memory limit is set separately."""
     cause: Cause
     requested_bytes: int
     needed_bytes: int
-    """What the request would have needed from the driver."""
+    """Bytes that the request needs from the driver."""
     room_bytes: int
     free_bytes: int
     cached_bytes: int
@@ -46,14 +48,15 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """With the one that fails."""
+    """Number of allocations in the script, the failing one included."""
     recorded_allocations: int
-    """Up to and including the request that failed, and what was there when recording began."""
+    """Number of allocations in the recording up to and including the failing request, with the blocks that were there
+    when recording began."""
     expandable_helps: bool
     """Whether both the run and the script succeed with expandable segments."""
     trials: int
     finished: bool
-    """Whether the time sufficed: then no allocation can be left out."""
+    """Whether the search finished in time: then no allocation can be left out."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,11 +87,11 @@ def reproduce(
     """Shrink a recorded run to what is needed for its last request to fail as it did.
 
     Args:
-        history: of one device.
-        semantics: the allocator's version: "2.11" (and before) or "2.15".
-        alloc_conf: the settings in force, where the snapshot does not tell them.
+        history: the recording of one device.
+        semantics: the allocator's version: one of `ullage.settings.SEMANTICS`.
+        alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most, where no request failed.
-        seconds: for shrinking; the best so far is returned after that.
+        seconds: time for shrinking; the best so far is returned after that.
         keep_sizes: only leave allocations out; do not merge them nor round their sizes.
         progress: called with a short text at every step.
 
@@ -97,7 +100,7 @@ def reproduce(
         UsageError: no request failed, or it does not fail in a script.
     """
     progress("rebuilding the run")
-    semantics = semantics or semantics_told(history, alloc_conf=alloc_conf)
+    semantics = semantics or closest_semantics(history, alloc_conf=alloc_conf)
     rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:
@@ -150,7 +153,7 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
     if len(oracle.placements) < len(PLACEMENTS):
         notes.append(f"it depends on where the driver puts segments: {', '.join(oracle.placements)}")
     if late_seconds is not None:
-        notes.append(f"the {late_seconds:g} seconds ran out; with more of them it may get smaller (--budget)")
+        notes.append(f"the {late_seconds:g} seconds ran out; with more time it may get smaller (--budget)")
     return tuple(notes)
 
 
@@ -213,7 +216,7 @@ def sketch_of(recording: Recording) -> Sketch:
 
 
 def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
-    """Put a free where a block came back that other streams still used."""
+    """Free a block where it became reusable after other streams had finished with it."""
     waiting: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
         stream = int(streams[row])

@@ -18,13 +18,13 @@ from ullage.program import Column, Op, Program
 
 _UNITS: Final = (GIB, 256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, 2 * MIB, MIB, 128 * KIB, 16 * KIB, 4 * KIB, 512)
 _MOST_IN_PAIRS: Final = 250  # allocations: all pairs of more would take longer than they are worth
-_SPARSE: Final = 16
-_TELL_SECONDS: Final = 1.0
+_SPARSE_KEYS_FACTOR: Final = 16
+_PROGRESS_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Operations of which some can be left out: ALLOCATE, FREE and EMPTY_CACHE, each with a key.
+    """Operations that can be left out: ALLOCATE, FREE and EMPTY_CACHE, each with a key.
 
     A key stands for one allocation with its free, or for one EMPTY_CACHE. The last operation is the request that fails.
     """
@@ -32,7 +32,7 @@ class Sketch:
     op: Column
     key: Column
     size: Column
-    """Bytes asked for; of ALLOCATE only."""
+    """Bytes asked for; used by ALLOCATE only."""
     stream: Column
 
     def __len__(self) -> int:
@@ -40,16 +40,16 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """What can be left out, in order of the operations."""
+        """The keys that can be left out, in order of the operations."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """Allocations, with the one that fails."""
+        """Number of allocations, the failing one included."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return the sketch of some rows only: their indices, or a truth value for each."""
+        """Return the sketch of some rows only: their indices, or a boolean for each."""
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
@@ -61,13 +61,15 @@ class Sketch:
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Bytes that an allocation asks for; 0 of an EMPTY_CACHE."""
+        """Return the bytes that an allocation asks for; 0 for an EMPTY_CACHE."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return it as a program, whose keys count from 0."""
+        """Return the sketch as a program whose keys count from 0."""
         highest = int(self.key.max())
-        if highest > _SPARSE * len(self):  # little is left of a long run: a table of all keys would take longer
+        if highest > _SPARSE_KEYS_FACTOR * len(
+            self
+        ):  # little is left of a long run: a table of all keys would take longer
             numbers = np.unique(self.key, return_inverse=True)[1]
         else:
             there = np.zeros(highest + 1, bool)
@@ -78,13 +80,13 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """What is left of a sketch."""
+    """The smallest sketch that was found."""
 
     sketch: Sketch
     trials: int
-    """Sketches that were tried."""
+    """Number of sketches tried."""
     finished: bool
-    """Whether the time sufficed: then nothing that is left can be left out alone."""
+    """Whether the search finished in time: then no single allocation can be left out."""
 
 
 def shrink(
@@ -95,11 +97,11 @@ def shrink(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Shrunk:
-    """Make a sketch small: nothing in it can be left out alone, what can be merged is, and sizes are round.
+    """Make a sketch small: merge allocations, round sizes, and leave out all that can be left out alone.
 
     Args:
         sketch: one for which `fails` is true.
-        fails: whether a sketch fails as it should.
+        fails: a function that returns whether a sketch fails as it should.
         seconds: after which the best so far is returned.
         keep_sizes: only leave out; nothing is merged and every size stays.
         progress: called with a short text about every second.
@@ -110,11 +112,11 @@ def shrink(
 
 
 class _LateError(Exception):
-    """The time has run out."""
+    """The time ran out."""
 
 
 class _Search:
-    """The best sketch so far, and what is tried on it."""
+    """The best sketch so far, and the steps that try to shrink it."""
 
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
@@ -125,11 +127,11 @@ class _Search:
         """Whether the time ran out."""
         self._fails = fails
         self._deadline = deadline
-        self._told = 0.0
+        self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Take every step again and again, until none of them finds anything."""
+        """Repeat all steps until none of them finds anything."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -145,12 +147,12 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Take a candidate if it fails as it should."""
+        """Accept a candidate if it fails as it should."""
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
-        if now - self._told > _TELL_SECONDS:
-            self._told = now
+        if now - self._progress_at > _PROGRESS_SECONDS:
+            self._progress_at = now
             self._progress(f"{self.best.n_allocations:,} allocations are left after {self.trials:,} trials")
         self.trials += 1
         if not self._fails(candidate):
@@ -159,7 +161,7 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave out what can be, in chunks that halve; at the end one by one, until each is needed."""
+        """Leave out what can be left out: in halving chunks, finally one by one until each allocation is needed."""
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
             before = self.best
@@ -172,7 +174,7 @@ class _Search:
                 return
 
     def _one_stream(self) -> None:
-        """Do without streams: all of them, or one after the other."""
+        """Remove streams: all at once, or one after the other."""
         streams = np.unique(self.best.stream[self.best.op == Op.ALLOCATE])
         others = streams[streams != 0].tolist()
         if others and not self._try(replace(self.best, stream=np.zeros_like(self.best.stream))):
@@ -181,7 +183,7 @@ class _Search:
                 self._try(replace(self.best, stream=merged))
 
     def _merge_runs(self) -> None:
-        """Make one allocation of many that follow each other, in place of the first or of the last of them."""
+        """Merge consecutive allocations into one, in place of the first or of the last of them."""
         chunk = 1 << max(1, len(self.best.keys).bit_length() - 1)
         while chunk > 1:
             keys = self._allocated()
@@ -192,7 +194,7 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Make one allocation of any two."""
+        """Merge any two allocations into one."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -213,16 +215,16 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """The keys of allocations that can be left out."""
+        """Return the keys of allocations that can be left out."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Do without frees that are not needed."""
+        """Remove frees that are not needed."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Take rounder sizes, the largest allocations first."""
+        """Round sizes, the largest allocations first."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -232,7 +234,7 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Sizes near by that are rounder, the roundest first."""
+    """Yield rounder sizes near a size, the roundest first."""
     for unit in _UNITS:
         if size % unit == 0:
             return

@@ -1,4 +1,4 @@
-"""A reproduction written out: as a Python script that needs torch and nothing else, and as a report.
+"""The written form of a reproduction: a Python script that needs only torch, and a report.
 
 Only numbers go into it, and words of ours: nothing that stands in a snapshot, such as a file's name, can get there.
 """
@@ -14,7 +14,7 @@ from ullage.report.report import Remarks, Report, Table, TableRow, Tone
 from ullage.reproduction.reproduction import Reproduction
 from ullage.settings import text_of_settings
 
-_STREAMS: Final = 32  # that torch.cuda.Stream() gives before it gives the first again
+_MOST_STREAMS: Final = 32  # that torch.cuda.Stream() gives before it gives the first again
 
 _WIDTH: Final = 118
 _EXPECTED: Final = (
@@ -109,7 +109,7 @@ def _comment(reproduction: Reproduction) -> str:
 
 
 def statement_of(reproduction: Reproduction) -> str:
-    """Say in one sentence what the script shows."""
+    """Return one sentence about what the script shows."""
     free, cached = text_of_bytes(reproduction.free_bytes), text_of_bytes(reproduction.cached_bytes)
     request, needed = text_of_bytes(reproduction.requested_bytes), text_of_bytes(reproduction.needed_bytes)
     if reproduction.cause is Cause.FRAGMENTED:
@@ -119,13 +119,13 @@ def statement_of(reproduction: Reproduction) -> str:
 
 
 def counts_of(reproduction: Reproduction) -> str:
-    """Say how much is left of the recording."""
+    """Return how much of the recording is left, in words."""
     plural = "s" if reproduction.allocations > 1 else ""
     return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 
 
 def describe(reproduction: Reproduction, *, source: str) -> Report:
-    """Arrange a reproduction into a report: the recording and the script side by side."""
+    """Return the report of a reproduction: the recording and the script in comparison."""
     pairs = (
         ("asked for", reproduction.requested_bytes, reproduction.requested_bytes),
         ("free on the card", reproduction.recorded_free_bytes, reproduction.free_bytes),
@@ -153,7 +153,7 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
 
 
 def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
-    """The lines of every operation but the last, the last, and how many streams they need."""
+    """Return the lines of all operations but the last, the last line, and the number of streams needed."""
     sketch = reproduction.sketch
     names: dict[int, str] = {}
     streams: dict[int, int] = {}
@@ -171,16 +171,16 @@ def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
             lines.append(f"del {names[key]}")
         elif op == Op.EMPTY_CACHE:
             lines.append("torch.cuda.empty_cache()")
-    if len(streams) > _STREAMS:
+    if len(streams) > _MOST_STREAMS:
         raise UsageError(
-            f"the failure needs {len(streams)} streams, and torch gives {_STREAMS} different ones at most; a script "
-            "cannot show it"
+            f"the failure needs {len(streams)} streams, but torch has at most {_MOST_STREAMS} different ones: a script "
+            "cannot reproduce it"
         )
     return lines[:-1], lines[-1], len(streams)
 
 
 def _size(n_bytes: int) -> str:
-    """Write bytes as Python: "36 * MIB" where it is a whole number of them."""
+    """Return bytes as Python source: "36 * MIB" where it is a whole number of MiB."""
     for unit_bytes, unit in ((GIB, "GIB"), (MIB, "MIB"), (KIB, "KIB")):
         if n_bytes and n_bytes % unit_bytes == 0:
             return f"{n_bytes // unit_bytes} * {unit}"

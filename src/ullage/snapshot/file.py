@@ -1,4 +1,4 @@
-"""The bytes of a snapshot's file: unzipped where they are zipped, refused where they are plainly something else."""
+"""The bytes of a snapshot's file: unzipped where needed, refused where they are plainly another format."""
 
 import gzip
 import io
@@ -31,17 +31,17 @@ _OTHERS: Final = (
     (0, b'{"', "JSON", _DUMP),
     (0, b"{\n", "JSON", _DUMP),
 )
-"""Where a mark stands, the mark, what a file with it is, and what to do."""
+"""Signatures of other formats: (offset, signature, name of the format, what to do)."""
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Where a container's limit stands, by the second and by the first form of control groups."""
+"""Files that hold a container's memory limit, of cgroup v2 and v1."""
 
 
 class SnapshotError(UsageError):
-    """Report a file that is no snapshot, or one that is refused."""
+    """Report a file that is not a snapshot, or that is refused."""
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a file holds, unzipped.
+    """Return the content of a file, unzipped.
 
     Raises:
         SnapshotError: it cannot be read, is damaged, or is plainly no snapshot.
@@ -61,12 +61,12 @@ def read_file(path: Path) -> bytes:
         raise SnapshotError(f"{path} is empty; {_DUMP}")
     for place, mark, what, to_do in _OTHERS:
         if data.startswith(mark, place):
-            raise SnapshotError(f"{path} is no snapshot: it is {what}; {to_do}")
+            raise SnapshotError(f"{path} is not a snapshot: it is {what}; {to_do}")
     return data
 
 
 def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
-    """Return how much memory this process may use: the machine's, or less where a container or `ulimit -v` says so."""
+    """Return the memory that this process may use: the machine's, or a container's or `ulimit -v`'s limit."""
     known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if space != resource.RLIM_INFINITY:
@@ -80,10 +80,10 @@ def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
 
 
 def _content_of(path: Path, most: int) -> bytes:
-    """Read a file or a pipe; a device is not even opened, for /dev/zero has no end and a terminal waits."""
+    """Read a file or a pipe; devices are not opened, for /dev/zero has no end and a terminal waits."""
     found = path.stat()
     if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-        raise SnapshotError(f"{path} is no snapshot: it is a device; {_DUMP}, in a file or through a pipe")
+        raise SnapshotError(f"{path} is not a snapshot: it is a device; {_DUMP}, in a file or through a pipe")
     if found.st_size > most:
         raise _too_large(f"{path} is", most)
     with path.open("rb") as stream:
@@ -91,7 +91,7 @@ def _content_of(path: Path, most: int) -> bytes:
 
 
 def _pieces_of(stream: BinaryIO | gzip.GzipFile, most: int, what: str) -> bytes:
-    """Read what does not tell its size; a small gzip can hold a thousand times its own."""
+    """Read a stream of unknown size in pieces; a small gzip file can hold a thousand times its own size."""
     kept = io.BytesIO()
     while piece := stream.read(_PIECE_BYTES):
         kept.write(piece)

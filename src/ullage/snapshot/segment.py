@@ -1,14 +1,14 @@
-"""The state at the end of a recording: segments and their blocks, as PyTorch has written them since 2022."""
+"""The state at the end of a recording: segments and their blocks, in all forms since 2022."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ullage.history import Block, Segment
+from ullage.history import Segment, SnapshotBlock
 
 MOST_BYTES: Final = 1 << 40
-"""No card has more: a tebibyte."""
+"""Upper bound of a size: a tebibyte, more than any card has."""
 MOST_ADDRESS: Final = 1 << 57
-"""Where the addresses of a process end."""
+"""The end of a process's address space."""
 MOST_DEVICES: Final = 1024
 
 
@@ -38,7 +38,7 @@ def list_of(value: Any, what: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ValueError(f"{what} are no list")
+        raise ValueError(f"{what} are not a list")
     return value
 
 
@@ -51,7 +51,7 @@ def int_of(entry: Mapping[str, Any], name: str, default: int) -> int:
 def _segment_of(entry: Mapping[str, Any], found: list[Any]) -> Segment:
     address, size = int_of(entry, "address", 0), int_of(entry, "total_size", 0)
     if not address >= 0 or not 0 <= size <= MOST_BYTES:
-        raise ValueError(f"a segment of {size} bytes at {address:#x} cannot be")
+        raise ValueError(f"a segment of {size} bytes at {address:#x} is impossible")
     blocks, at = [], address
     for part in found:
         at = int_of(part, "address", at)  # not in files before 2023
@@ -70,10 +70,10 @@ def _segment_of(entry: Mapping[str, Any], found: list[Any]) -> Segment:
     )
 
 
-def _block_of(part: Mapping[str, Any], address: int) -> Block:
+def _block_of(part: Mapping[str, Any], address: int) -> SnapshotBlock:
     size, stack = int_of(part, "size", 0), part.get("frames")
     if not address >= 0 or not 0 <= size <= MOST_BYTES:
-        raise ValueError(f"a block of {size} bytes at {address:#x} cannot be")
+        raise ValueError(f"a block of {size} bytes at {address:#x} is impossible")
     requested = size
     if stack is None:  # until 2023: the block's history, newest first
         history = list_of(part.get("history"), "the history of a block")
@@ -82,7 +82,7 @@ def _block_of(part: Mapping[str, Any], address: int) -> Block:
             requested = int_of(history[0], "real_size", size)
     state = part.get("state")
     requested = int_of(part, "requested_size", requested)
-    return Block(
+    return SnapshotBlock(
         address=address,
         size=size,
         requested=requested if 0 <= requested <= MOST_BYTES else size,

@@ -1,4 +1,4 @@
-"""Read what torch.cuda.memory._dump_snapshot() wrote, as data: gzipped or not, of any version since 2022.
+"""Read the files of torch.cuda.memory._dump_snapshot() as data: gzipped or not, of any version since 2022.
 
 Forms that are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
 (torch.cuda.memory_snapshot()); without `time_us`, without stacks, without traces; with fields and actions that are not
@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ullage.history import Action, Annotation, Frame, History, Labels, Segment, Stacks
+from ullage._public import public
+from ullage.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
 from ullage.program import Column
 from ullage.snapshot._pickle import PickleError, read
 from ullage.snapshot.file import SnapshotError, read_file
@@ -21,50 +22,44 @@ from ullage.snapshot.segment import MOST_ADDRESS, MOST_BYTES, MOST_DEVICES, int_
 
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
-_ACTIONS: Final = {
-    "alloc": Action.ALLOC,
-    "free": Action.FREE_COMPLETED,
-    "free_requested": Action.FREE_REQUESTED,
-    "free_completed": Action.FREE_COMPLETED,
-    "segment_alloc": Action.SEGMENT_ALLOC,
-    "segment_free": Action.SEGMENT_FREE,
-    "segment_map": Action.SEGMENT_MAP,
-    "segment_unmap": Action.SEGMENT_UNMAP,
-    "oom": Action.OOM,
-    "snapshot": Action.SNAPSHOT,
-}
 _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
-"""Letters that are not drawn but steer a terminal: no name needs them."""
+"""Control characters, which could steer a terminal: no name needs them."""
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a file holds: the history of every device that has one, by number."""
+    """The content of a file: the history of every device that has one, by number."""
 
     path: str
     devices: Mapping[int, History]
 
 
-def load_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot.
+@public
+def load_snapshot(path: str | Path) -> Snapshot:
+    """Read a snapshot as data: nothing of the file is run.
+
+    Args:
+        path: of a file that torch.cuda.memory._dump_snapshot() wrote; gzip too.
 
     Raises:
-        SnapshotError: the file cannot be read, is no snapshot, is damaged, or asks for something to be run.
+        SnapshotError: the file cannot be read, is not a snapshot, is damaged, or asks for something to be run.
     """
+    path = Path(path)
     try:
         return _snapshot_of(read(read_file(path)), str(path))
     except PickleError as error:
-        raise SnapshotError(f"{path} is no snapshot that can be read: {error}") from None
+        raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
     except MemoryError:
         raise SnapshotError(
             f"{path} is larger than the memory this process may use; read it where there is more"
         ) from None
     except ValueError as error:
-        raise SnapshotError(f"{path} is no snapshot that can be read: {error}") from None
+        raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
     except (TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
         raise SnapshotError(
-            f"{path} is no snapshot that can be read: it is not put together as PyTorch does it "
+            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots "
             f"({type(error).__name__}: {error})"
         ) from None
 
@@ -74,14 +69,14 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
     if isinstance(root, list):  # torch.cuda.memory_snapshot()
         root = {"segments": root}
     if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
-        raise SnapshotError(f"{path} is no snapshot: it has neither segments nor device_traces")
+        raise SnapshotError(f"{path} is not a snapshot: it has neither segments nor device_traces")
     segments = segments_of(root.get("segments"))
     rows = _rows_by_device(root.get("device_traces"))
     found["texts"] = [text.translate(_UNSEEN) for text in found["texts"]]
     stacks, labels = _stacks_of(found), _labels_of(found)
     settings = root.get("allocator_settings")
     annotations = _annotations_of(root.get("external_annotations"))
-    table = np.array([_ACTIONS.get(text, Action.OTHER) for text in found["texts"]], np.int64)
+    table = np.array([ACTIONS.get(text, Action.OTHER) for text in found["texts"]], np.int64)
     return Snapshot(
         path=path,
         devices={
@@ -102,7 +97,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
 
 
 def _rows_by_device(found: Any) -> dict[int, Column | slice]:
-    """The rows of each device that has a trace."""
+    """Return the rows of each device that has a trace."""
     traces = list_of(found, "the traces")
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
@@ -115,9 +110,9 @@ def _rows_by_device(found: Any) -> dict[int, Column | slice]:
 
 
 def _rows_of(trace: Any, device: int) -> Column | slice:
-    """The rows of a trace's entries; a slice, which copies nothing, where they follow one another."""
+    """Return the rows of a trace's entries; as a slice, which copies nothing, where they are consecutive."""
     if not isinstance(trace, np.ndarray):
-        raise ValueError(f"the trace of device {device} holds what is no entry")
+        raise ValueError(f"the trace of device {device} contains something other than entries")
     first, last = int(trace[0]), int(trace[-1])
     follows = last - first + 1 == len(trace) and bool((np.diff(trace) == 1).all())
     return slice(first, last + 1) if follows else trace
@@ -129,7 +124,7 @@ def _history_of(
     device: int,
     rows: Column | slice,
     actions: Column,
-    stacks: Stacks,
+    stacks: RecordedStacks,
     labels: Labels,
     segments: Sequence[Segment],
     annotations: Sequence[Annotation],
@@ -154,7 +149,7 @@ def _history_of(
 
 
 def _check(history: History) -> None:
-    """Raise ValueError where an entry says what no allocator does; a request that failed may ask for anything."""
+    """Raise ValueError for an entry that no allocator makes; a request that failed may ask for anything."""
     actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
     room = np.where(failed, history.address, 0)  # of these it stands where others have their address
     for what, values, asked, most in (
@@ -166,11 +161,11 @@ def _check(history: History) -> None:
         if len(odd):
             name, value = Action(actions[odd[0]]).name.lower(), values[odd[0]]
             where = f"entry {odd[0]} of device {history.device}, {name}"
-            raise ValueError(f"{where}, says {what} {value}, which cannot be")
+            raise ValueError(f"{where}, says {what} {value}, which is impossible")
 
 
 def _labels_of(found: dict[str, Any]) -> Labels:
-    """What was put on entries, of all devices: they share its texts, so that each costs no more than its entries."""
+    """Return the labels of all devices' entries; they share the file's texts, so each costs only its entries."""
     texts = found["texts"]
     columns = {name: found[name] for name in ("metadata", "context")}
     used = np.zeros(len(texts) + 1, np.bool_)  # one more, for the -1 of those that have none
@@ -186,7 +181,7 @@ def _labels_of(found: dict[str, Any]) -> Labels:
 
 
 def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
-    """Those of one device; of a column in which none of its entries has anything, nothing is kept."""
+    """Return the labels of one device, without columns in which none of its entries has a value."""
     none = {"metadata": -1, "context": -1, "pool": 0}
     columns = {name: getattr(labels, name) for name in none}
     taken = {name: column[rows] for name, column in columns.items() if len(column)}
@@ -194,9 +189,9 @@ def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
     return Labels(**kept, texts=labels.texts)
 
 
-def _stacks_of(found: dict[str, Any]) -> Stacks:
+def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
     texts = found["texts"]
-    return Stacks(
+    return RecordedStacks(
         starts=found["stack_starts"],
         frames=found["stack_frames"],
         table=tuple(
@@ -209,7 +204,7 @@ def _stacks_of(found: dict[str, Any]) -> Stacks:
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
-    """Named ranges by device, in order."""
+    """Return the named ranges of each device, in order."""
     annotations: dict[int, list[Annotation]] = {}
     drawn: dict[str, str] = {}  # a small file could give a long name a million times
     for entry in found if isinstance(found, list) else ():

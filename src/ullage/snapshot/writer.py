@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ullage._output import write_whole
-from ullage.history import Action, Block, History, Segment
+from ullage.history import Action, History, Segment, SnapshotBlock
 
 _ACTIONS: Final = {action: action.name.lower() for action in Action}
 _PROTOCOL: Final = 4  # what memory_viz reads too
@@ -48,7 +48,7 @@ def plain_of(histories: Sequence[History]) -> dict[str, Any]:
 
 
 class _Frames:
-    """Stacks as lists of frames: each one made once, so that the pickle names it again instead of repeating it."""
+    """Stacks as lists of frames: each is built once, so that the pickle refers to it instead of repeating it."""
 
     def __init__(self, history: History) -> None:
         self._stacks = history.stacks
@@ -109,7 +109,7 @@ def _plain_segment(segment: Segment, device: int, frames: _Frames) -> dict[str, 
     }
 
 
-def _plain_block(block: Block, frames: _Frames) -> dict[str, Any]:
+def _plain_block(block: SnapshotBlock, frames: _Frames) -> dict[str, Any]:
     return {
         "address": block.address,
         "size": block.size,

@@ -1,1 +1,1 @@
-"""`ullage run` from outside: the command that it starts, watches, and tells of."""
+"""`ullage run` from outside: it starts the command, waits for it, and reports on it."""

@@ -1,4 +1,4 @@
-"""The command that `ullage run` starts: a script or a module with this Python, or a launcher that is on the path."""
+"""The command that `ullage run` starts: a script or a module with this Python, or a launcher on the path."""
 
 import shutil
 import sys
@@ -9,7 +9,7 @@ from ullage._errors import UsageError
 
 
 def command_of(words: Sequence[str]) -> list[str]:
-    """Return what to execute for the words after `ullage run`.
+    """Return the command to execute for the words after `ullage run`.
 
     Args:
         words: "train.py ARGS", "-m module ARGS", or a launcher with its arguments ("torchrun", "accelerate launch").
@@ -18,15 +18,15 @@ def command_of(words: Sequence[str]) -> list[str]:
         UsageError: there is no such script or launcher.
     """
     if not words:
-        raise UsageError("ullage run got nothing to run; expected a script: ullage run train.py --batch-size 8")
+        raise UsageError("ullage run was given nothing to run; expected a script: ullage run train.py --batch-size 8")
     first, *rest = words
     if first == "-m":
         if not rest:
-            raise UsageError("-m names no module; expected one: ullage run -m package.train")
+            raise UsageError("-m needs the name of a module: ullage run -m package.train")
         return [sys.executable, "-m", *rest]
     if first.startswith("-"):
         raise UsageError(
-            f"{first} is no option of ullage run, and no script; options of the script come after its name"
+            f"{first} is neither an option of ullage run nor a script; options of the script come after its name"
         )
     if first.endswith((".py", ".pyw")) or (Path(first).is_dir() and (Path(first) / "__main__.py").exists()):
         if not Path(first).exists():

@@ -1,4 +1,4 @@
-"""What a run tells at its end, in a few lines."""
+"""The summary that `ullage run` prints at the end, in a few lines."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
@@ -6,14 +6,13 @@ from typing import Final
 
 from ullage._units import text_of_bytes
 from ullage.monitor.finding import ENOUGH_STEPS
-from ullage.recording.facts import Arming
-from ullage.recording.folder import Process, RunFolder
-from ullage.recording.headroom import headroom_bytes
-from ullage.recording.live import Sample
+from ullage.run_files.facts import Arming
+from ullage.run_files.folder import RunFolder, RunProcess, headroom_bytes
+from ullage.run_files.live import Sample
 
 
 def summary_of(run: RunFolder) -> list[str]:
-    """Return the lines on a run: on its only process, or on the fullest of its ranks after what tells ranks apart."""
+    """Return the lines on a run: on its only process, or on the differences between ranks and the fullest of them."""
     if not run.processes:
         return ["no process of the run has used a CUDA device"]
     fullest = max(run.processes, key=lambda process: process.peak_bytes)
@@ -21,7 +20,7 @@ def summary_of(run: RunFolder) -> list[str]:
 
 
 def differences_of(run: RunFolder) -> list[str]:
-    """Return what tells the ranks of a run apart, and why, in sentences; nothing where they are alike."""
+    """Return sentences on the differences between the ranks of a run, and their reasons; none if there are none."""
     ranks = [process for process in run.processes if process.facts.rank is not None]
     if len(ranks) < 2:
         return []
@@ -38,7 +37,7 @@ def differences_of(run: RunFolder) -> list[str]:
 _ALIKE = 0.01
 
 
-def _why(high: Process, low: Process) -> str:
+def _why(high: RunProcess, low: RunProcess) -> str:
     more = high.peak_bytes - low.peak_bytes
     if high.facts.growth and not low.facts.growth:
         return f": {high.facts.growth[0]}"
@@ -56,11 +55,11 @@ def _why(high: Process, low: Process) -> str:
     return f": what its steps need for a moment, as of a longer batch (step {steps[0]})" if steps else ""
 
 
-def _at_rest(process: Process) -> int:
+def _at_rest(process: RunProcess) -> int:
     return min((sample.allocated_bytes for sample in process.live.overview if sample.step > 1), default=0)
 
 
-def _lines_of(process: Process, *, is_named: bool) -> Iterator[str]:
+def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
     facts = process.facts
     who = f"{process.name}: " if is_named else ""
     peak = max(facts.peaks, key=lambda one: one.bytes, default=None)
@@ -94,30 +93,30 @@ def _no_growth(steps: int) -> str:
     if not steps:
         return "whether memory grows is not known: no optimizer has stepped"
     if steps < ENOUGH_STEPS:
-        return f"whether memory grows is not known: {steps} steps are too few to tell, about {ENOUGH_STEPS} are enough"
-    return "nothing grows from step to step"
+        return f"whether memory grows is not known: {steps} steps are too few, about {ENOUGH_STEPS} are enough"
+    return "memory does not grow from step to step"
 
 
-def _cost(process: Process, device: int) -> str:
+def _cost(process: RunProcess, device: int) -> str:
     arming = process.facts.arming
     if arming is None:
         return "no history was recorded"
     state = f"history is {'on' if arming.is_on else 'off'} ({arming.why})"
     # One that is always on has no steps without it to be compared with: the recorder measures it otherwise.
-    ratio = arming.cost if arming.why == _ALWAYS else cost_told(process.live.recent, arming, device)
+    ratio = arming.cost if arming.why == _ALWAYS else measured_cost(process.live.recent, arming, device)
     return state + (f"; steps take about {ratio:.2f} times as long with it" if ratio is not None and ratio >= 1 else "")
 
 
-def cost_told(samples: Sequence[Sample], arming: Arming, device: int) -> float | None:
-    """Return how many times as long steps take with history, where that can be told, else None.
+def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> float | None:
+    """Return the ratio of a step's time with history to its time without; None if it cannot be measured.
 
-    The steps on either side of the latest change are compared. It is told where there are ten on each side, and their
-    medians are further apart than the steps of both sides vary: steps that become longer by themselves vary as much.
+    The steps before and after the latest change are compared. There have to be ten on each side, and their medians have
+    to differ by more than the steps of each side vary, because steps may also become longer for other reasons.
 
     Args:
-        samples: the latest of a process, oldest first.
-        arming: when the change was, and to what.
-        device: whose samples count.
+        samples: the latest samples of a process, oldest first.
+        arming: the state of history since the latest change.
+        device: the device whose samples are used.
     """
     ends: dict[int, float] = {}
     for sample in samples:
@@ -135,7 +134,7 @@ def cost_told(samples: Sequence[Sample], arming: Arming, device: int) -> float |
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """How far apart steps are, the longest tenth and the shortest left aside."""
+    """Return the range of the steps' durations, without the longest and the shortest tenth."""
     tenths = quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] - tenths[0]
 

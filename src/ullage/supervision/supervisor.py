@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from ullage import _lifeline
+from ullage._child_process import die_with_parent
 from ullage._errors import UsageError
 
 _HANDED_ON: Final = frozenset(
@@ -30,26 +30,26 @@ _OF_TERMINALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 _STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _TICK_SECONDS: Final = 1.0
 _SI_KERNEL: Final = 0x80
-"""How a signal says that no process has sent it (asm-generic/siginfo.h): the terminal has, to all of our group."""
+"""The `si_code` of signals from the kernel (asm-generic/siginfo.h), such as the terminal's to our whole group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a command has ended: with an exit code, or by a signal."""
+    """The end of a command: its exit code, or the signal that ended it."""
 
     exit_code: int
-    """As a shell gives it: 128 and the number of the signal, where one has ended it."""
+    """The exit code as a shell gives it: 128 plus the number of the signal if one has ended the command."""
     signal: int | None = None
     is_of_terminal: bool = False
-    """Whether the signal was the terminal's, such as Ctrl-C: whoever has started us would have got it too."""
+    """Whether the signal came from the terminal, such as Ctrl-C, so that our parent would have got it, too."""
 
 
 def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None]) -> Ending:
     """Run a command to its end.
 
     Args:
-        command: and its arguments.
-        environment: of the command.
+        command: the command and its arguments.
+        environment: the environment of the command.
         on_tick: called once a second while it runs.
 
     Raises:
@@ -223,7 +223,7 @@ def _let_go(lifeline_end: int) -> None:
 
 
 def _begin(mask: set[signal.Signals], lifeline_end: int, terminal: "_Terminal") -> None:
-    """In the new process, before the command: a group of its own, the signals as we got them, and our end its end."""
+    """Run in the new process, before the command: make its own group, restore signals, and tie its life to ours."""
     terminal.give(os.getpid())
-    _lifeline.die_with_parent(lifeline_end, survives_exec=True)
+    die_with_parent(lifeline_end, survives_exec=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,4 +1,4 @@
-"""The verdict on a run that ran out of memory: its evidence explained, and the report written beside it."""
+"""The verdict on a run that ran out of memory: explains its evidence, and writes the report next to it."""
 
 import io
 from collections.abc import Callable
@@ -13,11 +13,10 @@ from ullage._errors import UllageError, UsageError
 from ullage._output import write_whole
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import Explanation, explain
-from ullage.recording.evidence_files import PAGE, REPORT
-from ullage.recording.folder import Evidence, RunFolder, read_run
 from ullage.report.page import draw_page
 from ullage.report.report import Remarks, Report
 from ullage.report.terminal import draw
+from ullage.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, read_run
 from ullage.settings import semantics_of
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.supervision.summary import differences_of
@@ -26,10 +25,10 @@ _COLUMNS: Final = 100
 
 
 def find_run(folder: Path) -> tuple[RunFolder, int]:
-    """Read the run of a folder, or the newest of the runs in it; and how many there are in it, 0 where it is one.
+    """Read the run in a folder, or the newest of the runs in it; also return their number, 0 if the folder is a run.
 
     Raises:
-        UsageError: it is no folder of a run, and none of a run is in it.
+        UsageError: it is not the folder of a run, and has none in it.
         OSError: it cannot be read.
     """
     try:
@@ -47,15 +46,17 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
         return runs[0], len(runs)
 
 
-def fatal_evidence(run: RunFolder) -> Evidence | None:
+def fatal_evidence(run: RunFolder) -> OomEvidence | None:
     """Return the evidence that matters most: the last of the process that memory has ended first, else the first."""
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}
     return min(last.values(), key=lambda one: one.time) if last else next(iter(run.evidence), None)
 
 
-def explain_evidence(evidence: Evidence, *, progress: Callable[[str], None] = lambda text: None) -> Explanation | None:
-    """Explain the snapshot of an evidence; None where none was written whole.
+def explain_evidence(
+    evidence: OomEvidence, *, progress: Callable[[str], None] = lambda text: None
+) -> Explanation | None:
+    """Explain the snapshot in a folder of evidence; return None if it is not complete.
 
     Raises:
         UllageError: the snapshot cannot be read.
@@ -75,7 +76,7 @@ def explain_evidence(evidence: Evidence, *, progress: Callable[[str], None] = la
     )
 
 
-def report_of(run: RunFolder, evidence: Evidence, explanation: Explanation) -> Report:
+def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
     """Return the report on an evidence, with what the run beside it tells."""
     report = describe(explanation)
     surroundings = evidence.surroundings
@@ -91,7 +92,7 @@ def report_of(run: RunFolder, evidence: Evidence, explanation: Explanation) -> R
     return replace(report, sections=(*report.sections, section)) if items else report
 
 
-def write_report(evidence: Evidence, report: Report) -> list[Path]:
+def write_report(evidence: OomEvidence, report: Report) -> list[Path]:
     """Write a report as text and as a page into the folder of the evidence, and return the files.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Steps and phases of a live run, and the journal of its memory."""
+"""The allocations of a process with the source lines that asked for them: the journal, stacks, torch's import."""

@@ -1,4 +1,4 @@
-"""Which line of whose file: telling a user's own code from the libraries it calls."""
+"""The distinction between a user's own code and the libraries that it calls."""
 
 import os
 import site
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-_OWN: Final = str(Path(__file__).resolve().parent.parent)
+_OWN_FOLDER: Final = str(Path(__file__).resolve().parent.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def users_line(frame: FrameType | None) -> Line | None:
 
 
 def callers_line() -> Line | None:
-    """Find the user's line that led to the function which asks; None in a thread without Python frames (autograd's)."""
+    """Find the user's line that led to the calling function; None in a thread without Python frames (autograd's)."""
     try:
         return users_line(sys._getframe(2))
     except ValueError:
@@ -62,7 +62,7 @@ def callers_line() -> Line | None:
 def _library_prefixes() -> tuple[str, ...]:
     places: set[str | None] = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     places.add(os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
-    places |= set(site.getsitepackages()) | {site.getusersitepackages(), _OWN}
+    places |= set(site.getsitepackages()) | {site.getusersitepackages(), _OWN_FOLDER}
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__:
         places.add(str(Path(torch.__file__).parent))

@@ -1,4 +1,4 @@
-"""Do something right before and right after a module is imported for the first time, by whomever.
+"""Calls right before and right after the first import of a module, whoever imports it.
 
 `ullage predict` needs it for torch: what a script writes into its environment before `import torch` counts, so torch
 cannot be imported on its behalf.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ImportWatch(MetaPathFinder):
-    """Wait on `sys.meta_path` for one module; gone once the module is there."""
+    """Waits on `sys.meta_path` for one module; it removes itself once the module is there."""
 
     def __init__(self, name: str, *, before: Callable[[], None], after: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -23,11 +23,11 @@ class ImportWatch(MetaPathFinder):
         self._looking = False
 
     def install(self) -> None:
-        """Come before every other finder."""
+        """Put this finder before all others."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Let the other finders find it, and put the two calls around its execution."""
+        """Let the other finders find the module, and wrap its execution in the two calls."""
         if name != self._name or self._looking:
             return None
         self._looking = True

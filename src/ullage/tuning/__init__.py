@@ -1,1 +1,1 @@
-"""The settings of the allocator under which a recorded run needs least, found by replaying it."""
+"""The allocator settings under which a recorded run needs least memory, found by replaying it."""

@@ -1,23 +1,15 @@
-"""The settings that a search may try, each a text for PYTORCH_ALLOC_CONF. It runs nothing and ranks nothing.
+"""The settings that a search may try, each a text for PYTORCH_CUDA_ALLOC_CONF.
 
-Which option came with which version was read from the libraries of torch 2.8 to 2.15 themselves.
-"""
+The module runs nothing and ranks nothing."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ullage.settings import Settings, SettingsError, parse_settings
+from ullage.settings import SINCE, Settings, SettingsError, parse_settings, split_options
 
 Version = tuple[int, int]
-SINCE: Final[dict[str, Version]] = {
-    "expandable_segments": (2, 1),
-    "per_process_memory_fraction": (2, 10),
-    "large_segment_size_mb": (2, 11),
-}
-"""Options that an older torch does not know: it would abort."""
-_NEW_NAME_SINCE: Final[Version] = (2, 9)
 _FRACTION: Final = "per_process_memory_fraction"
 _GARBAGE: Final = "garbage_collection_threshold"
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -28,22 +20,22 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "large_segment_size_mb": ("12", "32", "64", "128"),
     "max_non_split_rounding_mb": ("64", "256"),
 }
-"""What is tried of each option, in this order; its absence is tried too."""
+"""The values that are tried for each option, in this order; leaving the option out is tried too."""
 _LARGE_STEP: Final = 2  # MiB; the driver maps memory in pages of 2 MiB
 _SPLIT_STEP: Final = 4  # MiB; where the search for a number ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Options to be set when the process starts: those that are searched, and those of the run that stay."""
+    """Options to set when the process starts: those that are searched, and those of the run that stay."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """(name, value) of the options that are searched, in the order of the table."""
+    """The options that are searched, as (name, value) in the order of `_CHOICES`."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """As it stands in PYTORCH_ALLOC_CONF."""
+        """The text for PYTORCH_CUDA_ALLOC_CONF."""
         pairs = [*self.options, *self.kept]
         if self.value_of(_GARBAGE) and not any(name == _FRACTION for name, _ in self.kept):
             pairs.append((_FRACTION, "0.95"))  # without a limit PyTorch collects nothing
@@ -54,13 +46,13 @@ class Candidate:
         return dict(self.options).get(name)
 
     def with_option(self, name: str, value: str | None) -> "Candidate":
-        """Return it with another value of one option; None takes the option out."""
+        """Return the candidate with another value of one option; None removes the option."""
         values = {**dict(self.options), name: value}
         options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
         return replace(self, options=options)
 
     def settings(self, semantics: str) -> Settings | None:
-        """What it comes to; None where PyTorch would refuse it."""
+        """Return the candidate as settings; None where PyTorch would refuse them."""
         try:
             return parse_settings(self.text, semantics=semantics)
         except SettingsError:
@@ -69,21 +61,21 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Every candidate that makes sense for a run: its version of torch, what stays, and whether the room is known."""
+    """All candidates that make sense for a run: its torch version, fixed options, and whether the room is known."""
 
     version: Version
     kept: tuple[tuple[str, str], ...]
     has_limit: bool
-    """Whether it is known how much can be reserved; a share of it means nothing elsewhere."""
+    """Whether the most bytes that can be reserved are known; options that set a share of them need that."""
 
     def alone(self) -> Iterator[Candidate]:
-        """Nothing set, then every option alone."""
+        """Yield the candidate without options, then every option alone."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)
 
     def around(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Every candidate that differs in one option."""
+        """Yield every candidate that differs in one option."""
         for name, choices in _CHOICES.items():
             now = candidate.value_of(name)
             for value in (None, *choices, *_between(name, now)):
@@ -100,7 +92,7 @@ class Space:
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Numbers around one that is in use, for what goes by MiB."""
+    """Return numbers around one that is in use, for options in MiB."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()
@@ -108,14 +100,8 @@ def _between(name: str, value: str | None) -> tuple[str, ...]:
     return tuple(str(number) for number in near if number >= 12)
 
 
-def split_options(text: str) -> tuple[tuple[str, str], ...]:
-    """Cut a text that PyTorch accepts into (option, value)."""
-    found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
-    return tuple((name, value) for name, value in found)
-
-
 def candidate_of(text: str) -> Candidate:
-    """Return the settings of a run as a candidate: what is searched, and what stays whatever is found."""
+    """Return the settings of a run as a candidate: options that are searched, and options that stay."""
     pairs = split_options(text)
     searched = {name: value for name, value in pairs if name in _CHOICES}
     kept = tuple((name, value) for name, value in pairs if name not in _CHOICES)
@@ -126,8 +112,3 @@ def version_of(text: str) -> Version:
     """Return the first two numbers of a version that `semantics_of` accepts."""
     major, minor = re.findall(r"\d+", text)[:2]
     return int(major), int(minor)
-
-
-def variable_of(version: Version) -> str:
-    """Return the environment variable that a version of torch reads."""
-    return "PYTORCH_ALLOC_CONF" if version >= _NEW_NAME_SINCE else "PYTORCH_CUDA_ALLOC_CONF"

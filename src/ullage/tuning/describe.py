@@ -6,14 +6,14 @@ from typing import Final
 from ullage._units import text_of_bytes
 from ullage.analysis.cause import is_full
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
-from ullage.tuning.candidate import split_options
+from ullage.settings import split_options
 from ullage.tuning.trial import Trial
-from ullage.tuning.tune import Need, Tuning
+from ullage.tuning.tune import LeastRoom, Tuning
 
-_ROWS: Final = 10
+_ROWS_SHOWN: Final = 10
 _WELL_KNOWN: Final = "expandable_segments:True"  # what PyTorch's own error names: always shown
 _FRONTIER_ROWS: Final = 4
-_NEARLY_ALL: Final = 0.995
+_NEARLY_ALL_REACHED: Final = 0.995
 _NOTHING: Final = "(nothing set)"
 
 
@@ -50,13 +50,13 @@ def _tone(tuning: Tuning) -> Tone:
 
 
 def _is_thin(tuning: Tuning, best: Trial) -> bool:
-    """Whether a recording that ended at its failure passes it with next to nothing left: the step was not over."""
+    """Return whether the failing request passes with next to nothing left, though the step was not over."""
     room = tuning.room_bytes
     return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
 
 
 def _is_all_before(tuning: Tuning) -> bool:
-    """Whether the run took nothing more from the driver than what it had when recording began."""
+    """Return whether the run took nothing more from the driver than it had when recording began."""
     return tuning.present.fits and 0 < tuning.present.peak_reserved_bytes == tuning.start_bytes
 
 
@@ -70,7 +70,7 @@ def _sentence(tuning: Tuning) -> str:
         return f"The run does not go through in {room} under any: {tried}.{_need(tuning)}"
     if _is_all_before(tuning):
         return (
-            f"Nothing can be told: all of the {text_of_bytes(tuning.start_bytes)} were reserved before recording "
+            f"Nothing can be concluded: all of the {text_of_bytes(tuning.start_bytes)} were reserved before recording "
             "began, and the run took no more. Record from the start of the process to see what settings would change."
         )
     return (
@@ -119,12 +119,12 @@ def _sections(tuning: Tuning) -> Iterator[Section]:
     yield _table(tuning)
     notes = list(tuning.notes)
     if not tuning.is_complete:
-        notes.append(f"the time was over after {len(tuning.trials)} settings; more time may find better (--budget)")
+        notes.append(f"time ran out after {len(tuning.trials)} settings; more time may find better ones (--budget)")
     yield Remarks(title="To know", items=tuple(notes))
 
 
-def _head_to_head(now: Trial, best: Trial, needs: tuple[Need, ...]) -> Table:
-    """Both side by side; what a run reserved until it failed is not compared with what one reserves that goes on."""
+def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Table:
+    """Return the comparison table; the peak of a run that failed is not compared with one that went on."""
     more_bytes = _more_bytes(best.peak_reserved_bytes - now.peak_reserved_bytes) if now.fits else ""
     rows = [
         ("requests that fail", str(now.ooms), str(best.ooms), _more(best.ooms - now.ooms)),
@@ -166,7 +166,7 @@ def _table(tuning: Tuning) -> Table:
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """The best and the present settings, then the frontier and, of each set of options, the best that is better."""
+    """Return the trials to show: best, present, the frontier, and the best of each set of options that is better."""
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)
     top = [now] if tuning.best is None else [tuning.best, now]
@@ -179,7 +179,7 @@ def _shown(tuning: Tuning) -> list[Trial]:
     came_to = {_outcome(trial) for trial in (*top, *chosen)}
     for trial in sorted(leaders.values(), key=lambda trial: trial.options):
         is_better = trial.fits and (not now.fits or trial.peak_reserved_bytes < now.peak_reserved_bytes)
-        if is_better and _outcome(trial) not in came_to and len(chosen) < _ROWS - len(top):
+        if is_better and _outcome(trial) not in came_to and len(chosen) < _ROWS_SHOWN - len(top):
             chosen.append(trial)
             came_to.add(_outcome(trial))
     return top + [trial for trial in trials if trial in chosen]
@@ -199,7 +199,7 @@ def _row(trial: Trial, tuning: Tuning) -> TableRow:
         mark = f"{mark} ◆".strip()
     peak = text_of_bytes(trial.peak_reserved_bytes)
     if not trial.fits:
-        peak = "fails at the end" if trial.reached > _NEARLY_ALL else f"fails at {trial.reached:.0%}"
+        peak = "fails at the end" if trial.reached > _NEARLY_ALL_REACHED else f"fails at {trial.reached:.0%}"
     tone = Tone.GOOD if trial == tuning.best else Tone.PLAIN if trial.fits else Tone.BAD
     return TableRow(
         cells=(_shown_text(trial), mark, peak, f"{trial.driver_calls:,}", str(trial.retries)),
@@ -208,7 +208,7 @@ def _row(trial: Trial, tuning: Tuning) -> TableRow:
 
 
 def _shown_text(trial: Trial) -> str:
-    """With blanks, so that a narrow terminal breaks between options."""
+    """Return the settings with spaces, so that a narrow terminal breaks between options."""
     return ", ".join(f"{name}:{value}" for name, value in split_options(trial.text)) or _NOTHING
 
 

@@ -15,21 +15,21 @@ from typing import Any, Final
 from ullage._units import text_of_bytes
 from ullage.settings import Settings
 from ullage.tuning.candidate import Candidate, Space
-from ullage.tuning.trial import Run, Trial
+from ullage.tuning.trial import RecordedRun, Trial
 
-_LEAST_GAIN: Final = 100  # what is less than one of so many parts of what is reserved now is not worth a change
-_PRICE_OF_OPTION: Final = 2
-"""How many of those parts an option more has to save."""
-_STARTS: Final = 3
+_GAIN_ONE_PART_IN: Final = 100  # what is less than one of so many parts of what is reserved now is not worth a change
+_PARTS_PER_OPTION: Final = 2
+"""Number of such parts that each further option must save to be worth it."""
+_STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
-_TELL_SECONDS: Final = 0.5
+_PROGRESS_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Search:
-    """Trials so far, each settings once, and what to try next."""
+class SettingsSearch:
+    """The trials so far, one for each settings, and what to try next."""
 
-    run: Run
+    run: RecordedRun
     space: Space
     room_bytes: int
     semantics: str
@@ -39,16 +39,16 @@ class Search:
     deadline: float = 0.0
     is_complete: bool = True
     _candidates: dict[str, Candidate] = field(default_factory=dict)
-    _told: float = 0.0
+    _progress_at: float = 0.0
 
-    def begin(self, text: str, settings: Settings, seconds: float) -> Trial:
+    def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
         """Try the present settings, and start the clock."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
 
-    def go(self, start: Candidate) -> None:
-        """Try every option alone, then go down from the best few, option by option, until nothing is better."""
+    def run_from(self, start: Candidate) -> None:
+        """Try every option alone, then run_from down from the best few, option by option, until nothing is better."""
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
             current = first
@@ -61,7 +61,7 @@ class Search:
                 current = chosen
 
     def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Replay what was not yet, in parallel, as long as there is time."""
+        """Replay the candidates that were not tried yet, in parallel, as long as there is time."""
         work: dict[Settings, Candidate] = {}
         for candidate in candidates:
             settings = candidate.settings(self.semantics)
@@ -81,18 +81,18 @@ class Search:
                 for (settings, candidate), trial in zip(part, found, strict=True):
                     self.trials[settings] = trial
                     self._candidates[trial.text] = candidate
-                self._tell()
+                self._report_progress()
 
-    def _tell(self) -> None:
-        if time.monotonic() - self._told < _TELL_SECONDS:
+    def _report_progress(self) -> None:
+        if time.monotonic() - self._progress_at < _PROGRESS_SECONDS:
             return
-        self._told = time.monotonic()
+        self._progress_at = time.monotonic()
         best = self.choose(list(self.trials.values()))
         what = f"{text_of_bytes(best.peak_reserved_bytes)} reserved" if best.fits else "none fits"
         self.progress(f"{len(self.trials)} settings replayed; so far {what} with {best.text or 'nothing set'}")
 
     def settings_of(self, trial: Trial) -> Settings:
-        """Return what a trial was run under."""
+        """Return the settings of a trial."""
         return next(settings for settings, found in self.trials.items() if found is trial)
 
     def _trial(self, candidate: Candidate) -> Trial | None:
@@ -100,23 +100,30 @@ class Search:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """The best settings so far of different options."""
+        """Return the best settings so far, one for each set of options."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
             if candidate is not None:
                 starts.setdefault(tuple(name for name, _ in candidate.options), candidate)
-        return list(starts.values())[:_STARTS]
+        return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """What is better is less: it fits, cheaply enough, and reserves least."""
+        """Return the sort key: trials that fit come first, then those without many more calls, then least reserved."""
         assert self.present is not None
         if not trial.fits:
             return (True, -trial.reached, trial.ooms, trial.options, trial.text)
-        return (False, self._is_dear(trial), trial.peak_reserved_bytes, trial.driver_calls, trial.options, trial.text)
+        return (
+            False,
+            self._needs_many_calls(trial),
+            trial.peak_reserved_bytes,
+            trial.driver_calls,
+            trial.options,
+            trial.text,
+        )
 
-    def _is_dear(self, trial: Trial) -> bool:
-        """Whether it calls the driver far more often than now: once for a hundred requests, beyond twice as often."""
+    def _needs_many_calls(self, trial: Trial) -> bool:
+        """Return whether a trial calls the driver far more often: over twice, and once per 100 requests."""
         assert self.present is not None
         now = self.present.driver_calls
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
@@ -126,7 +133,7 @@ class Search:
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best; of those that are nearly as good the calmest.
+        """Return the best trial; of those that are nearly as good, the one with the fewest retries and options.
 
         Every option has to earn its place: the more are set, the more they are fitted to this one run.
         """
@@ -134,8 +141,10 @@ class Search:
         first = found[0]
         if not first.fits:
             return first
-        found = [trial for trial in found if trial.fits and self._is_dear(trial) == self._is_dear(first)]
-        price = _PRICE_OF_OPTION * self._least_gain()
+        found = [
+            trial for trial in found if trial.fits and self._needs_many_calls(trial) == self._needs_many_calls(first)
+        ]
+        price = _PARTS_PER_OPTION * self._least_gain()
         score = {trial.text: trial.peak_reserved_bytes + trial.options * price for trial in found}
         alike = min(score.values()) + self._least_gain()
         near = [trial for trial in found if score[trial.text] <= alike]
@@ -143,13 +152,13 @@ class Search:
 
     def _least_gain(self) -> int:
         assert self.present is not None
-        return self.present.peak_reserved_bytes // _LEAST_GAIN
+        return self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN
 
     def _few_calls(self) -> int:
         return max(10, self.run.allocations // 1000)
 
     def better(self) -> Trial | None:
-        """Return what is better than the present settings: it fits where they do not, or saves bytes or calls."""
+        """Return a trial to recommend: it fits where the present settings do not, or saves bytes or calls."""
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
         if not best.fits or best.text == now.text:
@@ -157,7 +166,7 @@ class Search:
         if not now.fits:
             return best
         saved = now.peak_reserved_bytes - best.peak_reserved_bytes
-        if saved > 0 and saved >= self._least_gain() and not self._is_dear(best):
+        if saved > 0 and saved >= self._least_gain() and not self._needs_many_calls(best):
             return best
         fewer = [
             trial
@@ -170,7 +179,7 @@ class Search:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Of those that fit: each reserves less than every one with fewer calls; of equals the one that sets least."""
+    """Return the trials that fit and that no other beats in both bytes and calls; of equals the simplest."""
     order = sorted(
         (trial for trial in trials if trial.fits),
         key=lambda trial: (trial.driver_calls, trial.peak_reserved_bytes, trial.options, trial.text),

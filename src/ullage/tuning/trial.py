@@ -1,4 +1,4 @@
-"""A recorded run tried again under other settings or in other room. It knows no search: only one trial at a time."""
+"""A recorded run, tried again under other settings or in other room."""
 
 import math
 import time
@@ -8,41 +8,41 @@ from typing import Final
 import numpy as np
 
 from ullage._units import MIB
-from ullage.allocator.replay import Device, Replay, replay
+from ullage.allocator.replay import Replay, ReplayDevice, replay
 from ullage.program import Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import Settings
 
 ROOM_STEP_BYTES: Final = 2 * MIB
-"""How exactly the smallest room is found."""
-_GUESSES: Final = 4
+"""Precision of the search for the least room."""
+_MOST_ENLARGEMENTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a run does under some settings."""
+    """The outcome of a run under some settings."""
 
     text: str
-    """As it stands in PYTORCH_ALLOC_CONF; empty: nothing is set."""
+    """The text for PYTORCH_CUDA_ALLOC_CONF; empty: nothing is set."""
     fits: bool
     ooms: int
-    """Requests that fail."""
+    """Number of requests that fail."""
     retries: int
-    """How often the cache was given back to make room."""
+    """Times the cache was freed to make room."""
     peak_reserved_bytes: int
     driver_calls: int
     reached: float
-    """How much of the run was done when the first request failed, from 0 to 1; 1 where none did."""
+    """Share of the run that was done when the first request failed, from 0 to 1; 1 where none did."""
 
     @property
     def options(self) -> int:
-        """How many options are set."""
+        """Number of options that are set."""
         return self.text.count(":") - self.text.count("[") if self.text else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A recorded run, to be repeated.
+class RecordedRun:
+    """A recorded run that can be repeated.
 
     A request that failed is freed again at once where it succeeds: the program had nothing of it.
     """
@@ -50,11 +50,11 @@ class Run:
     program: Program
     allocations: int
     start_bytes: int
-    """Reserved before recording began; it stays where it is under all settings."""
+    """Bytes reserved before recording began; they stay as they are under all settings."""
 
     @classmethod
-    def of(cls, rebuilt: Rebuilt) -> "Run":
-        """Make it of a program."""
+    def of(cls, rebuilt: Rebuilt) -> "RecordedRun":
+        """Create it from a program."""
         program = rebuilt.program
         return cls(
             program=program,
@@ -63,8 +63,8 @@ class Run:
         )
 
     def attempt(self, text: str, settings: Settings, room_bytes: int) -> Trial:
-        """Run it once."""
-        done = replay(self.program, settings, Device(total_bytes=room_bytes))
+        """Run the program once."""
+        done = replay(self.program, settings, ReplayDevice(total_bytes=room_bytes))
         failed = sorted([*done.oom_ops.tolist(), *done.rejected_ops.tolist()])
         ended = failed[0] if failed else done.done if done.broken else len(self.program)
         return Trial(
@@ -78,21 +78,21 @@ class Run:
         )
 
     def smallest_room(self, settings: Settings, *, deadline: float = math.inf) -> tuple[int, bool] | None:
-        """Find the least that the allocator must be able to reserve, in steps of `ROOM_STEP_BYTES`.
+        """Find the least room that the allocator needs, in steps of `ROOM_STEP_BYTES`.
 
         With it no request fails and with one step less one does; both are replayed. None where the run fails in any.
 
         Args:
-            settings: what is set.
+            settings: the allocator's settings.
             deadline: when to end (time.monotonic()): the run fits in what is returned then, and perhaps in less.
 
         Returns:
             The bytes, and whether less is known to fail.
         """
-        free = replay(self.program, settings, Device(total_bytes=UNBOUNDED_BYTES))
+        free = replay(self.program, settings, ReplayDevice(total_bytes=UNBOUNDED_BYTES))
         low = (max(free.peak.active_bytes, self.start_bytes) - 1) // ROOM_STEP_BYTES  # less cannot hold it
         high = max(low + 1, -(-free.peak.reserved_bytes // ROOM_STEP_BYTES))
-        for _ in range(_GUESSES):  # a share of the room may be all that is allowed
+        for _ in range(_MOST_ENLARGEMENTS):  # a share of the room may be all that is allowed
             if self._fits_in(settings, high):
                 break
             low, high = high, high + max(1, high // 4)
@@ -104,7 +104,9 @@ class Run:
         return high * ROOM_STEP_BYTES, high - low == 1
 
     def _fits_in(self, settings: Settings, steps: int) -> bool:
-        return _fits(replay(self.program, settings, Device(total_bytes=steps * ROOM_STEP_BYTES), stop_after_ooms=1))
+        return _fits(
+            replay(self.program, settings, ReplayDevice(total_bytes=steps * ROOM_STEP_BYTES), stop_after_ooms=1)
+        )
 
 
 def _fits(done: Replay) -> bool:

@@ -1,4 +1,4 @@
-"""Which allocator settings suit a recorded run: a search by replaying that run, and the least room that it needs.
+"""The best allocator settings for a recorded run: a search by replaying it, and the least room that it needs.
 
 It proves what it says of this run alone.
 """
@@ -9,71 +9,66 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ullage._errors import UsageError
+from ullage._public import public
 from ullage._units import text_of_bytes
-from ullage.analysis.fidelity import semantics_told
+from ullage.analysis.fidelity import closest_semantics
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
-from ullage.settings import SEMANTICS, SettingsError, parse_settings, semantics_of, text_of_settings
-from ullage.tuning.candidate import (
-    SINCE,
-    Space,
-    candidate_of,
-    split_options,
-    variable_of,
-    version_of,
-)
-from ullage.tuning.search import Search, frontier_of
-from ullage.tuning.trial import Run, Trial
+from ullage.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
+from ullage.tuning.candidate import Space, candidate_of, version_of
+from ullage.tuning.search import SettingsSearch, frontier_of
+from ullage.tuning.trial import RecordedRun, Trial
 
 SCHEMA: Final = 1
 _UNKNOWN_VERSION: Final = (2, 9)
-"""What is searched where nothing tells the version: what every torch since then knows."""
+"""The version that is assumed where it is not known: only options that every torch since then knows are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """The least that the allocator must be able to reserve for the run to go through, in bytes."""
+class LeastRoom:
+    """The least room that the allocator needs for the run to succeed, in bytes."""
 
     text: str
     room_bytes: int
     is_exact: bool
-    """Whether less is known to fail; else the time was over first."""
+    """Whether a smaller room is known to fail; False where time ran out first."""
 
 
+@public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What was found; `best` is None where nothing is better than what is set now."""
+    """The result of a search; `best` is None where nothing is better than the present settings."""
 
     source: str
     device: int
     torch_version: str
     room_bytes: int | None
-    """What can be reserved; None where it is not known."""
+    """The most bytes that can be reserved; None where that is not known."""
     start_bytes: int
-    """Reserved before recording began."""
+    """Bytes reserved before recording began."""
     is_cut_short: bool
-    """Whether the recording ends with a request that failed: nothing is known of what would have come after."""
+    """Whether the recording ends with a request that failed: what the run needs after it is not known."""
     present: Trial
     best: Trial | None
     line: str | None
-    """For a shell, to be run before the process starts."""
+    """The shell line to run before the process starts."""
     trials: tuple[Trial, ...]
-    """All, the best first."""
+    """All trials, the best first."""
     in_any_room: tuple[Trial, ...]
-    """Where no settings fit: what they come to if there were room for all."""
+    """The same trials with unlimited room, where no settings fit."""
     frontier: tuple[Trial, ...]
-    """Those that no other beats both in bytes and in calls of the driver, by calls."""
-    needs: tuple[Need, ...]
-    """Of the present settings first, then of the best; shorter where that is not known."""
+    """Trials that no other beats in both bytes and driver calls, sorted by calls."""
+    needs: tuple[LeastRoom, ...]
+    """The least room, first of the present settings, then of the best; shorter where that is not known."""
     is_complete: bool
-    """Whether the search ended by itself, before its time was over."""
+    """Whether the search finished before its time ran out."""
     notes: tuple[str, ...]
 
     @property
     def exit_code(self) -> int:
-        """0: other settings are better; 1: none is."""
+        """The exit code: 0 where other settings are better, 1 where none are."""
         return 0 if self.best else 1
 
     def to_json(self) -> dict[str, Any]:
@@ -96,13 +91,13 @@ def tune(
     """Search the settings of the allocator for those under which a run reserves least, and fits.
 
     Args:
-        history: of one device.
-        source: what to call it.
-        torch_version: decides which allocator is modelled, and which options there are; None: told from the recording.
-        alloc_conf: the settings in force, where the snapshot does not tell them.
-        capacity_bytes: what the allocator may reserve at most; else what a request that failed tells.
-        budget_seconds: how long to search, and again at most so long for the least room; the same file is answered
-            alike unless this ends the search.
+        history: the recording of one device.
+        source: the name under which it is shown.
+        torch_version: decides which allocator is modelled, and which options exist; None: inferred.
+        alloc_conf: the settings in force, where the snapshot does not record them.
+        capacity_bytes: what the allocator may reserve at most; else inferred from a request that failed.
+        budget_seconds: how long to search, and again at most so long for the least room; the same file gets
+            the same answer unless this ends the search.
         progress: called with a short text as the search goes on.
 
     Raises:
@@ -110,23 +105,18 @@ def tune(
         UsageError: the recorded run had another allocator than PyTorch's own.
     """
     progress("rebuilding the run")
-    told = torch_version if torch_version is not None else semantics_told(history, alloc_conf=alloc_conf)
-    is_version_known, torch_version = told is not None, told or SEMANTICS[0]
+    told = torch_version if torch_version is not None else closest_semantics(history, alloc_conf=alloc_conf)
+    is_version_known, torch_version = told is not None, told or USUAL
     semantics = semantics_of(torch_version)
     rebuilt, room = _rebuilt(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
-    if rebuilt.settings.backend != "native":
-        raise UsageError(
-            f"backend:{rebuilt.settings.backend} hands every request to the driver, and these settings change nothing "
-            "there; expected a run of PyTorch's own allocator (backend:native)"
-        )
-    now = _present_text(history, rebuilt, alloc_conf)
-    run = Run.of(rebuilt)
+    now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
+    run = RecordedRun.of(rebuilt)
     # Where no version is known, an option that older ones do not have would end the process there.
     version = version_of(torch_version) if is_version_known else _UNKNOWN_VERSION
     space = Space(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
-    search = Search(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
-    present = search.begin(now, rebuilt.settings, budget_seconds)
-    search.go(candidate_of(now))
+    search = SettingsSearch(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
+    present = search.try_present(now, rebuilt.settings, budget_seconds)
+    search.run_from(candidate_of(now))
     best = search.better()
     wide = _in_any_room(search, budget_seconds) if best is None and not present.fits else None
     complete = search.is_complete and (wide is None or wide.is_complete)
@@ -139,59 +129,50 @@ def tune(
         is_cut_short=_is_cut_short(history),
         present=present,
         best=best,
-        line=_line(best, variable_of(space.version)),
+        line=line_to_paste(best.text) if best is not None else None,
         trials=tuple(search.ranked()),
         in_any_room=tuple(wide.ranked()) if wide else (),
         frontier=tuple(frontier_of((wide or search).trials.values())),
         needs=_needs(wide or search, budget_seconds),
         is_complete=complete,
-        notes=_notes(history, rebuilt, run, best, room=room, version=space.version),
+        notes=_notes(history, rebuilt, run, best, room=room),
     )
 
 
 def _rebuilt(
     history: History, *, semantics: str, alloc_conf: str | None, capacity_bytes: int | None
 ) -> tuple[Rebuilt, int]:
-    """The run's program and the room for it."""
+    """Return the run's program and the room for it."""
     rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
-    if rebuilt.room_is_told:  # a request that was refused with memory free met a limit: that is the room
+    if rebuilt.room_is_known:  # a request that was refused with memory free met a limit: that is the room
         rebuilt = Recording.of(history, rebuilt).rebuilt
+    if rebuilt.settings.backend != "native":
+        raise UsageError(
+            f"backend:{rebuilt.settings.backend} hands every request to the driver, and these settings change nothing "
+            "there; expected a run of PyTorch's own allocator (backend:native)"
+        )
     return rebuilt, rebuilt.room_bytes
 
 
-def _present_text(history: History, rebuilt: Rebuilt, alloc_conf: str | None) -> str:
-    """The settings of the run as text: given, recorded, or written anew from what was recorded of them."""
-    if alloc_conf is not None:
-        return ",".join(f"{name}:{value}" for name, value in split_options(alloc_conf))
-    recorded = history.settings.get("PYTORCH_CUDA_ALLOC_CONF") or history.settings.get("PYTORCH_ALLOC_CONF")
-    if isinstance(recorded, str):
-        try:
-            parse_settings(recorded, semantics=rebuilt.settings.semantics)
-            return ",".join(f"{name}:{value}" for name, value in split_options(recorded))
-        except SettingsError:
-            pass  # as in rebuild.settings_of
-    return text_of_settings(rebuilt.settings)
-
-
-def _in_any_room(search: Search, budget_seconds: float) -> Search:
-    """Search again as if there were room for all: which settings need least?"""
+def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
+    """Search again with unlimited room: which settings need least?"""
     assert search.present is not None
     search.progress("nothing fits: looking for what needs least")
     text = search.present.text
-    wide = Search(
+    wide = SettingsSearch(
         run=search.run,
         space=replace(search.space, has_limit=False),
         room_bytes=UNBOUNDED_BYTES,
         semantics=search.semantics,
         progress=search.progress,
     )
-    wide.begin(text, search.settings_of(search.present), budget_seconds / 2)
-    wide.go(candidate_of(text))
+    wide.try_present(text, search.settings_of(search.present), budget_seconds / 2)
+    wide.run_from(candidate_of(text))
     return wide
 
 
-def _needs(search: Search, budget_seconds: float) -> tuple[Need, ...]:
-    """The least room under the present settings, and under the best; half of the time for each."""
+def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
+    """Return the least room under the present settings and under the best; half of the time for each."""
     assert search.present is not None
     best = search.better() or search.present
     found = []
@@ -200,33 +181,22 @@ def _needs(search: Search, budget_seconds: float) -> tuple[Need, ...]:
         deadline = time.monotonic() + budget_seconds / 2
         room = search.run.smallest_room(search.settings_of(trial), deadline=deadline)
         if room is not None:
-            found.append(Need(text=trial.text, room_bytes=room[0], is_exact=room[1]))
+            found.append(LeastRoom(text=trial.text, room_bytes=room[0], is_exact=room[1]))
     return tuple(found)
 
 
-def _line(best: Trial | None, variable: str) -> str | None:
-    if best is None:
-        return None
-    if not best.text:
-        return "unset PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF"
-    quoted = f'"{best.text}"' if set(best.text) & set("[]>") else best.text
-    return f"export {variable}={quoted}"
-
-
 def _is_cut_short(history: History) -> bool:
-    """Whether nothing was allocated after a request that failed."""
+    """Return whether nothing was allocated after a request that failed."""
     at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
     return at[0] > at[1]
 
 
-def _notes(
-    history: History, rebuilt: Rebuilt, run: Run, best: Trial | None, *, room: int, version: tuple[int, int]
-) -> tuple[str, ...]:
+def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | None, *, room: int) -> tuple[str, ...]:
     is_given = room != rebuilt.room_bytes  # what was told of the room is of another card, or is known now
     notes = [note for note in rebuilt.notes if not (is_given and ("capacity" in note or "could reserve" in note))]
     failures = int((history.action == Action.OOM).sum())
     if _is_cut_short(history):
-        notes.append("the recording ends with a request that failed: what is said holds up to and including it")
+        notes.append("the recording ends with a request that failed: the answer is valid up to and including it")
     if failures > _is_cut_short(history):
         notes.append(
             f"{failures} request{'s' if failures > 1 else ''} failed while recording and the program went on; what it "
@@ -240,22 +210,18 @@ def _notes(
     gave_back = int((rebuilt.program.op == Op.EMPTY_CACHE).sum())
     if gave_back and room == UNBOUNDED_BYTES:
         notes.append(
-            f"memory was given back {gave_back} times without a request that failed: taken for empty_cache(). If the "
+            f"memory was given back {gave_back} times without a request that failed: assumed to be empty_cache(). If "
+            "the "
             "card was full then, say how much can be reserved (--capacity)"
         )
     if best is not None:
-        notes += ["proved for this very run: with other shapes other settings may be better", *_notes_of(best, version)]
+        notes += ["proved for this very run: with other shapes other settings may be better", *_notes_of(best)]
     return tuple(notes)
 
 
-def _notes_of(best: Trial, version: tuple[int, int]) -> list[str]:
-    """What to know before the settings are used."""
+def _notes_of(best: Trial) -> list[str]:
+    """Return notes to read before the settings are used."""
     notes = []
-    if variable_of(version) == "PYTORCH_ALLOC_CONF":
-        notes.append(
-            "torch before 2.9 reads PYTORCH_CUDA_ALLOC_CONF instead; where that is set it wins in newer ones too, so "
-            "unset it"
-        )
     for name, (major, minor) in SINCE.items():
         if f"{name}:" in best.text:
             notes.append(f"torch before {major}.{minor} does not know {name} and would abort")

@@ -1,1 +1,1 @@
-"""A live view of the cards and of what runs on them."""
+"""A live view of the cards and of the processes on them."""

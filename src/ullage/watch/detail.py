@@ -1,4 +1,4 @@
-"""The pages below the lists: one process's inside, all cards with who is on them, the help. Lines of a given width."""
+"""The pages below the lists, as lines of a given width: one process, all cards with their processes, the help."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -8,25 +8,25 @@ from rich.text import Text
 
 from ullage._units import text_of_bytes
 from ullage.watch.plot import is_limit_drawn, plot
-from ullage.watch.view import GONE, RUNS, CardRow, Device, Holder, Inside, View
+from ullage.watch.view import GONE, RUNS, CardHolder, CardRow, DeviceRow, Inside, View
 
 STYLE_OF_STATE: Final = {RUNS: "green", "ended": "dim", "failed": "red", "out of memory": "bold red", GONE: "yellow"}
 KEYS: Final = (
     ("up, down, tab", "choose a process"),
-    ("PgUp, PgDn", "move the lower part, where it says that there is more"),
-    ("c", "cards: everybody who is on them; again: back"),
+    ("PgUp, PgDn", "scroll the lower part, if it says that there is more"),
+    ("c", "cards and all processes on them; again: back"),
     ("o", "over the whole run; again: the latest steps"),
-    ("p", "pause: the picture stays; again: go on"),
+    ("p", "pause the picture; again: continue"),
     ("?", "this help; again: back"),
     ("q", "quit"),
 )
 _WORDS: Final = (
-    ("allocated", "what tensors and the like have now"),
-    ("reserved", "what PyTorch has taken from the driver for them"),
-    ("cached", "reserved and not allocated: the next tensors come from there"),
-    ("peak", "the most that was allocated, in a step or in the run"),
-    ("headroom", "what is left beside the highest reserved, contexts, others"),
-    ("retries", "how often the cache was given back because memory was short"),
+    ("allocated", "bytes that tensors have now"),
+    ("reserved", "bytes that PyTorch has taken from the driver"),
+    ("cached", "reserved and not allocated: free for the next tensors"),
+    ("peak", "the highest allocated, in a step or in the run"),
+    ("headroom", "total less the highest reserved, contexts and others"),
+    ("retries", "how often the cache was emptied because memory was short"),
     ("others", "processes that are not watched, as the driver counts them"),
 )
 _SPACE: Final = "\N{NO-BREAK SPACE}"
@@ -66,7 +66,7 @@ def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_
 
 
 def lines_of_cards(view: View, *, width: int) -> list[Text]:
-    """Draw every card with everybody who is on it."""
+    """Draw every card with all processes on it."""
     texts = [Text(view.subject, style="dim")]
     for card in view.cards:
         texts.append(Text.assemble((f"card {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
@@ -82,7 +82,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
 
 
 def lines_of_help(*, width: int) -> list[Text]:
-    """Explain the keys and the words."""
+    """Draw the help: keys and terms."""
     texts = [
         Text.assemble((f"{key:<15}", "bold"), what) for pairs in (KEYS, (("", ""),), _WORDS) for key, what in pairs
     ]
@@ -90,7 +90,7 @@ def lines_of_help(*, width: int) -> list[Text]:
 
 
 def mark_of(card: CardRow) -> str:
-    """Say of a card that it is emulated, or known only by what processes say."""
+    """Return a remark on a card that is emulated, or known only from the files of processes."""
     return " (emulated)" if card.is_emulated else " (as its processes say)" if card.is_hearsay else ""
 
 
@@ -110,7 +110,7 @@ def _above(inside: Inside) -> Iterator[Text]:
 
 
 def _in_pieces(pieces: Iterable[str]) -> Text:
-    """Pieces that are not broken at the spaces within them."""
+    """Join pieces into a text in which lines are not broken inside a piece."""
     return Text(", ".join(piece.replace(" ", _SPACE) for piece in pieces))
 
 
@@ -129,7 +129,7 @@ def _title(inside: Inside) -> Text:
     return text
 
 
-def _numbers(device: Device, *, is_one: bool) -> Iterator[Text]:
+def _numbers(device: DeviceRow, *, is_one: bool) -> Iterator[Text]:
     head = "" if is_one else f"device {device.index}: "
     split = f", {text_of_bytes(device.split_bytes)} of it in parts" if device.split_bytes else ""
     yield Text(
@@ -144,7 +144,7 @@ def _numbers(device: Device, *, is_one: bool) -> Iterator[Text]:
     yield text
 
 
-def _plot(device: Device, *, width: int, rows: int, is_whole: bool) -> Iterator[Text]:
+def _plot(device: DeviceRow, *, width: int, rows: int, is_whole: bool) -> Iterator[Text]:
     values = device.overview if is_whole and device.overview else device.peaks
     cells = max(1, width - 11)
     shown = values if is_whole else values[-cells:]
@@ -172,7 +172,7 @@ def _below(inside: Inside, view: View) -> Iterator[Text]:
         yield Text(note, style="yellow")
 
 
-def _of_holder(holder: Holder) -> str:
+def _of_holder(holder: CardHolder) -> str:
     size = text_of_bytes(holder.used_bytes) if holder.used_bytes is not None else "an unknown part"
     name = f" ({holder.name})" if holder.name else ""
     if holder.is_watched:
@@ -185,7 +185,7 @@ def _of_holder(holder: Holder) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """How many letters go on a line; some take two cells."""
+    """Return how many letters fit on a line; some take two cells."""
     count = width
     while count > 1 and Text(text[:count]).cell_len > width:
         count -= 1

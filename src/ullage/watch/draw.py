@@ -1,4 +1,4 @@
-"""A view becomes the lines of a screen of a given size. It knows neither keys nor how the lines get onto a terminal."""
+"""Draws a view as the lines of a screen of a given size. It handles neither keys nor the terminal."""
 
 import time
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _COLUMNS: Final = (  # heading, width; the last ones go first where there is no 
 
 
 class Page(Enum):
-    """What the lower part shows."""
+    """The page that the lower part of the screen shows."""
 
     PROCESS = "process"
     CARDS = "cards"
@@ -45,12 +45,12 @@ class Page(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """How a person wants to see it."""
+    """The user's choices of how the view is shown."""
 
     width: int
     height: int
     chosen: int = 0
-    """Which of the view's processes."""
+    """The index of the chosen process in the view."""
     page: Page = Page.PROCESS
     is_whole: bool = False
     is_paused: bool = False
@@ -58,15 +58,15 @@ class Display:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Lines that fill a screen."""
+class ScreenPicture:
+    """The lines that fill a screen."""
 
     lines: tuple[Text, ...]
     most_scroll: int
-    """How far the lower part can be moved."""
+    """The number of lines by which the lower part can be scrolled."""
 
 
-def draw(view: View, display: Display) -> Picture:
+def draw(view: View, display: Display) -> ScreenPicture:
     """Draw a view on exactly `display.height` lines, none wider than `display.width`."""
     width = max(1, display.width)
     head = [_head(view, display, width), *_cards(view, display, width), *_processes(view, display, width)]
@@ -84,7 +84,7 @@ def draw(view: View, display: Display) -> Picture:
     shown = lower[start : start + room]
     blank = [Text("")] * (room - len(shown))
     lines = [*head, *shown, *blank, *marks, foot][-max(1, display.height) :]
-    return Picture(lines=tuple(_cut(line, width) for line in lines), most_scroll=most)
+    return ScreenPicture(lines=tuple(_cut(line, width) for line in lines), most_scroll=most)
 
 
 def _head(view: View, display: Display, width: int) -> Text:
@@ -119,7 +119,7 @@ def _tail(card: CardRow) -> str:
 
 
 def _bar_of(card: CardRow, room: int) -> int:
-    """How long a card's bar can be beside its name; a name that would leave none is shortened."""
+    """Return how long a card's bar can be next to its name; a name that leaves no room is shortened."""
     rest = room - len(card.name) - len(_mark_in(card, room)) - 5
     return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
 

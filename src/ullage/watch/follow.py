@@ -1,4 +1,4 @@
-"""Look again and again, until what is watched has ended."""
+"""Yields views periodically, until what is watched has ended."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from ullage.watch.view import View
 
 
-def follow(look: Callable[[], View], *, seconds: float) -> Iterator[View]:
-    """Yield a view at once and then from time to time; the last one is of the end.
+def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
+    """Yield a view at once and then periodically; the last one is taken after the end.
 
     Args:
-        look: gathers a view.
-        seconds: from one look to the next.
+        poll: gathers a view.
+        seconds: the time from one view to the next.
     """
     due = time.monotonic()
     while True:
-        view = look()
+        view = poll()
         yield view
         if view.is_over:
             return
         now = time.monotonic()
-        due = max(due + seconds, now)  # a look that took longer is not made up for
+        due = max(due + seconds, now)  # time lost by a slow poll is not made up for
         time.sleep(due - now)

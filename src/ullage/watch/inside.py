@@ -1,4 +1,4 @@
-"""A process's live file becomes what is shown of it. What it does not tell (memory of other libraries) is not here."""
+"""Turns a process's live file into what is shown of it. Memory of other libraries is not in the file, and not here."""
 
 import os
 import shlex
@@ -10,30 +10,30 @@ from typing import Final, cast
 
 from ullage._units import text_of_bytes
 from ullage.diagnosis.process import is_alive
-from ullage.recording.facts import Card, Facts
-from ullage.recording.headroom import headroom_bytes
-from ullage.recording.live import SUFFIX, Live, Sample
-from ullage.report.terminal import without_steering
-from ullage.watch.view import GONE, RUNS, Device, Inside
+from ullage.report.terminal import without_control_characters
+from ullage.run_files.facts import RunCard, RunFacts
+from ullage.run_files.folder import headroom_bytes
+from ullage.run_files.live import SUFFIX, Live, Sample
+from ullage.watch.view import GONE, RUNS, DeviceRow, Inside
 
 REST: Final = "the rest"
 _SHOWN: Final = 600
-"""Latest samples, more than a terminal has columns; what was before is in the overview."""
+"""The number of latest samples that are read, more than a terminal has columns; earlier ones are in the overview."""
 _FRESH_SECONDS: Final = 10.0
-"""A process of another machine that was heard of since then counts as alive."""
+"""The time within which a process on another machine must have written its file to count as alive."""
 
 
 def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_removed: bool = False) -> Inside:
-    """Describe a process by its file.
+    """Describe a process from its file.
 
     Args:
-        live: the file.
-        now: seconds since 1970.
-        used_bytes: what the driver says now is used of each card, by `key_of` its UUID; of other cards the process's
-            own last word counts.
-        is_removed: whether the file is there no more, which is how a run ends that has nothing to tell.
+        live: the content of the file.
+        now: the time in seconds since 1970.
+        used_bytes: the used memory of each card by the driver's count now, by `key_of` its UUID; for other cards the
+            last count in the file is used.
+        is_removed: whether the file has been removed, as it is by a run that ends with nothing to report.
     """
-    facts = Facts.from_json(live.facts)
+    facts = RunFacts.from_json(live.facts)
     pid = facts.pid or _pid_of(live.path)
     heard = max(facts.told, live.recent[-1].time if live.recent else 0.0)
     is_here = facts.host in ("", socket.gethostname())
@@ -60,21 +60,21 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
         is_emulated=facts.is_emulated,
     )
     # What a script is called, and what a file says, is other people's words: what steers a terminal is taken out.
-    return replace(cast(Inside, without_steering(inside)), devices=devices)
+    return replace(cast(Inside, without_control_characters(inside)), devices=devices)
 
 
 def has_ended_here(live: Live) -> bool:
-    """Tell whether the process of a file was one of this machine and runs no more: its file does not change again."""
-    facts = Facts.from_json(live.facts)
+    """Tell whether a file's process ran on this machine and has ended, so that the file will not change again."""
+    facts = RunFacts.from_json(live.facts)
     return facts.host == socket.gethostname() and not is_alive(facts.pid, facts.started or None)
 
 
 def key_of(uuid: str) -> str:
-    """Return what a card's UUID is compared by: the driver writes "GPU-" before it, PyTorch does not."""
+    """Return the part of a card's UUID that is compared: the driver writes "GPU-" before it, PyTorch does not."""
     return uuid.lower().removeprefix("gpu-")
 
 
-def _devices(live: Live, facts: Facts, used_bytes: Mapping[str, int]) -> tuple[Device, ...]:
+def _devices(live: Live, facts: RunFacts, used_bytes: Mapping[str, int]) -> tuple[DeviceRow, ...]:
     samples: dict[int, list[Sample]] = {}
     for sample in live.recent:
         samples.setdefault(sample.device, []).append(sample)
@@ -83,8 +83,8 @@ def _devices(live: Live, facts: Facts, used_bytes: Mapping[str, int]) -> tuple[D
 
 
 def _device(
-    index: int, recent: list[Sample], live: Live, facts: Facts, card: Card | None, used_bytes: Mapping[str, int]
-) -> Device:
+    index: int, recent: list[Sample], live: Live, facts: RunFacts, card: RunCard | None, used_bytes: Mapping[str, int]
+) -> DeviceRow:
     last = recent[-1]
     recent = recent[-_SHOWN:]
     overview = [sample for sample in live.overview if sample.device == index]
@@ -94,7 +94,7 @@ def _device(
     limit = card.limit_bytes if card is not None else 0
     most_reserved = max(sample.reserved_bytes for sample in recent + overview)
     peaks = _peaks_of_steps(recent)
-    return Device(
+    return DeviceRow(
         index=index,
         card_name=_line(card.name) if card is not None else "",
         allocated_bytes=last.allocated_bytes,
@@ -128,7 +128,7 @@ def _peaks_of_steps(samples: list[Sample]) -> dict[int, int]:
     return peaks
 
 
-def _roles(facts: Facts, allocated_bytes: int) -> tuple[tuple[str, int], ...]:
+def _roles(facts: RunFacts, allocated_bytes: int) -> tuple[tuple[str, int], ...]:
     if not facts.roles:
         return ()
     # Roles are told seldom, samples come with every step: the rest cannot be less than nothing.
@@ -137,22 +137,22 @@ def _roles(facts: Facts, allocated_bytes: int) -> tuple[tuple[str, int], ...]:
     return (*known, (REST, rest))
 
 
-def _evidence(folder: Path, facts: Facts) -> tuple[str, ...]:
+def _evidence(folder: Path, facts: RunFacts) -> tuple[str, ...]:
     paths = [folder / name for name in facts.evidence]
     here = os.getcwd()
     return tuple(os.path.relpath(path, here) if path.is_relative_to(here) else str(path) for path in paths)
 
 
 def _command(words: tuple[str, ...]) -> str:
-    """The command as people type it: where the interpreter lies says nothing."""
+    """Return the command as people type it, without the interpreter's folder."""
     return _line(shlex.join((os.path.basename(words[0]), *words[1:]))) if words else ""
 
 
 def _line(text: str) -> str:
-    return " ".join(str(without_steering(text)).split())
+    return " ".join(str(without_control_characters(text)).split())
 
 
-def _recording(facts: Facts) -> str:
+def _recording(facts: RunFacts) -> str:
     if facts.arming is None:
         return ""
     if not facts.arming.is_on:
@@ -163,6 +163,6 @@ def _recording(facts: Facts) -> str:
 
 
 def _pid_of(path: Path) -> int:
-    """The number in a file's name, where it was killed before it told its facts."""
+    """Return the process id in a file's name, for a process that was killed before it wrote its facts."""
     number = path.name.removesuffix(SUFFIX).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0

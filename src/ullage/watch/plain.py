@@ -1,4 +1,4 @@
-"""The view for what is no terminal: a line for every card and process, what was found once; or JSON, a line a look."""
+"""The view without a terminal: a line for every card and process, findings once; or JSON, one line for each view."""
 
 import json
 import time
@@ -7,19 +7,19 @@ from typing import Final
 
 from ullage._units import text_of_bytes
 from ullage.watch.detail import mark_of
-from ullage.watch.view import CardRow, Device, Inside, View
+from ullage.watch.view import CardRow, DeviceRow, Inside, View
 
 _NAMED: Final = 3
 
 
 class PlainText:
-    """Lines for people and logs. What changes seldom (notes, growth, evidence) is said once."""
+    """Lines for people and logs. Notes, growth and evidence are printed once."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int, str]] = set()
 
     def lines_of(self, view: View) -> Iterator[str]:
-        """Yield the lines of one look."""
+        """Yield the lines of one view."""
         clock = time.strftime("%H:%M:%S", time.localtime(view.time))
         for note in view.notes:
             if self._is_new("note", 0, note):
@@ -41,10 +41,10 @@ class PlainText:
 
 
 class JsonLines:
-    """One JSON object a look; docs/watch.md has its fields."""
+    """One JSON object for each view; docs/watch.md has its fields."""
 
     def lines_of(self, view: View) -> Iterator[str]:
-        """Yield the line of one look."""
+        """Yield the line of one view."""
         yield json.dumps(view.to_json(), separators=(",", ":"))
 
 
@@ -70,7 +70,7 @@ def _process(inside: Inside) -> Iterator[str]:
         yield f"{head}{which}: {_device(device)}"
 
 
-def _device(device: Device) -> str:
+def _device(device: DeviceRow) -> str:
     room = f", headroom {text_of_bytes(device.headroom_bytes)}" if device.limit_bytes else ""
     return (
         f"allocated {text_of_bytes(device.allocated_bytes)}, reserved {text_of_bytes(device.reserved_bytes)}, "

@@ -1,4 +1,4 @@
-"""Peaks as columns of blocks with their limit as a line, on a fixed number of letters. It knows no terminal."""
+"""Draws peaks as columns of block characters, with the limit as a line, in a given number of letters."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
     Args:
         values: the levels, oldest first.
-        limit_bytes: what they may not pass; 0: none is known.
-        width: letters, of the axis too.
-        height: rows, at least 2.
-        moves: one column each, the latest at the right; otherwise all of them, the highest of each column's span.
+        limit_bytes: the limit of the levels; 0 if none is known.
+        width: the number of letters in a row, including the axis.
+        height: the number of rows, at least 2.
+        moves: whether to draw the latest levels, one per column; otherwise all levels, the highest of each column's
+            span.
     """
     cells = max(1, width - _AXIS)
     shown = list(values[-cells:]) if moves or len(values) <= cells else _spans(values, cells)
@@ -37,7 +38,7 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Tell whether the limit is near enough to be in the picture of these levels."""
+    """Tell whether the limit is near enough to these levels to be drawn."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

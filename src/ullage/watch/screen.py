@@ -1,4 +1,4 @@
-"""The live view on a terminal, by textual: keys, sizes and signals. What is drawn comes from `draw`."""
+"""The live view on a terminal, with textual: keys, sizes and signals. Its lines come from `draw`."""
 
 import asyncio
 import os
@@ -22,17 +22,17 @@ from ullage.watch.view import View
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIZES: Final = ("COLUMNS", "LINES")
-"""Variables that textual believes rather than the terminal; exported, they stay as they are when it is resized."""
+"""The variables that textual uses instead of the terminal's size; if exported, they do not change on a resize."""
 
 
-def show(look: Callable[[], View], *, seconds: float) -> int:
+def show(poll: Callable[[], View], *, seconds: float) -> int:
     """Show the view until the user quits, and return an exit code; a signal ends it too, and is then passed on.
 
     Args:
-        look: gathers a view; called in a thread of its own: a driver that takes its time does not stop the keys.
-        seconds: from one look to the next.
+        poll: gathers a view; called in a thread of its own, so that a slow driver does not block the keys.
+        seconds: the time from one view to the next.
     """
-    screen = LiveView(look, seconds=seconds)
+    screen = LiveView(poll, seconds=seconds)
     before = {number: signal.getsignal(number) for number in _ENDING}
     for name in _SIZES:
         os.environ.pop(name, None)
@@ -67,11 +67,11 @@ class LiveView(App[None]):
         Binding("p", "pause", "pause"),
     ]
 
-    def __init__(self, look: Callable[[], View], *, seconds: float) -> None:
+    def __init__(self, poll: Callable[[], View], *, seconds: float) -> None:
         super().__init__(ansi_color=True)
         self.failure: Exception | None = None
         self.ended_by: signal.Signals | None = None
-        self._look = look
+        self._poll = poll
         self._seconds = seconds
         self._latest = View(time=time.time(), subject="looking ...")
         self._wanted = Display(width=80, height=24)
@@ -84,19 +84,19 @@ class LiveView(App[None]):
         yield Static(id="all", markup=False)
 
     def on_mount(self) -> None:
-        """Begin to look, and to listen to signals."""
+        """Start polling, and handling signals."""
         loop = asyncio.get_running_loop()
         for number in _ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._end, number)
-        threading.Thread(target=self._look_on, daemon=True).start()
+        threading.Thread(target=self._poll_periodically, daemon=True).start()
 
     def on_unmount(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._has_ended.set()
 
     def on_resize(self, event: Resize) -> None:
-        """Draw anew."""
+        """Draw again."""
         self._draw(width=event.size.width, height=event.size.height)
 
     def action_choose(self, by: int) -> None:
@@ -108,7 +108,7 @@ class LiveView(App[None]):
             self._chosen_process = (chosen.folder, chosen.pid)
 
     def action_move(self, by: int) -> None:
-        """Move the lower part by nearly its height."""
+        """Scroll the lower part by nearly its height."""
         step = max(1, self._wanted.height // 3)
         self._draw(scroll=max(0, min(self._most_scroll, self._wanted.scroll + by * step)))
 
@@ -122,14 +122,14 @@ class LiveView(App[None]):
         self._draw(is_whole=not self._wanted.is_whole)
 
     def action_pause(self) -> None:
-        """Hold the picture, or go on."""
+        """Pause the picture, or continue."""
         self._draw(is_paused=not self._wanted.is_paused)
 
-    def _look_on(self) -> None:
-        """Look again and again, in a thread."""
+    def _poll_periodically(self) -> None:
+        """Poll periodically, in a thread."""
         try:
             while not self._has_ended.is_set():
-                view = self._look()
+                view = self._poll()
                 if not self._has_ended.is_set():
                     self.call_from_thread(self._take, view)
                 self._has_ended.wait(self._seconds)
@@ -152,13 +152,13 @@ class LiveView(App[None]):
         self._draw()
 
     def _check_size(self) -> None:
-        """Hear of a new size that was not heard of: the signal is lost where it comes before textual listens."""
+        """Notice a resize whose signal was lost because it came before textual handled signals."""
         with suppress(OSError):
             if tuple(os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)) != tuple(self.size):
                 os.kill(os.getpid(), signal.SIGWINCH)
 
     def _draw(self, **changes: object) -> None:
-        self._wanted = replace(self._wanted, **changes)  # type: ignore[arg-type]
+        self._wanted = replace(self._wanted, **changes)  # type: ignore[arg-type]  # of whichever field
         picture = draw(self._latest, self._wanted)
         self._most_scroll = picture.most_scroll
         self._wanted = replace(self._wanted, scroll=min(self._wanted.scroll, picture.most_scroll))

@@ -1,6 +1,6 @@
-"""Gathers a `View`: the driver's cards, the runs' own files, and who is who.
+"""Gathers a `View` from the driver's cards and the live files of runs, and matches their processes.
 
-Asking it changes nothing: no CUDA context is made, and the watched processes do not notice.
+This changes nothing: no CUDA context is made, and the watched processes do not notice.
 """
 
 import math
@@ -14,24 +14,24 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from ullage.diagnosis import facts as diagnosed
-from ullage.diagnosis.nvml import look_at_cards
+from ullage.diagnosis.nvml import read_cards
 from ullage.diagnosis.process import is_alive
 from ullage.driver import DriverSilentError, asked
 from ullage.emulator.emulate import CARD_VARIABLE
-from ullage.recording.facts import Facts
-from ullage.recording.live import SUFFIX, Live, LiveFileError, read_live
-from ullage.report.terminal import without_steering
+from ullage.report.terminal import without_control_characters
+from ullage.run_files.facts import RunFacts
+from ullage.run_files.live import SUFFIX, Live, LiveFileError, read_live
 from ullage.watch.inside import has_ended_here, inside_of, key_of
-from ullage.watch.target import Found, Target, find
+from ullage.watch.target import FoundRuns, Target, find
 from ullage.watch.unseen import notes_of, sees_host_processes
-from ullage.watch.view import CardRow, Holder, Inside, View
+from ullage.watch.view import CardHolder, CardRow, Inside, View
 
 _READ_SECONDS: Final = 0.25
-"""A look may take for reading; eight processes take half of it."""
+"""The time that one view may take for reading files; eight processes take half of it."""
 
 
-class Source:
-    """Looks once for every call; what has ended stays in sight for as long as this lives."""
+class ViewSource:
+    """Gathers one view for every call of `poll`; processes that have ended stay in it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -54,13 +54,13 @@ class Source:
     ) -> None:
         self._stack.close()
 
-    def look(self) -> View:
-        """Look now."""
+    def poll(self) -> View:
+        """Gather a view now."""
         now = time.time()
         found = find(self._target)
         self._folders |= dict.fromkeys(found.folders)
         self._read()
-        driver, asked_cards = (None, ()) if self._why_silent else look_at_cards()
+        driver, asked_cards = (None, ()) if self._why_silent else read_cards()
         why_silent = self._why_silent or ("" if driver is not None else "the driver has stopped answering")
         used = {key_of(card.uuid): card.used_bytes for card in asked_cards}
         pairs = [(file, _inside(file, now, used)) for file in self._files.values()]
@@ -72,10 +72,10 @@ class Source:
         notes = (*found.notes, *self._waiting(found, insides), *_crowded(cards), *notes_of(asked_cards, why_silent))
         view = View(time=now, subject=found.subject, cards=cards, notes=notes, is_over=self._is_over(found, insides))
         # Names are other people's words: what steers a terminal is taken out.
-        return replace(cast(View, without_steering(view)), processes=insides)
+        return replace(cast(View, without_control_characters(view)), processes=insides)
 
     def _read(self) -> None:
-        """Read the files anew, first those that were not for longest; past the budget, the others at the next look.
+        """Read the files again, the least recently read first; those beyond the time budget wait for the next view.
 
         A file is read for the last time after its process has ended.
         """
@@ -93,7 +93,7 @@ class Source:
                 continue
             self._read_at[path] = math.inf if has_ended else time.monotonic()
 
-    def _row(self, card: diagnosed.Card, watched: set[int]) -> CardRow:
+    def _row(self, card: diagnosed.CardFacts, watched: set[int]) -> CardRow:
         return CardRow(
             index=card.index,
             name=card.name,
@@ -103,14 +103,14 @@ class Source:
             is_emulated=CARD_VARIABLE in os.environ,
         )
 
-    def _holder(self, process: diagnosed.Process, *, is_watched: bool) -> Holder:
+    def _holder(self, process: diagnosed.CardProcess, *, is_watched: bool) -> CardHolder:
         # In a container the number is the host's: a process of that number here is another one.
         known = process if self._names_hold or is_watched else replace(process, name="", is_ours=False)
-        return Holder(
+        return CardHolder(
             pid=known.pid, name=known.name, used_bytes=known.used_bytes, is_ours=known.is_ours, is_watched=is_watched
         )
 
-    def _waiting(self, found: Found, insides: tuple[Inside, ...]) -> Iterator[str]:
+    def _waiting(self, found: FoundRuns, insides: tuple[Inside, ...]) -> Iterator[str]:
         if insides or found.notes:
             return
         if self._folders:
@@ -118,7 +118,7 @@ class Source:
         elif self._target.is_all:
             yield "No process of `ullage run` is here: start one to see its inside (ullage run train.py)."
 
-    def _is_over(self, found: Found, insides: tuple[Inside, ...]) -> bool:
+    def _is_over(self, found: FoundRuns, insides: tuple[Inside, ...]) -> bool:
         if any(inside.is_alive for inside in insides):
             return False
         if self._target.pid is not None:
@@ -133,10 +133,10 @@ def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
-    """Yield the cards that only files of runs tell of: emulated, another machine's, or of a driver that is silent."""
+    """Yield the cards that are only known from files of runs: emulated, of another machine, or without a driver."""
     rows: dict[tuple[str, str, str], CardRow] = {}
     for live, inside in pairs:
-        facts = Facts.from_json(live.facts)
+        facts = RunFacts.from_json(live.facts)
         used = {sample.device: max(sample.used_bytes, sample.reserved_bytes) for sample in live.recent}
         for card in facts.cards:
             if not facts.is_emulated and key_of(card.uuid) in asked_keys:
@@ -156,17 +156,15 @@ def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> It
 
 def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:
     if any(card.is_emulated and card.used_bytes > card.total_bytes for card in cards):
-        yield (
-            "An emulated card is each process's own: what several have there together may be more than a real one has."
-        )
+        yield ("Each process has an emulated card of its own, so the sum of several processes may exceed a real card.")
 
 
 def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> CardRow:
-    """Put a process onto its card. An emulated card is counted by each process alone, a real one by the driver."""
+    """Add a process to its card. An emulated card is counted by each process alone, a real one by the driver."""
     if not inside.is_alive or used_bytes is None:
         return row
     name = os.path.basename(inside.command.partition(" ")[0])
-    holder = Holder(pid=inside.pid, name=name, used_bytes=used_bytes, is_ours=True, is_watched=True)
+    holder = CardHolder(pid=inside.pid, name=name, used_bytes=used_bytes, is_ours=True, is_watched=True)
     if row.is_emulated:
         return replace(row, used_bytes=row.used_bytes + used_bytes, holders=(*row.holders, holder))
     reserved = next((device.reserved_bytes for device in inside.devices if device.index == index), None)

@@ -1,4 +1,4 @@
-"""What to watch: everything here, one process and what came of it, or the folder of a run."""
+"""The target of `ullage watch`: everything on this machine, one process and its children, or the folder of a run."""
 
 import os
 from collections.abc import Iterator
@@ -8,42 +8,42 @@ from typing import Final
 
 from ullage._errors import UsageError
 from ullage.diagnosis.process import is_alive, process_of
-from ullage.recording.live import SUFFIX
-from ullage.recording.plan import VARIABLE, Plan
+from ullage.recording.plan import VARIABLE, RecordingPlan
+from ullage.run_files.live import SUFFIX
 
 _PROC: Final = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What was asked for: nothing (all), a process, or a folder."""
+    """The user's choice of what to watch: a process, a folder, or everything if neither is set."""
 
     pid: int | None = None
     folder: Path | None = None
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing was asked for in particular."""
+        """Whether everything is watched."""
         return self.pid is None and self.folder is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Where to look at this moment."""
+class FoundRuns:
+    """The folders and processes of a target at this moment."""
 
     folders: tuple[Path, ...] = ()
-    """Of runs."""
+    """The folders of runs."""
     subject: str
     notes: tuple[str, ...] = ()
     is_over: bool = False
-    """Whether the process that was asked for has ended."""
+    """Whether the process that the user chose has ended."""
 
 
 def target_of(text: str | None) -> Target:
-    """Read what was given on the command line.
+    """Parse the argument of the command line.
 
     Raises:
-        UsageError: there is no such process, no such folder, or a folder that no run has written to.
+        UsageError: there is no such process or folder, or the folder has no file of a run.
     """
     if text is None:
         return Target()
@@ -57,7 +57,7 @@ def target_of(text: str | None) -> Target:
         return Target(pid=pid)
     folder = Path(text).absolute()
     if not folder.is_dir():
-        raise UsageError(f"{text} is neither the number of a process nor a folder; expected the folder of a run")
+        raise UsageError(f"{text} is neither a process id nor a folder; expected the folder of a run")
     if not list(folder.glob(f"*{SUFFIX}")) and folder not in runs_here():
         raise UsageError(
             f"{text} has no file of a run (*{SUFFIX}); expected a folder that `ullage run` has written, or the number "
@@ -66,12 +66,12 @@ def target_of(text: str | None) -> Target:
     return Target(folder=folder)
 
 
-def find(target: Target) -> Found:
-    """Look where the runs of a target are now."""
+def find(target: Target) -> FoundRuns:
+    """Find the folders and processes of a target now."""
     if target.folder is not None:
-        return Found(folders=(target.folder,), subject=f"run {target.folder.name}")
+        return FoundRuns(folders=(target.folder,), subject=f"run {target.folder.name}")
     if target.pid is None:
-        return Found(folders=tuple(sorted(runs_here())), subject="all cards")
+        return FoundRuns(folders=tuple(sorted(runs_here())), subject="all cards")
     return _of_process(target.pid)
 
 
@@ -85,30 +85,30 @@ def runs_here() -> dict[Path, list[int]]:
     return found
 
 
-def _of_process(pid: int) -> Found:
+def _of_process(pid: int) -> FoundRuns:
     process = process_of(pid, None)
     name = f"process {pid}" + (f" ({process.name})" if process.name else "")
     if not is_alive(pid):
-        return Found(subject=name, is_over=True)
+        return FoundRuns(subject=name, is_over=True)
     folder = _folder_of(pid)
     if folder is not None:
-        return Found(folders=(folder,), subject=f"{name} of run {folder.name}")
+        return FoundRuns(folders=(folder,), subject=f"{name} of run {folder.name}")
     runs = runs_here()
     below = set(_descendants(pid))
     folders = tuple(sorted(path for path, pids in runs.items() if below.intersection(pids)))
     if folders:
         names = ", ".join(path.name for path in folders)
-        return Found(folders=folders, subject=f"{name}, which runs {names}")
+        return FoundRuns(folders=folders, subject=f"{name}, which runs {names}")
     why = (
         f"Process {pid} was not started by `ullage run`: its inside cannot be seen, only what the driver says of it."
         if process.is_ours
         else f"Process {pid} belongs to another user: its inside cannot be seen, only what the driver says of it."
     )
-    return Found(subject=name, notes=(why,))
+    return FoundRuns(subject=name, notes=(why,))
 
 
 def _folder_of(pid: int) -> Path | None:
-    """Return the folder of the run that a process belongs to, by its environment; None without, or not readable."""
+    """Return the folder of a process's run, from its environment; None if there is none, or it cannot be read."""
     try:
         if (_PROC / str(pid)).stat().st_uid != os.getuid():
             return None
@@ -118,7 +118,7 @@ def _folder_of(pid: int) -> Path | None:
     begin = f"{VARIABLE}=".encode()
     text = next((one[len(begin) :] for one in content.split(b"\0") if one.startswith(begin)), b"")
     try:
-        plan = Plan.of({VARIABLE: os.fsdecode(text)})
+        plan = RecordingPlan.of({VARIABLE: os.fsdecode(text)})
     except UsageError:  # set by somebody else
         return None
     return plan.folder if plan is not None else None

@@ -1,9 +1,9 @@
-"""What cannot be seen from here, and why: in a container, under WSL, without a driver. One sentence each."""
+"""The limits of the view, one sentence each: what cannot be seen in a container, under WSL, or without a driver."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ullage.diagnosis.facts import Card
+from ullage.diagnosis.facts import CardFacts
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
@@ -14,13 +14,13 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
         return False
 
 
-def notes_of(cards: Iterable[Card], why_silent: str, *, root: Path = Path("/")) -> Iterator[str]:
+def notes_of(cards: Iterable[CardFacts], why_silent: str, *, root: Path = Path("/")) -> Iterator[str]:
     """Yield what limits the view.
 
     Args:
-        cards: those that the driver tells of.
-        why_silent: why the driver cannot be asked; empty where it answers.
-        root: where the file system begins.
+        cards: the cards that the driver reports.
+        why_silent: why the driver cannot be asked; empty if it answers.
+        root: the root of the file system.
     """
     if (root / "dev/dxg").exists():
         yield (

@@ -1,4 +1,4 @@
-"""What a live view shows at one moment: plain data. It knows neither where it comes from nor how it is drawn."""
+"""The content of a live view at one moment, as plain data, without its sources and without drawing."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -6,120 +6,120 @@ from typing import Any, Final
 SCHEMA: Final = 1
 RUNS: Final = "runs"
 GONE: Final = "gone"
-"""The state of a process that has ended without saying so: it was killed, or left by `os._exit`."""
+"""The state of a process that has ended without writing so: it was killed, or called `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A process that has memory of a card, seen from outside."""
+class CardHolder:
+    """A process that has memory on a card, as the driver reports it."""
 
     pid: int
     name: str
-    """Empty where it cannot be known from here."""
+    """The name of the process; empty if it is not visible from here."""
     used_bytes: int | None
-    """None where the driver does not tell."""
+    """The used bytes; None if the driver does not report them."""
     is_ours: bool
-    """Whether it belongs to the user who watches."""
+    """Whether the process belongs to the user who watches."""
     is_watched: bool = False
-    """Whether its inside is in the view too."""
+    """Whether the process's own figures are in the view, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRow:
-    """A card and who is on it."""
+    """A card and the processes on it."""
 
     index: int
     name: str
     total_bytes: int
     used_bytes: int
-    """By all processes, with contexts."""
-    holders: tuple[Holder, ...] = ()
+    """The bytes used by all processes, including contexts."""
+    holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether only the files of runs tell of it: it is emulated, in another machine, or its driver is silent here."""
+    """Whether the card is only known from files of runs: it is emulated, in another machine, or has no driver here."""
 
     @property
     def hidden_bytes(self) -> int:
-        """What is in use by nobody who can be seen from here: contexts, other containers, other users."""
+        """The used bytes that belong to no visible process: contexts, other containers, other users."""
         return max(0, self.used_bytes - sum(one.used_bytes or 0 for one in self.holders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """What a process has on one device, as its own allocator says."""
+class DeviceRow:
+    """A process's memory on one device, by its own allocator's figures."""
 
     index: int
-    """PyTorch's, which need not be the driver's."""
+    """PyTorch's number of the device, which may differ from the driver's."""
     card_name: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int
-    """What the process may reserve."""
+    """The bytes that the process may reserve."""
     headroom_bytes: int
-    """What is left of the card, or of the limit, beside the most that was reserved, contexts and others."""
+    """The card's total (or the limit) less the highest reserved, contexts and other processes."""
     peak_bytes: int
-    """The most that was allocated since the run began."""
+    """The peak of allocated memory since the run began."""
     peak_step: int
     peak_line: str | None
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest steps, in bytes, oldest first; where no steps are told, of each second."""
+    """The peak of each of the latest steps, in bytes, oldest first; of each second if there are no steps."""
     peak_steps: tuple[int, ...]
-    """The step of each of `peaks`; without steps all are the same."""
+    """The step of each of `peaks`; all are the same if there are no steps."""
     overview: tuple[int, ...]
-    """Peaks over the whole run, in spans of equal numbers of steps."""
+    """The peaks over the whole run, in spans of equal numbers of steps."""
 
     @property
     def cached_bytes(self) -> int:
-        """What is reserved and not allocated."""
+        """The bytes that are reserved and not allocated."""
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A process that shows its own memory: one that `ullage run` has started."""
+    """A process that writes a live file: one that `ullage run` has started."""
 
     pid: int
     command: str
     folder: str
-    """The run's."""
+    """The folder of the run."""
     host: str
     rank: int | None
     world_size: int | None
     state: str
-    """As the process says (runs, ended, failed, out of memory), or `GONE`."""
+    """The state that the process has written ("runs", "ended", "failed", "out of memory"), or `GONE`."""
     is_alive: bool
     steps: int
     step_seconds: float | None
     quiet_seconds: float | None
-    """Since it was last heard of; None where it has never been."""
-    devices: tuple[Device, ...] = ()
+    """The seconds since the process last wrote its file; None if it never did."""
+    devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """Bytes by role over all devices, the most first; they sum to what is allocated, with "the rest"."""
+    """The bytes by role over all devices, largest first; with "the rest" they sum to the allocated memory."""
     growth: tuple[str, ...] = ()
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """Folders of what was written when memory ran out, as paths to give to `ullage explain`."""
+    """The folders of evidence, as paths for `ullage explain`."""
     recording: str = ""
-    """Whether PyTorch records what is allocated where, and why."""
+    """The state of PyTorch's memory history: whether it is recorded, and why."""
     is_emulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything that is shown."""
+    """Everything that the live view shows at one moment."""
 
     time: float
-    """Seconds since 1970."""
+    """The time of the view, in seconds since 1970."""
     subject: str
-    """What is watched."""
+    """A description of what is watched."""
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
-    """What cannot be seen from here, and why."""
+    """Sentences on what cannot be seen from here, and why."""
     is_over: bool = False
-    """Whether everything that was to be watched has ended."""
+    """Whether everything that is watched has ended."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; series of peaks are left out, the latest peak stays."""
@@ -132,7 +132,7 @@ class View:
         return head | {"cards": cards, "processes": processes, "notes": list(self.notes)}
 
 
-def _device_json(device: Device) -> dict[str, Any]:
+def _device_json(device: DeviceRow) -> dict[str, Any]:
     fields = asdict(device)
     for name in ("peaks", "peak_steps", "overview"):
         del fields[name]

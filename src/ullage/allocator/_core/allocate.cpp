@@ -1,4 +1,4 @@
-// From a request to a block: DeviceCachingAllocator::malloc and what it calls (torch 2.11 and 2.15).
+// From a request to a block: DeviceCachingAllocator::malloc and what it calls (torch 2.8 to 2.15).
 #include <algorithm>
 
 #include "allocator.hpp"
@@ -39,7 +39,7 @@ std::int32_t Allocator::pool_for(Bytes size, std::int32_t stream) const {
     if (pool == private_pools_.end()) throw InternalAssert("it1 != graph_pools.end()");  // released while routed to
     return small ? pool->second.small : pool->second.large;
   }
-  return small ? 0 : 1;
+  return small ? SMALL_POOL : LARGE_POOL;
 }
 
 // get_free_block: the best fit. Where the first candidate may not be used, no other is tried.
@@ -57,8 +57,8 @@ BlockId Allocator::find_free(const Request& request) {
         const bool grows = candidate.after != NONE && !block(candidate.after).mapped;
         return candidate.size + (grows ? block(candidate.after).size : 0);
       };
-      for (auto next = set.next(cursor); next != set.end() && block(set[cursor].block).expandable && room(next) < room(cursor);
-           next = set.next(next))
+      for (auto next = set.next(cursor);
+           next != set.end() && block(set[cursor].block).expandable && room(next) < room(cursor); next = set.next(next))
         cursor = next;
     } else {
       do cursor = set.next(cursor);
@@ -70,8 +70,20 @@ BlockId Allocator::find_free(const Request& request) {
   if (request.size < settings_.max_split_bytes && found.size >= settings_.max_split_bytes) return NONE;
   if (request.size >= settings_.max_split_bytes && found.size >= request.size + settings_.max_non_split_rounding_bytes)
     return NONE;
+  if (version_.lower_address_wins_ties()) note_tie(set, cursor);
   set.erase(cursor);
   return found.block;
+}
+
+// Whether another placement of segments might have had another block come first.
+void Allocator::note_tie(const FreeSet& set, FreeSet::Cursor chosen) {
+  if (!has_made_up_address_) return;
+  const auto next = set.next(chosen);
+  if (next == set.end() || set[next].size != set[chosen].size) return;
+  const Block& first = block(set[chosen].block);
+  const Block& other = block(set.last_as_large(chosen).block);  // those of one segment lie side by side
+  if (first.segment == other.segment) return;
+  if (!segment(first).range.is_told || !segment(other).range.is_told) counters_.address_ties++;
 }
 
 // alloc_block: a new segment, or pages of an expandable one.
@@ -94,7 +106,7 @@ BlockId Allocator::take_segment(const Request& request, bool is_retry) {
   if (!range) return NONE;
   if (owner) private_pool(owner).mallocs++;
   raise(&Levels::reserved, static_cast<std::int64_t>(size));
-  segments_.push_back({*range, size, 0, false});
+  add_segment({*range, size, 0, false});
   Block made;
   made.address = range->address;
   made.size = size;
@@ -102,6 +114,13 @@ BlockId Allocator::take_segment(const Request& request, bool is_retry) {
   made.pool = request.pool;
   made.segment = static_cast<std::int32_t>(segments_.size() - 1);
   return new_block(made);
+}
+
+// should_split
+bool Allocator::should_split(const Block& block, Bytes size) const {
+  const Bytes rest = block.size - size;
+  if (pool(block).small || settings_.expandable_segments) return rest >= SMALLEST_BLOCK;
+  return size < settings_.max_split_bytes && rest > LARGEST_SMALL;
 }
 
 // alloc_found_block. The front of a block that is split becomes a block of its own; the rest keeps its identity.
@@ -119,7 +138,8 @@ BlockId Allocator::hand_out(const Request& request, BlockId id, std::int64_t req
     rest.address += request.size;
     rest.size -= request.size;
     put_free(id);
-    if (!rest.expandable) raise(&Levels::inactive_split, static_cast<std::int64_t>(was_split ? -request.size : rest.size));
+    if (!rest.expandable)
+      raise(&Levels::inactive_split, static_cast<std::int64_t>(was_split ? -request.size : rest.size));
     id = front_id;
   } else if (was_split && !at(id).expandable) {
     levels_.inactive_split -= static_cast<std::int64_t>(at(id).size);

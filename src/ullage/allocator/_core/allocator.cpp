@@ -4,8 +4,12 @@
 
 namespace ullage {
 
-Allocator::Allocator(const Settings& settings, Semantics semantics, double fraction, std::int32_t streams, Driver& driver)
-    : settings_(settings), semantics_(semantics), driver_(driver), streams_(streams), queues_(static_cast<std::size_t>(streams)) {
+Allocator::Allocator(const Settings& settings, Version version, double fraction, std::int32_t streams, Driver& driver)
+    : settings_(settings),
+      version_(version),
+      driver_(driver),
+      streams_(streams),
+      queues_(static_cast<std::size_t>(streams)) {
   set_fraction(fraction);
   for (const bool small : {true, false}) {
     Pool& pool = pools_.emplace_back();
@@ -16,7 +20,6 @@ Allocator::Allocator(const Settings& settings, Semantics semantics, double fract
 }
 
 void Allocator::set_fraction(double fraction) {
-  fraction_ = fraction;
   is_limited_ = fraction < 1;
   allowed_ = is_limited_ ? static_cast<Bytes>(fraction * static_cast<double>(driver_.total())) : UNLIMITED;
 }
@@ -45,14 +48,15 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
   segment.expandable = expandable;
   segment.page = expandable ? page : 0;
   segment.size = expandable ? (wanted + page - 1) / page * page : mapped;
-  segment.range = expandable ? driver_.found_reservation(address, segment.size, mapped) : driver_.found(address, mapped);
-  segments_.push_back(segment);
+  segment.range =
+      expandable ? driver_.found_reservation(address, segment.size, mapped) : driver_.found(address, mapped);
+  add_segment(segment);
   raise(&Levels::reserved, static_cast<std::int64_t>(mapped));
 
   Block next;
   next.address = address;
   next.stream = stream;
-  next.pool = small ? 0 : 1;
+  next.pool = small ? SMALL_POOL : LARGE_POOL;
   next.segment = static_cast<std::int32_t>(segments_.size() - 1);
   next.expandable = expandable;
   const auto add = [&](Bytes size) {
@@ -65,7 +69,8 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
   };
   std::vector<BlockId> ids;
   for (std::size_t i = 0; i < blocks.size(); i++) {
-    const bool goes_on = i > 0 && !blocks[i].allocated && !blocks[i - 1].allocated;  // what is free side by side is one block
+    const bool goes_on =
+        i > 0 && !blocks[i].allocated && !blocks[i - 1].allocated;  // what is free side by side is one block
     if (goes_on) at(next.before).size += blocks[i].size, next.address += blocks[i].size;
     ids.push_back(goes_on ? NONE : add(blocks[i].size));
   }

@@ -1,5 +1,5 @@
 // PyTorch's CUDACachingAllocator of one device, as a model that is equal to it byte for byte: the address of every block,
-// the driver's calls in their order, the statistics, and when memory runs out. It follows the behaviour of torch 2.11 and
+// the driver's calls in their order, the statistics, and when memory runs out. It follows the behaviour of torch 2.8 to
 // 2.15 (c10/cuda/CUDACachingAllocator.cpp); docs/allocator.md says where each rule was seen. It knows no Python.
 #pragma once
 
@@ -15,6 +15,7 @@
 
 #include "block.hpp"
 #include "pool_table.hpp"
+#include "versions.hpp"
 
 namespace ullage {
 
@@ -25,6 +26,8 @@ struct Levels {
 
 struct Counters {
   std::int64_t retries = 0, ooms = 0, rejections = 0, synchronizations = 0;
+  // Equally large free blocks of several segments, of which an address decided that was made up and not recorded.
+  std::int64_t address_ties = 0;
 };
 
 // PyTorch's own assertion failed: what follows in a real process is undefined.
@@ -32,11 +35,14 @@ struct InternalAssert : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The two pools that every process has; private pools come behind them.
+inline constexpr std::int32_t SMALL_POOL = 0, LARGE_POOL = 1;
+
 enum class Failure { NONE, OUT_OF_MEMORY, REJECTED };
 
 class Allocator {
  public:
-  Allocator(const Settings& settings, Semantics semantics, double fraction, std::int32_t streams, Driver& driver);
+  Allocator(const Settings& settings, Version version, double fraction, std::int32_t streams, Driver& driver);
 
   // What is there before the program begins: a segment, and its blocks from the first to the last. Returns their
   // ids; NONE of one that is free behind a free one.
@@ -45,7 +51,8 @@ class Allocator {
     std::int64_t requested;
     bool allocated;
   };
-  std::vector<BlockId> start_with(Bytes address, std::int32_t stream, bool small, bool expandable, const std::vector<StartBlock>& blocks);
+  std::vector<BlockId> start_with(Bytes address, std::int32_t stream, bool small, bool expandable,
+                                  const std::vector<StartBlock>& blocks);
 
   // A block for `size` bytes; NONE if memory ran out, and `failure()` says how.
   BlockId allocate(Bytes size, std::int32_t stream);
@@ -105,22 +112,27 @@ class Allocator {
     if (found == private_pools_.end()) throw InternalAssert("a block of a private pool that was destroyed");
     return found->second;
   }
-  FreeSet& free_of(const Block& block) {
-    return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)];
-  }
+  FreeSet& free_of(const Block& block) { return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)]; }
   FreeEntry entry_of(BlockId id) const {
     const Block& block = this->block(id);
-    const auto tie = semantics_ == Semantics::V2_15 ? static_cast<std::uint64_t>(block.segment) : 0;
+    const auto segment = static_cast<std::uint64_t>(block.segment);
+    const auto tie = version_.older_segment_wins_ties() ? segment : version_.earlier_block_wins_ties() ? block.made : 0;
     return {block.size, tie, block.address, id};
   }
+  void add_segment(const Segment& segment) {
+    segments_.push_back(segment);
+    has_made_up_address_ |= !segment.range.is_told;
+  }
   BlockId new_block(const Block& block) {
+    auto id = static_cast<BlockId>(blocks_.size());
     if (unused_.empty()) {
       blocks_.push_back(block);
-      return static_cast<BlockId>(blocks_.size() - 1);
+    } else {
+      id = unused_.back();
+      unused_.pop_back();
+      at(id) = block;
     }
-    const BlockId id = unused_.back();
-    unused_.pop_back();
-    at(id) = block;
+    at(id).made = made_++;
     return id;
   }
   void delete_block(BlockId id) {
@@ -139,14 +151,11 @@ class Allocator {
   bool is_allocatable(BlockId id) const {
     return id != NONE && !block(id).allocated && block(id).events == 0 && !block(id).has_uses;
   }
-  // Until 2.15 every route to a private pool counts as a capture.
-  bool is_capturing() const { return semantics_ == Semantics::V2_15 ? captures_ > 0 : !routes_.empty(); }
+  bool is_capturing() const { return version_.route_counts_as_capture() ? !routes_.empty() : captures_ > 0; }
   bool collects_garbage() const { return is_limited_ && settings_.garbage_collection_threshold > 0; }
-  bool is_over_limit(Bytes size) const {
-    return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_;
-  }
+  bool is_over_limit(Bytes size) const { return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_; }
 
-  void raise(std::int64_t Levels::*level, std::int64_t by) {
+  void raise(std::int64_t Levels::* level, std::int64_t by) {
     levels_.*level += by;
     if (levels_.*level > peak_.*level) peak_.*level = levels_.*level;
   }
@@ -154,13 +163,10 @@ class Allocator {
   // allocate.cpp: from a request to a block
   std::int32_t pool_for(Bytes size, std::int32_t stream) const;
   BlockId find_free(const Request& request);
+  void note_tie(const FreeSet& set, FreeSet::Cursor chosen);
   BlockId take_segment(const Request& request, bool is_retry);
   BlockId hand_out(const Request& request, BlockId id, std::int64_t requested);
-  bool should_split(const Block& block, Bytes size) const {
-    const Bytes rest = block.size - size;
-    if (pools_[static_cast<std::size_t>(block.pool)].small || settings_.expandable_segments) return rest >= SMALLEST_BLOCK;
-    return size < settings_.max_split_bytes && rest > LARGEST_SMALL;
-  }
+  bool should_split(const Block& block, Bytes size) const;
 
   // release.cpp: from a block back to the driver
   void return_block(BlockId id);
@@ -186,10 +192,9 @@ class Allocator {
   bool event_done(BlockId id);
 
   Settings settings_;
-  Semantics semantics_;
+  Version version_;
   Driver& driver_;
   std::int32_t streams_;
-  double fraction_ = 1;
   bool is_limited_ = false;  // by a fraction below 1
   Bytes allowed_ = UNLIMITED;
   int captures_ = 0;
@@ -197,7 +202,9 @@ class Allocator {
 
   std::vector<Block> blocks_;
   std::vector<BlockId> unused_;
+  std::uint64_t made_ = 0;
   std::vector<Segment> segments_;
+  bool has_made_up_address_ = false;  // of any segment so far
   std::vector<Pool> pools_;
   std::map<std::int64_t, PrivatePool> private_pools_;
   PoolTable freeable_;

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "address_space.hpp"
 #include "replay.hpp"
 
 namespace nb = nanobind;
@@ -87,28 +88,53 @@ nb::dict dict_of(Replay&& replay) {
   found["retries"] = replay.counters.retries;
   found["ooms"] = replay.counters.ooms;
   found["rejections"] = replay.counters.rejections;
+  found["address_ties"] = replay.counters.address_ties;
   found["synchronizations"] = replay.counters.synchronizations;
   found["broken"] = replay.broken;
   return found;
 }
 
 // What every key is below, or ~fault.
-std::int64_t look_through(const Column& op, const Column& key, const Column& size, std::int64_t settings, std::int64_t routes) {
-  const Program program{op.data(), key.data(), size.data(), nullptr, static_cast<std::int64_t>(op.size()), 0, {}, {}, {}, {}};
+std::int64_t look_through(const Column& op, const Column& key, const Column& size, std::int64_t settings,
+                          std::int64_t routes) {
+  const Program program{op.data(), key.data(), size.data(), nullptr, static_cast<std::int64_t>(op.size()),
+                        0,         {},         {},          {},      {}};
   std::int64_t ids = 0;
   nb::gil_scoped_release unlocked;
   const Fault fault = survey(program, settings, routes, ids);
   return fault == Fault::NONE ? ids : ~static_cast<std::int64_t>(fault);
 }
 
+// For every segment that is placed (size above 0): where the rule would have put it, among what was really there.
+nb::object foretell_places(const Column& address, const Column& size, const Column& is_new, int placement) {
+  Numbers foretold;
+  foretold.reserve(address.size());
+  {
+    nb::gil_scoped_release unlocked;
+    AddressSpace space(static_cast<Placement>(placement), true);
+    for (std::size_t i = 0; i < address.size(); i++) {
+      const auto at = static_cast<Bytes>(address.data()[i]);
+      const std::int64_t bytes = size.data()[i];
+      foretold.push_back(
+          bytes > 0 && is_new.data()[i] ? static_cast<std::int64_t>(space.foretell(static_cast<Bytes>(bytes))) : -1);
+      if (bytes > 0) space.take({at, static_cast<Bytes>(bytes)}, is_new.data()[i] != 0);
+      else space.release(at);
+    }
+  }
+  return array_of(std::move(foretold));
+}
+
 nb::dict run(const Column& op, const Column& key, const Column& size, const Column& stream, std::int64_t ids,
              const std::vector<Numbers>& routes, const nb::list& settings, Bytes total, Bytes others, int placement,
-             int semantics, double fraction, bool levels, bool places, bool calls, std::int64_t stop_after_ooms,
-             const std::vector<Numbers>& start, const std::vector<Bytes>& recorded_addresses) {
-  Program program{op.data(), key.data(), size.data(), stream.data(), static_cast<std::int64_t>(op.size()), ids, routes, {}, {}, recorded_addresses};
+             int ties, bool routes_capture, double fraction, bool levels, bool places, bool calls,
+             std::int64_t stop_after_ooms, const std::vector<Numbers>& start,
+             const std::vector<Bytes>& recorded_addresses) {
+  Program program{op.data(), key.data(), size.data(), stream.data(),     static_cast<std::int64_t>(op.size()), ids,
+                  routes,    {},         {},          recorded_addresses};
   program.start = {start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7]};
   for (const nb::handle fields : settings) program.settings.push_back(settings_of(nb::cast<nb::tuple>(fields)));
-  const Machine machine{total, others, static_cast<Placement>(placement), static_cast<Semantics>(semantics), fraction};
+  const Machine machine{
+      total, others, static_cast<Placement>(placement), {static_cast<Ties>(ties), routes_capture}, fraction};
   const Wanted wanted{levels, places, calls, stop_after_ooms};
   Replay found;
   {
@@ -122,6 +148,7 @@ nb::dict run(const Column& op, const Column& key, const Column& size, const Colu
 
 NB_MODULE(_allocator, module) {
   nb::set_leak_warnings(false);  // a thread that ends with the process may hold an array
+  module.def("foretell", &foretell_places);
   module.def("survey", &look_through);
   module.def("replay", &run);
 }

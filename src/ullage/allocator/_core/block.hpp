@@ -18,10 +18,11 @@ struct Block {
   Bytes address = 0, size = 0;
   std::int64_t requested = 0;  // what was asked for; of a free block what its last life asked for
   BlockId before = NONE, after = NONE;
-  std::int32_t stream = 0;   // index of Allocator::streams_
-  std::int32_t pool = 0;     // index of Allocator::pools_
-  std::int32_t segment = 0;  // index of Allocator::segments_
-  std::int32_t events = 0;   // recorded and not yet completed
+  std::int32_t stream = 0;         // index of Allocator::streams_
+  std::int32_t pool = 0;           // index of Allocator::pools_
+  std::int32_t segment = 0;        // index of Allocator::segments_
+  std::int32_t events = 0;         // recorded and not yet completed
+  std::uint64_t made = 0;          // counts blocks, in the order in which they were made
   std::uint64_t lookups_then = 0;  // of its pool when it was freed: the garbage collector's clock
   bool allocated = false;
   bool mapped = true;
@@ -45,7 +46,7 @@ struct Pool {
   bool small = false;
   std::int64_t owner = 0;  // the private pool's id, 0: the default pool
   std::uint64_t lookups = 0;
-  std::vector<FreeSet> free;                        // by stream; streams are numbered in the order of their handles
+  std::vector<FreeSet> free;                       // by stream; streams are numbered in the order of their handles
   std::vector<std::map<Bytes, BlockId>> unmapped;  // by stream, then by address
 };
 

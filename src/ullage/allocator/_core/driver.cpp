@@ -7,8 +7,6 @@
 namespace ullage {
 namespace {
 
-// Where addresses begin. They matter only where blocks are equally large (torch 2.11 takes the lower address).
-constexpr Bytes LOWEST = 0x700000000000, HIGHEST = 0x780000000000;
 constexpr Bytes LOWEST_RESERVATION = 0x100000000000, HIGHEST_RESERVATION = 0x500000000000;
 // The driver gives memory by whole pages; what the allocator asks for is nearly always a multiple.
 constexpr Bytes PAGE = 2 * MIB;
@@ -26,12 +24,14 @@ Bytes whole_pages(Bytes size) { return (size + PAGE - 1) / PAGE * PAGE; }
 
 }  // namespace
 
-Driver::Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded)
-    : total_(total), others_(others), placement_(placement), logs_(log), recorded_(std::move(recorded)) {
-  const bool down = placement == Placement::DESCENDING;
-  next_ = down ? HIGHEST : LOWEST;
-  next_reservation_ = down ? HIGHEST_RESERVATION : LOWEST_RESERVATION;
-}
+Driver::Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded, bool begins_with)
+    : total_(total),
+      others_(others),
+      space_(placement, begins_with || !recorded.empty()),
+      is_downward_(placement == Placement::DESCENDING),
+      logs_(log),
+      next_reservation_(is_downward_ ? HIGHEST_RESERVATION : LOWEST_RESERVATION),
+      recorded_(std::move(recorded)) {}
 
 void Driver::note(Call call, std::int64_t number, Bytes size, Bytes offset, Bytes pages, Bytes address) {
   counts_[static_cast<int>(call)]++;
@@ -52,34 +52,16 @@ bool Driver::take(Bytes size) {
   return true;
 }
 
-Bytes Driver::place(Bytes asked) {
-  const Bytes size = whole_pages(asked);
-  if (placement_ == Placement::FIRST_FIT && next_recorded_ < recorded_.size()) {
-    const Bytes address = recorded_[next_recorded_++];
-    if (is_gap(taken_, address, size)) {
-      taken_[address] = size;
-      return address;
+Range Driver::place(Bytes size) {
+  if (space_.keeps_gaps() && next_recorded_ < recorded_.size()) {
+    const Stretch recorded{recorded_[next_recorded_++], size};
+    if (space_.is_free(recorded)) {
+      space_.take(recorded, true);
+      return {recorded.address, 0, true};
     }
     next_recorded_ = recorded_.size();  // this run is not the recorded one
   }
-  switch (placement_) {
-    case Placement::ASCENDING:
-      next_ += size;
-      return next_ - size;
-    case Placement::DESCENDING:
-      return next_ -= size;
-    case Placement::FIRST_FIT:
-      break;
-  }
-  Bytes address = LOWEST;
-  auto after = taken_.lower_bound(LOWEST);
-  if (after != taken_.begin()) address = std::max(address, std::prev(after)->first + std::prev(after)->second);
-  while (after != taken_.end() && after->first - address < size) {
-    address = after->first + after->second;
-    ++after;
-  }
-  taken_.emplace_hint(after, address, size);
-  return address;
+  return {space_.place(size), 0};
 }
 
 std::optional<Range> Driver::allocate(Bytes size) {
@@ -87,39 +69,37 @@ std::optional<Range> Driver::allocate(Bytes size) {
     note(Call::MALLOC_FAILED, 0, size, 0, 0, 0);
     return std::nullopt;
   }
-  const Range range{place(size), mallocs_++};
+  Range range = place(whole_pages(size));
+  range.number = mallocs_++;
   note(Call::MALLOC, range.number, size, 0, 0, range.address);
   return range;
 }
 
 void Driver::release(const Range& range, Bytes size) {
   used_ -= whole_pages(size);
-  if (placement_ == Placement::FIRST_FIT) taken_.erase(range.address);
+  if (size) space_.release(range.address);
   note(Call::FREE, range.number, size, 0, 0, range.address);
 }
 
 Range Driver::found(Bytes address, Bytes size) {
   used_ += whole_pages(size);
-  const Bytes taken = whole_pages(size);
-  if (placement_ == Placement::FIRST_FIT) taken_[address] = taken;
-  if (placement_ == Placement::ASCENDING) next_ = std::max(next_, address + taken);
-  if (placement_ == Placement::DESCENDING) next_ = std::min(next_, address);
-  return {address, mallocs_++};
+  space_.take({address, whole_pages(size)}, false);
+  return {address, mallocs_++, true};
 }
 
 Range Driver::found_reservation(Bytes address, Bytes size, Bytes mapped) {
   used_ += mapped;
   reserved_before_[address] = size;
-  return {address, reservations_++};
+  return {address, reservations_++, true};
 }
 
 Range Driver::reserve(Bytes size) {
   const Bytes room = (size + GIB - 1) / GIB * GIB + GIB;
   Bytes address = 0;
   do {
-    if (placement_ == Placement::DESCENDING) next_reservation_ -= room;
+    if (is_downward_) next_reservation_ -= room;
     address = next_reservation_;
-    if (placement_ != Placement::DESCENDING) next_reservation_ += room;
+    if (!is_downward_) next_reservation_ += room;
   } while (!is_gap(reserved_before_, address, size));
   const Range range{address, reservations_++};
   note(Call::RESERVE, range.number, size, 0, 0, address);

@@ -7,15 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "settings.hpp"
+#include "address_space.hpp"
 
 namespace ullage {
-
-enum class Placement : int {
-  ASCENDING = 0,   // never reused, no gaps
-  FIRST_FIT = 1,   // the lowest gap that is large enough
-  DESCENDING = 2,  // never reused
-};
 
 enum class Call : int { MALLOC, MALLOC_FAILED, FREE, RESERVE, UNRESERVE, MAP, UNMAP, CREATE_FAILED };
 
@@ -33,12 +27,14 @@ struct CallRecord {
 struct Range {
   Bytes address;
   std::int64_t number;
+  bool is_told = false;  // the address was recorded, not made up here
 };
 
 class Driver {
  public:
-  // `recorded`: addresses that the first cudaMallocs get under FIRST_FIT, as long as they are free.
-  Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded = {});
+  // `recorded`: addresses that the first cudaMallocs get, as long as they are free, where the placement keeps gaps.
+  // `begins_with`: whether segments will be found, which were there before the program.
+  Driver(Bytes total, Bytes others, Placement placement, bool log, std::vector<Bytes> recorded, bool begins_with);
 
   std::optional<Range> allocate(Bytes size);
   void release(const Range& range, Bytes size);
@@ -60,18 +56,17 @@ class Driver {
 
  private:
   bool take(Bytes size);
-  Bytes place(Bytes size);
+  Range place(Bytes size);
   void note(Call call, std::int64_t number, Bytes size, Bytes offset, Bytes pages, Bytes address);
 
   Bytes total_, others_, used_ = 0;
-  Placement placement_;
-  bool logs_;
+  AddressSpace space_;
+  bool is_downward_, logs_;
   std::int64_t failures_ = 0, op_ = 0, mallocs_ = 0, reservations_ = 0;
-  Bytes next_, next_reservation_;
+  Bytes next_reservation_;
   std::vector<Bytes> recorded_;
   std::size_t next_recorded_ = 0;
   std::map<Bytes, Bytes> reserved_before_;  // address -> bytes, of what was there before the program
-  std::map<Bytes, Bytes> taken_;  // address -> bytes, for FIRST_FIT only
   std::vector<CallRecord> log_;
   std::int64_t counts_[8] = {};
 };

@@ -1,4 +1,4 @@
-// Expandable segments: address space that is reserved once, and pages that come and go (torch 2.11 and 2.15).
+// Expandable segments: address space that is reserved once, and pages that come and go (torch 2.8 to 2.15).
 #include <algorithm>
 
 #include "allocator.hpp"
@@ -13,7 +13,8 @@ BlockId Allocator::find_address_space(const Request& request) {
   for (const auto& [address, id] : unmapped) {
     const BlockId start = is_allocatable(block(id).before) ? block(id).before : id;
     Bytes room = 0;
-    for (BlockId next = start; room < request.size && is_allocatable(next); next = block(next).after) room += block(next).size;
+    for (BlockId next = start; room < request.size && is_allocatable(next); next = block(next).after)
+      room += block(next).size;
     if (room >= request.size) return start;
   }
   const Bytes page = pool.small ? SMALL_SEGMENT : settings_.large_segment_bytes;
@@ -25,7 +26,7 @@ BlockId Allocator::find_address_space(const Request& request) {
     driver_.unreserve(range, size);
     return NONE;
   }
-  segments_.push_back({range, size, page, true});
+  add_segment({range, size, page, true});
   Block made;
   made.address = range.address;
   made.size = size;

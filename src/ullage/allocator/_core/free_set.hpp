@@ -14,7 +14,7 @@ namespace ullage {
 
 struct FreeEntry {
   Bytes size;
-  std::uint64_t tie;  // 2.15: which segment came first; 2.11: always 0
+  std::uint64_t tie;  // by the version: 0, when the block was made, or when its segment was
   Bytes address;
   std::int32_t block;
 
@@ -51,6 +51,12 @@ class FreeSet {
     }
     cursor.run--;
     return {cursor.bin, cursor.run, static_cast<std::uint32_t>(bins_[cursor.bin][cursor.run].size() - 1)};
+  }
+
+  // The last of those that are as large as this one.
+  const FreeEntry& last_as_large(Cursor cursor) const {
+    const Cursor after = lower_bound((*this)[cursor].size + SMALLEST_BLOCK);
+    return (*this)[previous(after)];
   }
 
   // The first block of at least this size.
@@ -121,10 +127,12 @@ class FreeSet {
     std::uint32_t run = 0;
     if (runs.size() > 1) {
       const auto ends_before = [](const Run& other, const FreeEntry& key) { return other.back() < key; };
-      run = static_cast<std::uint32_t>(std::lower_bound(runs.begin(), runs.end() - 1, entry, ends_before) - runs.begin());
+      run =
+          static_cast<std::uint32_t>(std::lower_bound(runs.begin(), runs.end() - 1, entry, ends_before) - runs.begin());
     }
     const Run& entries = runs[run];
-    return {bin, run, static_cast<std::uint32_t>(std::lower_bound(entries.begin(), entries.end(), entry) - entries.begin())};
+    return {bin, run,
+            static_cast<std::uint32_t>(std::lower_bound(entries.begin(), entries.end(), entry) - entries.begin())};
   }
 
   // A cursor that may stand behind its run, on an entry or at the end.

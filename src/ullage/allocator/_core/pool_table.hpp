@@ -49,7 +49,9 @@ class PoolTable {
     int distance = -1;  // from where the key would like to be; -1: empty
   };
 
-  std::size_t home(std::int64_t key) const { return (11400714819323198485ULL * static_cast<std::uint64_t>(key)) >> shift_; }
+  std::size_t home(std::int64_t key) const {
+    return (11400714819323198485ULL * static_cast<std::uint64_t>(key)) >> shift_;
+  }
 
   // Put a key where a richer one sits, which moves on; false where one would end up too far from its home.
   bool place(std::int64_t key, std::size_t at, int distance) {

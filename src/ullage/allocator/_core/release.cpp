@@ -1,4 +1,4 @@
-// From a block back to the cache, and from the cache back to the driver (torch 2.11 and 2.15).
+// From a block back to the cache, and from the cache back to the driver (torch 2.8 to 2.15).
 #include <algorithm>
 
 #include "allocator.hpp"
@@ -19,7 +19,8 @@ void Allocator::return_block(BlockId id) {
   const auto size = static_cast<std::int64_t>(at(id).size);
   const std::int64_t requested = at(id).requested;
   std::int64_t inactive = 0;
-  for (const BlockId neighbour : {at(id).before, at(id).after}) inactive -= static_cast<std::int64_t>(merge(id, neighbour));
+  for (const BlockId neighbour : {at(id).before, at(id).after})
+    inactive -= static_cast<std::int64_t>(merge(id, neighbour));
   put_free(id);
   const Block& block = at(id);
   if (block.is_split()) inactive += static_cast<std::int64_t>(block.size);
@@ -79,8 +80,8 @@ void Allocator::release_pool_blocks(std::int32_t pool) {
 void Allocator::release_cached() {
   if (!is_capturing()) {
     synchronize_events();
-    release_pool_blocks(1);
-    release_pool_blocks(0);
+    release_pool_blocks(LARGE_POOL);
+    release_pool_blocks(SMALL_POOL);
   }
   for (std::size_t slot = 0; slot < freeable_.slots();) {
     if (!freeable_.has(slot)) {

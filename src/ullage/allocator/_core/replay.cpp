@@ -56,8 +56,9 @@ class Runner {
       : program_(program),
         wanted_(wanted),
         streams_(program),
-        driver_(machine.total_bytes, machine.others_bytes, machine.placement, wanted.calls, program.recorded_addresses),
-        allocator_(program.settings.at(0), machine.semantics, machine.fraction, streams_.count(), driver_),
+        driver_(machine.total_bytes, machine.others_bytes, machine.placement, wanted.calls, program.recorded_addresses,
+                !program.start.address.empty()),
+        allocator_(program.settings.at(0), machine.version, machine.fraction, streams_.count(), driver_),
         live_(static_cast<std::size_t>(program.ids), NONE) {
     start();
   }
@@ -98,9 +99,11 @@ class Runner {
       std::vector<Allocator::StartBlock> blocks;
       const std::size_t first = next;
       for (std::int64_t n = 0; n < start.blocks_in_segment[i]; n++, next++)
-        blocks.push_back({static_cast<Bytes>(start.block_size[next]), start.block_requested[next], start.block_key[next] >= 0});
-      const std::vector<BlockId> ids = allocator_.start_with(static_cast<Bytes>(start.address[i]), streams_.number(start.stream[i]),
-                                                             start.is_small[i] != 0, start.is_expandable[i] != 0, blocks);
+        blocks.push_back(
+            {static_cast<Bytes>(start.block_size[next]), start.block_requested[next], start.block_key[next] >= 0});
+      const std::vector<BlockId> ids =
+          allocator_.start_with(static_cast<Bytes>(start.address[i]), streams_.number(start.stream[i]),
+                                start.is_small[i] != 0, start.is_expandable[i] != 0, blocks);
       for (std::size_t n = 0; n < ids.size(); n++)
         if (start.block_key[first + n] >= 0) live_[static_cast<std::size_t>(start.block_key[first + n])] = ids[n];
     }
@@ -207,10 +210,10 @@ class Runner {
         out_.segment_size.push_back(static_cast<std::int64_t>(segment.size));
         out_.segment_is_expandable.push_back(segment.expandable);
       }
-      const State state = !block.mapped        ? State::UNMAPPED
-                          : block.allocated    ? State::ALLOCATED
+      const State state = !block.mapped                        ? State::UNMAPPED
+                          : block.allocated                    ? State::ALLOCATED
                           : block.events > 0 || block.has_uses ? State::WAITING
-                                               : State::FREE;
+                                                               : State::FREE;
       out_.block_address.push_back(static_cast<std::int64_t>(block.address));
       out_.block_size.push_back(static_cast<std::int64_t>(block.size));
       out_.block_requested.push_back(block.requested);
@@ -254,8 +257,7 @@ Fault survey(const Program& program, std::int64_t settings, std::int64_t routes,
       case Op::BEGIN_POOL:
         if (program.size[i] >= routes) return Fault::REFERENCE;
         break;
-      default:
-        break;
+      default: break;
     }
   }
   ids = last + 1;

@@ -48,11 +48,9 @@ struct Program {
 struct Machine {
   Bytes total_bytes, others_bytes;
   Placement placement;
-  Semantics semantics;
+  Version version;
   double fraction;
 };
-
-enum class Result : std::int64_t { DONE = 0, OUT_OF_MEMORY = 1, REJECTED = 2, SKIPPED = 3, BROKEN = 4 };
 
 // What is asked of a replay beside its totals.
 struct Wanted {

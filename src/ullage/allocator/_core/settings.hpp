@@ -1,4 +1,4 @@
-// What the allocator is told: settings with their defaults resolved, and which PyTorch it behaves like.
+// What the allocator is told: settings with their defaults resolved.
 #pragma once
 
 #include <array>
@@ -13,14 +13,12 @@ inline constexpr Bytes KIB = 1024, MIB = 1024 * KIB, GIB = 1024 * MIB;
 inline constexpr Bytes UNLIMITED = std::numeric_limits<Bytes>::max();
 
 // c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp, torch 2.11 to 2.15.
-inline constexpr Bytes SMALLEST_BLOCK = 512;      // every size is a multiple
-inline constexpr Bytes LARGEST_SMALL = MIB;       // up to here a request is the small pool's
-inline constexpr Bytes SMALL_SEGMENT = 2 * MIB;   // what the small pool asks the driver for
+inline constexpr Bytes SMALLEST_BLOCK = 512;         // every size is a multiple
+inline constexpr Bytes LARGEST_SMALL = MIB;          // up to here a request is the small pool's
+inline constexpr Bytes SMALL_SEGMENT = 2 * MIB;      // what the small pool asks the driver for
 inline constexpr Bytes OWN_SEGMENT_FROM = 10 * MIB;  // from here on a request gets a segment of its own size
 inline constexpr Bytes SEGMENT_ROUNDING = 2 * MIB;
 inline constexpr int ROUNDUP_SLOTS = 16;  // powers of two from 1 MiB to 64 GiB
-
-enum class Semantics : int { V2_11 = 0, V2_15 = 1 };
 
 struct Settings {
   Bytes max_split_bytes = UNLIMITED;

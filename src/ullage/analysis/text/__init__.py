@@ -1,1 +1,1 @@
-"""What an error or a log says of memory that ran out: one cause, with figures that add up to the card."""
+"""The explanation of an error's text or a log: one cause, with figures that add up to the card."""

@@ -1,15 +1,18 @@
-"""What a text says of a card's memory, as numbers that add up to the card. It does not know why a request failed."""
+"""The figures that a text has about a card's memory, completed so that they add up to the card.
+
+The module does not know why a request failed."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from ullage._units import GIB, MIB
-from ullage.message.message import Message, Process
+from ullage.message.message import Message, OtherProcess
 
 _ROUNDING_BYTES: Final = 64 * MIB
-"""PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly different moments."""
+"""Tolerance for sums: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly
+different moments."""
 CONTEXT_BYTES: Final = 2 * GIB
-"""A context with the libraries' workspaces and NCCL's buffers takes no more than about this."""
+"""Upper bound of a context with the libraries' workspaces and NCCL's buffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,24 +24,24 @@ class Account:
     allocated_bytes: int
     cached_bytes: int
     outside_bytes: int
-    """This process's, and not PyTorch's: the context and libraries."""
+    """Bytes of this process outside PyTorch's allocator: the context and libraries."""
     others_bytes: int
-    """Other processes'."""
+    """Bytes of other processes."""
     unnamed_bytes: int
-    """Used, and the text does not say by whom: the context, other libraries, other processes."""
+    """Used bytes that the text assigns to no process: the context, other libraries, other processes."""
     own_number: int | None = None
-    """The number by which the driver names this very process, where it runs in a container."""
+    """The process number by which the driver lists this very process, where it runs in a container."""
     spilt_bytes: int = 0
-    """What PyTorch holds beyond what is used of the card: in the machine's memory (Windows, WSL)."""
+    """Bytes that PyTorch holds beyond what is used of the card: Windows or WSL keeps them in system memory."""
 
     @property
     def reserved_bytes(self) -> int:
-        """PyTorch's."""
+        """Bytes that PyTorch has reserved: allocated and cached."""
         return self.allocated_bytes + self.cached_bytes
 
 
 def account_of(message: Message) -> Account | None:
-    """Return the account of a message; None where it tells not what the card has, what is free and what PyTorch has."""
+    """Return the account of a message; None where the total, the free or the allocated bytes are missing."""
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None:
         return None
@@ -72,7 +75,7 @@ def account_of(message: Message) -> Account | None:
     )
 
 
-def _own(message: Message, reserved_bytes: int, used_bytes: int) -> Process | None:
+def _own(message: Message, reserved_bytes: int, used_bytes: int) -> OtherProcess | None:
     """Find this process among the others: in a container the driver knows it by a number that PyTorch does not.
 
     It is the one without which too little is used to hold what PyTorch has, or the one that has just a context more.

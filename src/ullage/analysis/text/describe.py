@@ -5,25 +5,25 @@ from collections.abc import Iterator
 from ullage.analysis.cause import Cause
 from ullage.analysis.text.account import Account
 from ullage.analysis.text.explain import TextExplanation
-from ullage.report.report import Meter, Part, Quote, Remarks, Report, Section, Table, TableRow, Tone
+from ullage.report.report import Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
 
 
-def describe_text(told: TextExplanation) -> Report:
+def describe_text(text: TextExplanation) -> Report:
     """Make the report of a text's explanation."""
-    explanation = told.explanation
+    explanation = text.explanation
     return Report(
         headline=explanation.cause.value.replace("_", " ").upper(),
         tone=Tone.UNSURE if explanation.cause is Cause.CANNOT_TELL else Tone.BAD,
         subject=explanation.source,
         sentence=explanation.sentence,
-        sections=tuple(_sections(told)),
+        sections=tuple(_sections(text)),
     )
 
 
-def _sections(told: TextExplanation) -> Iterator[Section]:
-    explanation, found = told.explanation, told.found
-    if told.account is not None:
-        yield _card(told.account, found.message.device)
+def _sections(text: TextExplanation) -> Iterator[Section]:
+    explanation, found = text.explanation, text.found
+    if text.account is not None:
+        yield _card(text.account, found.message.device)
     if explanation.remedies:
         yield Table(
             title="What may help: estimates from the figures of the text, not proved",
@@ -41,11 +41,15 @@ def _sections(told: TextExplanation) -> Iterator[Section]:
 
 def _card(account: Account, device: int | None) -> Meter:
     parts = [
-        Part(label="allocated", size_bytes=account.allocated_bytes, remark="by PyTorch's tensors"),
-        Part(label="cached", size_bytes=account.cached_bytes, remark="by PyTorch, in pieces of unknown size"),
-        Part(label="context, libraries", size_bytes=account.outside_bytes, remark="this process, outside of PyTorch"),
-        Part(label="other processes", size_bytes=account.others_bytes),
-        Part(label="not told whose", size_bytes=account.unnamed_bytes, remark="context, libraries, other processes"),
+        SizedPart(label="allocated", size_bytes=account.allocated_bytes, remark="by PyTorch's tensors"),
+        SizedPart(label="cached", size_bytes=account.cached_bytes, remark="by PyTorch, in pieces of unknown size"),
+        SizedPart(
+            label="context, libraries", size_bytes=account.outside_bytes, remark="this process, outside of PyTorch"
+        ),
+        SizedPart(label="other processes", size_bytes=account.others_bytes),
+        SizedPart(
+            label="not attributed", size_bytes=account.unnamed_bytes, remark="context, libraries, other processes"
+        ),
     ]
     return Meter(
         title=f"The card{f' {device}' if device is not None else ''}, as the text rounds it",

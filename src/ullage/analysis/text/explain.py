@@ -1,4 +1,4 @@
-"""Why memory ran out, as far as the error's text or a log tells: one cause, and numbers that add up to the card.
+"""The reason why memory ran out, from an error's text or a log: one cause, and numbers that add up to the card.
 
 A text has sums and no addresses: it can show that memory was there, and never who cut it into pieces. Every remedy is
 an estimate with its arithmetic; a snapshot lets `ullage.analysis.explain` prove them.
@@ -11,29 +11,29 @@ from typing import Final
 from ullage._errors import UsageError
 from ullage.analysis.explain import Explanation
 from ullage.analysis.text.account import Account, account_of
-from ullage.analysis.text.disguise import judge_other
-from ullage.analysis.text.shortage import judge_allocator, judge_preempted
-from ullage.analysis.text.verdict import Verdict
-from ullage.message.log import Found, pieces_of, scan
+from ullage.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.analysis.text.other_errors import judge_other
+from ullage.analysis.text.verdict import TextVerdict
+from ullage.message.counted_messages import Unread
+from ullage.message.log import FoundMessage, pieces_of, scan
 from ullage.message.message import Message
-from ullage.message.tally import Rest
-from ullage.message.wording import Kind
+from ullage.message.wording import MessageKind
 
 RECORDING: Final = (
     "torch.cuda.memory._record_memory_history()",
     "torch.cuda.memory._dump_snapshot('oom.pickle')",
 )
-"""What to run at the start, and where the error is caught, to have a snapshot next time."""
-_NO_REST: Final = Rest(failures=0, warnings=0)
-_CONSEQUENCES: Final = 3  # ranks or lines that are named
+"""The two calls that give a snapshot next time: the first at the start, the second where the error is caught."""
+_NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
+_RANKS_SHOWN: Final = 3  # ranks or lines that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextExplanation:
-    """An explanation, and the text that it is of."""
+    """An explanation and the message that it explains."""
 
     explanation: Explanation
-    found: Found
+    found: FoundMessage
     account: Account | None
 
 
@@ -41,12 +41,12 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
     """Explain a text such as an error's or a log's.
 
     Raises:
-        UsageError: the text says nothing of memory running out.
+        UsageError: the text says nothing about memory running out.
     """
     return explain_messages(scan(pieces_of(text)), source=source)
 
 
-def explain_messages(messages: Iterable[Found | Rest], *, source: str = "") -> TextExplanation:
+def explain_messages(messages: Iterable[FoundMessage | Unread], *, source: str = "") -> TextExplanation:
     """Explain what `ullage.message.log.scan` found: the first message that is certain decides.
 
     Raises:
@@ -56,8 +56,8 @@ def explain_messages(messages: Iterable[Found | Rest], *, source: str = "") -> T
     found = count.deciding
     if found is None:
         raise UsageError(
-            f"{source or 'the text'} says nothing of memory running out: no error of PyTorch's, CUDA's or the system's "
-            "that is known stands in it; give the whole error, or a snapshot"
+            f"{source or 'the text'} says nothing about memory running out: it contains no known error of PyTorch, "
+            "CUDA or the system; give the whole error, or a snapshot"
         )
     message = count.with_warning(found.message)
     account = account_of(message)
@@ -72,7 +72,7 @@ def explain_messages(messages: Iterable[Found | Rest], *, source: str = "") -> T
         pinning=(),
         pinning_set=(),
         growth=None,
-        pile=None,
+        accumulation=None,
         remedies=verdict.remedies,
         departures=0,
         notes=(*verdict.notes, *count.notes(found)),
@@ -82,32 +82,32 @@ def explain_messages(messages: Iterable[Found | Rest], *, source: str = "") -> T
 
 @dataclass(slots=True, kw_only=True)
 class _Count:
-    """All messages of a text, of which few are kept."""
+    """The messages of a text: counts, and the few that decide."""
 
-    deciding: Found | None = None
+    deciding: FoundMessage | None = None
     warning: Message | None = None
-    """The last one before the message that decides, of the same line of the allocator."""
+    """The last warning before the deciding message, of the same allocator."""
     failures: int = 0
     repeated: int = 0
-    """Failures that say the same as the first, word for word."""
+    """Number of failures whose text is identical to the first one's."""
     warnings: int = 0
     ranks: list[str] | None = None
-    rest: Rest = _NO_REST
-    """Messages that were not read."""
+    rest: Unread = _NOTHING_UNREAD
+    """Counts of the messages that were not read."""
 
     @classmethod
-    def of(cls, messages: Iterable[Found | Rest]) -> "_Count":
+    def of(cls, messages: Iterable[FoundMessage | Unread]) -> "_Count":
         count = cls(ranks=[])
         for found in messages:
-            if isinstance(found, Rest):
+            if isinstance(found, Unread):
                 count.rest = found
             else:
                 count.add(found)
         return count
 
-    def add(self, found: Found) -> None:
+    def add(self, found: FoundMessage) -> None:
         message = found.message
-        if message.kind is Kind.WARNING:
+        if message.kind is MessageKind.WARNING:
             self.warnings += 1
             if self.failures == 0:
                 self.warning = message
@@ -122,11 +122,11 @@ class _Count:
         current = self.deciding.message if self.deciding is not None else None
         if current is not None and current.text == message.text and current.kind is message.kind:
             self.repeated += 1
-        if current is None or current.kind is Kind.WARNING or (message.is_certain and not current.is_certain):
+        if current is None or current.kind is MessageKind.WARNING or (message.is_certain and not current.is_certain):
             self.deciding = found
 
     def with_warning(self, message: Message) -> Message:
-        """What the allocator wrote before it refused has the figures that its error lacks."""
+        """Add to an error the figures that it lacks, from the warning that the allocator printed before it."""
         before = self.warning
         if message.wording != "preempted" or before is None or before.wording != "preempting":
             return message
@@ -137,8 +137,8 @@ class _Count:
             reserved_bytes=before.reserved_bytes,
         )
 
-    def notes(self, found: Found) -> tuple[str, ...]:
-        """What else the text has, and what to do next time."""
+    def notes(self, found: FoundMessage) -> tuple[str, ...]:
+        """Return what else the text contains, and how to get a snapshot next time."""
         notes = []
         total = self.failures + self.rest.failures
         if total > 1:
@@ -150,33 +150,34 @@ class _Count:
                 "what fails after a first failure is often its consequence"
             )
         if self.ranks and len(self.ranks) > 1:
-            shown = ", ".join(self.ranks[:_CONSEQUENCES]) + (" ..." if len(self.ranks) > _CONSEQUENCES else "")
+            shown = ", ".join(self.ranks[:_RANKS_SHOWN]) + (" ..." if len(self.ranks) > _RANKS_SHOWN else "")
             least = "at least " if self.rest.failures else ""
             notes.append(f"{least}{len(self.ranks)} ranks or workers ran out ({shown}); the first decides")
         if self.warnings and self.failures:
             warnings = self.warnings + self.rest.warnings
             notes.append(f"before that the allocator gave its cache back and asked again ({warnings} warnings)")
-        if found.message.kind not in (Kind.HOST, Kind.KILLED, Kind.ON_CHIP):
+        if found.message.kind not in (MessageKind.HOST, MessageKind.KILLED, MessageKind.ON_CHIP):
             notes.append(
-                f"who held the memory is not in a text: run {RECORDING[0]} at the start and {RECORDING[1]} where the "
+                f"a text does not say who held the memory: call {RECORDING[0]} at the start and {RECORDING[1]} where "
+                "the "
                 "error is caught, then ullage explain oom.pickle"
             )
         return tuple(notes)
 
 
-def _verdict(message: Message, account: Account | None, statement: str | None) -> Verdict:
+def _verdict(message: Message, account: Account | None, statement: str | None) -> TextVerdict:
     match message.kind:
-        case Kind.ALLOCATOR:
+        case MessageKind.ALLOCATOR:
             return judge_allocator(message, account)
-        case Kind.LIMIT:
+        case MessageKind.LIMIT:
             return judge_preempted(message)
         case _:
             return judge_other(message, statement)
 
 
 def _evidence(message: Message, account: Account | None, count: _Count) -> dict[str, int]:
-    """The figures of the text, and those that follow from them; in bytes unless a name says otherwise."""
-    told = {
+    """Return the figures of the text and those that follow from them; in bytes unless a name says otherwise."""
+    figures = {
         "requested_bytes": message.requested_bytes,
         "total_bytes": message.total_bytes,
         "free_bytes": message.free_bytes,
@@ -190,13 +191,13 @@ def _evidence(message: Message, account: Account | None, count: _Count) -> dict[
         "reserve_bytes": message.reserve_bytes,
     }
     if account is not None:
-        told |= {
+        figures |= {
             "context_bytes": account.outside_bytes,
             "other_processes_bytes": account.others_bytes,
             "unnamed_bytes": account.unnamed_bytes,
         }
     if message.requested_bytes is not None and message.free_bytes is not None:
         usable = message.free_bytes + (message.unallocated_bytes or 0)
-        told["missing_bytes"] = max(0, message.requested_bytes - usable)
-    found = {name: value for name, value in told.items() if value is not None}
+        figures["missing_bytes"] = max(0, message.requested_bytes - usable)
+    found = {name: value for name, value in figures.items() if value is not None}
     return {**found, "messages": count.failures + count.rest.failures, "warnings": count.warnings + count.rest.warnings}

@@ -1,4 +1,4 @@
-"""What is to be said of a text: the one cause, a sentence, and what would help."""
+"""The verdict on a text: the one cause, a sentence, and what would help."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ _SETTINGS: Final = ("expandable_segments:", "expandable_segments_reserve:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TextVerdict:
     """The cause, the first sentence, estimates of what would help, and what else to know."""
 
     cause: Cause
@@ -21,7 +21,7 @@ class Verdict:
 
 
 def estimate(name: str, arithmetic: str) -> Remedy:
-    """Make a remedy that nothing proves: a setting or something to do, and the arithmetic behind it."""
+    """Return a remedy that nothing proves: a setting or an action, and the arithmetic behind it."""
     is_setting = name.startswith(_SETTINGS)
     return Remedy(
         setting=name if is_setting else None,
@@ -36,9 +36,9 @@ def estimate(name: str, arithmetic: str) -> Remedy:
 
 
 def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
-    """By how much less the run would have to hold, where so much was missing."""
+    """Return the estimate of how much less the run would have to hold."""
     share = -(-100 * missing_bytes // (allocated_bytes + missing_bytes))
     return estimate(
-        f"hold {share} % less at the peak: a smaller batch, or checkpointing",
-        f"{text_of_bytes(missing_bytes)} are missing beside {text_of_bytes(allocated_bytes)} allocated",
+        f"use {share} % less memory at the peak: a smaller batch, or checkpointing",
+        f"{text_of_bytes(missing_bytes)} are missing, with {text_of_bytes(allocated_bytes)} allocated",
     )

@@ -23,6 +23,13 @@
     return 0;                     \
   }
 
+/* The version that a library tells part by part (libraryPropertyType: major, minor, patch). */
+#define TELLS_VERSION(function, major, minor)               \
+  ULLAGE_API int function(int part, int *value) {           \
+    *value = part == 0 ? (major) : part == 1 ? (minor) : 0; \
+    return 0;                                               \
+  }
+
 /* Keep the larger of what was seen and what is met. */
 static inline void take_larger(int64_t *seen, int64_t value) {
   if (value > *seen) *seen = value;
@@ -45,8 +52,12 @@ enum card_figure {
   CARD_THREADS_PER_SM,
   CARD_REGISTERS_PER_SM,
   CARD_BLOCKS_PER_SM,
+  CARD_PLACEMENT, /* enum placement */
   CARD_FIGURES
 };
+
+/* Whose driver it is, which decides where memory lies. The order is that of `PLACEMENTS` in ullage/emulator/library.py. */
+enum placement { PLACEMENT_LINUX, PLACEMENT_WSL, PLACEMENT_WINDOWS, PLACEMENT_LINUX_HOST };
 
 struct card {
   char name[256];
@@ -68,6 +79,9 @@ ULLAGE_API bool card_set_current(int device);
 /* ---- device memory. Sizes are bytes; an address is 0 where there was no room. */
 ULLAGE_API uint64_t card_allocate(int device, size_t size);
 ULLAGE_API bool card_free(uint64_t address);
+ULLAGE_API void card_note_kernel(int device,
+                                 bool is_deep); /* the driver takes memory for itself; it is the context's */
+ULLAGE_API void card_note_handle(int device);   /* a handle of cuBLAS */
 ULLAGE_API int64_t card_used_bytes(int device); /* the context included */
 ULLAGE_API int64_t card_free_bytes(int device);
 ULLAGE_API int64_t card_peak_used_bytes(int device);
@@ -78,7 +92,6 @@ ULLAGE_API bool card_range_of(uint64_t address, uint64_t *base, size_t *size);
 ULLAGE_API uint64_t card_reserve(int device, size_t size);
 ULLAGE_API bool card_unreserve(uint64_t address, size_t size);
 ULLAGE_API uint64_t card_create_pages(int device, size_t size); /* a handle, 0: no room */
-ULLAGE_API bool card_retain_pages(uint64_t handle);
 ULLAGE_API bool card_release_pages(uint64_t handle);
 ULLAGE_API bool card_map(uint64_t address, size_t size, uint64_t handle);
 ULLAGE_API bool card_unmap(uint64_t address, size_t size);
@@ -91,13 +104,79 @@ ULLAGE_API bool card_pin_register(void *address, size_t size);
 ULLAGE_API bool card_pin_unregister(void *address);
 ULLAGE_API bool card_is_pinned(const void *address);
 
+/* ---- managed.c: memory of the host that the card may read too. It counts as the card's from when it is prefetched to it,
+ * as far as there is room, until it is prefetched back or the card's own memory needs the room. */
+struct managed {
+  uint64_t base;
+  size_t size;
+  int device;    /* where it was last prefetched to, -1: the host */
+  int preferred; /* as advised, -1: the host, -2: nothing */
+  bool read_mostly;
+  int64_t on_card_bytes;
+  uint64_t first, end; /* what of it was prefetched to the card, as one part: offsets in bytes */
+};
+ULLAGE_API void *card_managed_allocate(size_t size);
+ULLAGE_API bool card_managed_free(const void *address);
+ULLAGE_API bool card_managed_of(const void *address, struct managed *out);
+ULLAGE_API bool card_managed_prefetch(const void *address, size_t size, int device);
+ULLAGE_API bool card_managed_advise(const void *address, int advice, int device);
+ULLAGE_API int64_t card_managed_on_card(int device);
+ULLAGE_API int64_t card_managed_peak_on_card(int device);
+int64_t card_managed_fit(int device, int64_t room); /* gives way to the card's own memory; what stays */
+void card_note_peak(int device);
+
+/* ---- pool.c: stream-ordered pools. A pool takes segments from the card, hands out parts of them, and keeps them until the
+ * next synchronisation, or as its release threshold says. */
+enum pool_attribute {
+  POOL_RELEASE_THRESHOLD = 4,
+  POOL_RESERVED = 5,
+  POOL_RESERVED_HIGH = 6,
+  POOL_USED = 7,
+  POOL_USED_HIGH = 8
+};
+ULLAGE_API void *card_pool_default(int device);
+ULLAGE_API void *card_pool_current(int device);
+ULLAGE_API bool card_pool_use(int device, void *pool); /* NULL: the default again */
+ULLAGE_API void *card_pool_create(int device);
+ULLAGE_API bool card_pool_destroy(void *pool);
+ULLAGE_API uint64_t card_pool_allocate(void *pool, size_t size);
+ULLAGE_API bool card_pool_free(uint64_t address);  /* false: no pool's */
+ULLAGE_API bool card_pool_holds(uint64_t address); /* in a segment of a pool, in use or not */
+ULLAGE_API bool card_pool_block(uint64_t address, uint64_t *base, size_t *size);
+ULLAGE_API void card_pool_trim(void *pool, uint64_t keep);
+ULLAGE_API void card_synchronized(void); /* pools give back what is over their thresholds */
+ULLAGE_API bool card_pool_get(void *pool, int attribute, uint64_t *value);
+ULLAGE_API bool card_pool_set(void *pool, int attribute, uint64_t value);
+
+/* ---- ipc.c: memory of another process. It is counted there; here it takes addresses only. */
+struct ipc_handle {
+  uint64_t address, size;
+  int32_t device;
+  uint32_t process;
+  char rest[40];
+};
+ULLAGE_API bool card_ipc_handle(uint64_t address, struct ipc_handle *out);
+ULLAGE_API uint64_t card_ipc_open(const struct ipc_handle *handle);
+ULLAGE_API bool card_ipc_close(uint64_t address);
+
+/* ---- outside.c: who asked for memory beside PyTorch's allocator, by the shared object that called. */
+struct outside_figures {
+  uint64_t calls;
+  int64_t bytes, peak_bytes,
+      managed_peak_bytes; /* asked for and not freed; the most at once; the same of managed memory */
+};
+ULLAGE_API void card_note_outside(const void *caller, uint64_t address, size_t size, bool managed);
+ULLAGE_API void card_forget_outside(uint64_t address);
+ULLAGE_API const char *card_outside(int index, struct outside_figures *out); /* the object's path; NULL: no more */
+
 /* ---- values: a card computes nothing. What the host wrote a moment ago comes back, everything else is zero. */
 ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
 /* The same bytes of the card, times over, one behind the other. */
 ULLAGE_API void card_copy_times(void *destination, const void *source, size_t size, size_t times);
 ULLAGE_API void card_fill(void *destination, int value, size_t size);
-ULLAGE_API void card_launch(const void *function); /* some kernel ran on the card */
-ULLAGE_API const char *card_last_kernel_name(void); /* of the calling thread; NULL: unknown */
+ULLAGE_API void card_launch(const void *function);             /* some kernel ran on the card */
+ULLAGE_API const char *card_kernel_name(const void *function); /* NULL: unknown */
+ULLAGE_API const char *card_last_kernel_name(void);            /* of the calling thread; NULL: unknown */
 ULLAGE_API uint64_t card_launches(void);
 ULLAGE_API void card_name_kernel(const void *function, const char *name);
 ULLAGE_API bool card_is_maximum(const void *function);
@@ -128,7 +207,8 @@ struct cudnn_plan {
 /* In the order of `_PlanFigures` in ullage/emulator/library.py; of all problems whose last plan is of one source. */
 struct plan_figures {
   uint64_t runs, problems;
-  int64_t largest_tensor_bytes, largest_workspace, most_below, most_above; /* how far below and above it could have been */
+  int64_t largest_tensor_bytes, largest_workspace, most_below,
+      most_above; /* how far below and above it could have been */
 };
 ULLAGE_API void card_note_plan(const struct cudnn_plan *plan);
 ULLAGE_API void card_plan_figures(int source, struct plan_figures *out);

@@ -79,9 +79,10 @@ static bool is_smooth(long long length) {
   return length <= 1;
 }
 
-ULLAGE_API int cufftXtMakePlanMany(int number, int rank, const long long *sizes, const long long *in_embed, long long in_stride, long long in_step,
-                                   int in_type, const long long *out_embed, long long out_stride, long long out_step, int out_type,
-                                   long long batch, size_t *bytes, int type) {
+ULLAGE_API int cufftXtMakePlanMany(int number, int rank, const long long *sizes, const long long *in_embed,
+                                   long long in_stride, long long in_step, int in_type, const long long *out_embed,
+                                   long long out_stride, long long out_step, int out_type, long long batch,
+                                   size_t *bytes, int type) {
   enum { COMPLEX_SINGLE = 4, COMPLEX_DOUBLE = 5 }; /* the third is half, of 4 bytes */
   (void)in_embed, (void)in_stride, (void)in_step, (void)out_embed, (void)out_stride, (void)out_step;
   int64_t count = batch, most_copies = 2;

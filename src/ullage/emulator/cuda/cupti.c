@@ -32,7 +32,9 @@ ULLAGE_API int cuptiActivityPopExternalCorrelationId(int kind, uint64_t *last) {
   if (last) *last = 0;
   return SUCCESS;
 }
+// clang-format off: a list of macros
 ACCEPTS(cuptiUnsubscribe) ACCEPTS(cuptiEnableCallback) ACCEPTS(cuptiEnableDomain) ACCEPTS(cuptiFinalize)
 ACCEPTS(cuptiActivityEnable) ACCEPTS(cuptiActivityDisable) ACCEPTS(cuptiActivityFlushAll) ACCEPTS(cuptiActivityRegisterCallbacks)
 ACCEPTS(cuptiActivityRegisterTimestampCallback) ACCEPTS(cuptiActivitySetAttribute) ACCEPTS(cuptiActivityPushExternalCorrelationId)
 ACCEPTS(cuptiActivityEnableCudaEventDeviceTimestamps) ACCEPTS(cuptiActivityEnableDriverApi) ACCEPTS(cuptiActivityEnableRuntimeApi)
+    // clang-format on

@@ -5,41 +5,56 @@
 int device_attribute(const struct card *card, int device, int attribute) {
   const int64_t *figure = card->figure;
   switch (attribute) {
-    case 1: return 1024;                                    /* threads per block */
-    case 2: case 3: return 1024;                            /* block x, y */
-    case 4: return 64;                                      /* block z */
-    case 5: return 0x7fffffff;                              /* grid x */
-    case 6: case 7: return 65535;                           /* grid y, z */
-    case 8: return 48 << 10;                                /* shared memory per block */
-    case 9: return 64 << 10;                                /* constant memory */
-    case 10: return 32;                                     /* warp */
-    case 12: return 65536;                                  /* registers per block */
+    case 1: return 1024; /* threads per block */
+    case 2:
+    case 3: return 1024;       /* block x, y */
+    case 4: return 64;         /* block z */
+    case 5: return 0x7fffffff; /* grid x */
+    case 6:
+    case 7: return 65535;    /* grid y, z */
+    case 8: return 48 << 10; /* shared memory per block */
+    case 9: return 64 << 10; /* constant memory */
+    case 10: return 32;      /* warp */
+    case 12: return 65536;   /* registers per block */
     case ATTRIBUTE_CLOCK_KHZ: return 1500000;
-    case 14: return 512;                                    /* texture alignment */
-    case 15: case 19: case 31: case 41: return 1;           /* overlap, map host memory, concurrent kernels, unified addressing */
+    case 14: return 512; /* texture alignment */
+    case 15:
+    case 19:
+    case 31:
+    case 41: return 1; /* overlap, map host memory, concurrent kernels, unified addressing */
     case 16: return (int)figure[CARD_SM_COUNT];
-    case 33: return device + 1;                             /* PCI bus */
+    case 33: return device + 1; /* PCI bus */
     case ATTRIBUTE_MEMORY_CLOCK_KHZ: return 1500000;
     case ATTRIBUTE_MEMORY_BUS_WIDTH: return 256;
     case 38: return (int)figure[CARD_L2_BYTES];
     case 39: return (int)figure[CARD_THREADS_PER_SM];
-    case 40: return 2;                                      /* copy engines */
+    case 40: return 2; /* copy engines */
     case 75: return (int)figure[CARD_CC_MAJOR];
     case 76: return (int)figure[CARD_CC_MINOR];
-    case 78: case 79: case 80: return 1;                    /* stream priorities, L1 */
+    case 78:
+    case 79:
+    case 80: return 1; /* stream priorities, L1 */
     case 81: return (int)figure[CARD_SHARED_PER_SM_BYTES];
     case 82: return (int)figure[CARD_REGISTERS_PER_SM];
-    case 83: case 89: case 90: case 91: return 1;           /* managed memory, concurrent access, preemption, registered pointers */
-    case 92: case 93: case 95: return 1;                    /* memory operations on streams, cooperative launch */
+    case 83:
+    case 89:
+    case 90:
+    case 91: return 1; /* managed memory, concurrent access, preemption, registered pointers */
+    case 92:
+    case 93:
+    case 95: return 1; /* memory operations on streams, cooperative launch */
     case 97: return (int)figure[CARD_SHARED_PER_BLOCK_OPTIN_BYTES];
-    case 99: return 1;                                      /* host register */
-    case 102: case 103: return 1;                           /* virtual memory management, file-descriptor handles */
+    case 99: return 1; /* host register */
+    case 102:
+    case 103: return 1; /* virtual memory management, file-descriptor handles */
     case 106: return (int)figure[CARD_BLOCKS_PER_SM];
-    case 111: return 1 << 10;                               /* reserved shared memory per block */
-    case 115: return 1;                                     /* stream-ordered pools */
-    case 120: return figure[CARD_CC_MAJOR] >= 9;            /* clusters */
-    case 121: case 122: case 125: return 1;                 /* deferred arrays, 64-bit stream operations, IPC events */
-    default: return 0;                                      /* fabric handles, multicast, GPUDirect, NUMA: not there */
+    case 111: return 1 << 10;                    /* reserved shared memory per block */
+    case 115: return 1;                          /* stream-ordered pools */
+    case 120: return figure[CARD_CC_MAJOR] >= 9; /* clusters */
+    case 121:
+    case 122:
+    case 125: return 1; /* deferred arrays, 64-bit stream operations, IPC events */
+    default: return 0;  /* fabric handles, multicast, GPUDirect, NUMA: not there */
   }
 }
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -58,13 +59,16 @@ API int cuDevicePrimaryCtxRetain(void **context, int device) {
   *context = contexts + device;
   return CUDA_SUCCESS;
 }
-ACCEPTS(cuDevicePrimaryCtxRelease_v2) ACCEPTS(cuDevicePrimaryCtxSetFlags_v2)
-API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+ACCEPTS(cuDevicePrimaryCtxRelease_v2)
+ACCEPTS(cuDevicePrimaryCtxSetFlags_v2) API int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
   const struct card *card = card_get(device);
   *flags = 0;
   *active = card && card_peak_used_bytes(device) > card->figure[CARD_CONTEXT_BYTES];
   return CUDA_SUCCESS;
 }
+/* A thread has a stack of contexts; where it is empty, the runtime's device is the current one. */
+enum { MOST_PUSHED = 64 };
+static _Thread_local int pushed[MOST_PUSHED], pushed_count;
 API int cuCtxGetCurrent(void **context) {
   *context = contexts + card_current();
   return CUDA_SUCCESS;
@@ -73,9 +77,66 @@ API int cuCtxSetCurrent(void *context) {
   if (context) card_set_current(device_of_context(context));
   return CUDA_SUCCESS;
 }
-API int cuCtxPushCurrent_v2(void *context) { return cuCtxSetCurrent(context); }
-API int cuCtxPopCurrent_v2(void **context) { return cuCtxGetCurrent(context); }
-API int cuCtxGetDevice(int *device) {
+API int cuCtxPushCurrent_v2(void *context) {
+  if (!context || pushed_count == MOST_PUSHED) return CUDA_INVALID_VALUE;
+  pushed[pushed_count++] = card_current();
+  return cuCtxSetCurrent(context);
+}
+API int cuCtxPopCurrent_v2(void **context) {
+  if (context) cuCtxGetCurrent(context);
+  if (pushed_count) card_set_current(pushed[--pushed_count]);
+  return CUDA_SUCCESS;
+}
+/* Every context of a device is its primary one: its size is counted once. */
+API int cuCtxCreate_v2(void **context, unsigned flags, int device) {
+  (void)flags;
+  int status = cuDevicePrimaryCtxRetain(context, device);
+  return status == CUDA_SUCCESS ? cuCtxPushCurrent_v2(*context) : status;
+}
+API int cuCtxCreate_v3(void **context, void *affinity, int count, unsigned flags, int device) {
+  (void)affinity, (void)count;
+  return cuCtxCreate_v2(context, flags, device);
+}
+API int cuCtxCreate_v4(void **context, void *parameters, unsigned flags, int device) {
+  (void)parameters;
+  return cuCtxCreate_v2(context, flags, device);
+}
+API int cuCtxDestroy_v2(void *context) {
+  void *unused;
+  (void)context;
+  return cuCtxPopCurrent_v2(&unused);
+}
+API int cuCtxGetFlags(unsigned *flags) {
+  *flags = 0;
+  return CUDA_SUCCESS;
+}
+API int cuCtxGetId(void *context, unsigned long long *id) {
+  *id = (unsigned long long)(context ? device_of_context(context) : card_current()) + 1;
+  return CUDA_SUCCESS;
+}
+API int cuDeviceComputeCapability(int *major, int *minor, int device) {
+  if (!card_get(device)) return CUDA_INVALID_DEVICE;
+  *major = (int)card_get(device)->figure[CARD_CC_MAJOR];
+  *minor = (int)card_get(device)->figure[CARD_CC_MINOR];
+  return CUDA_SUCCESS;
+}
+API int cuCtxGetDevice_v2(int *device, void *context) {
+  *device = context ? device_of_context(context) : card_current();
+  return CUDA_SUCCESS;
+}
+API int cuCtxEnablePeerAccess(void *context, unsigned flags) {
+  (void)context, (void)flags;
+  return CUDA_SUCCESS;
+}
+ACCEPTS(cuCtxDisablePeerAccess)
+ACCEPTS(cuCtxSetFlags)
+ACCEPTS(cuCtxSetCacheConfig)
+ACCEPTS(cuCtxSetSharedMemConfig)
+ACCEPTS(cuDevicePrimaryCtxRelease)
+ACCEPTS(cuDevicePrimaryCtxSetFlags)
+ACCEPTS(cuDevicePrimaryCtxReset)
+ACCEPTS(cuDevicePrimaryCtxReset_v2)
+ACCEPTS(cuCtxResetPersistingL2Cache) ACCEPTS(cuProfilerInitialize) API int cuCtxGetDevice(int *device) {
   *device = card_current();
   return CUDA_SUCCESS;
 }
@@ -88,54 +149,41 @@ API int cuStreamGetCtx(void *stream, void **context) {
   (void)stream;
   return cuCtxGetCurrent(context);
 }
-ACCEPTS(cuCtxSynchronize) ACCEPTS(cuStreamSynchronize) ACCEPTS(cuCtxSetLimit)
-ACCEPTS(cuLogsRegisterCallback) ACCEPTS(cuLogsUnregisterCallback) ACCEPTS(cuStreamWriteValue32_v2) ACCEPTS(cuStreamWaitValue32_v2)
+API int cuCtxSynchronize(void) {
+  card_synchronized();
+  return CUDA_SUCCESS;
+}
+API int cuCtxSynchronize_v2(void *context) {
+  (void)context;
+  return cuCtxSynchronize();
+}
+API int cuStreamSynchronize(void *stream) {
+  (void)stream;
+  return cuCtxSynchronize();
+}
+ACCEPTS(cuLogsRegisterCallback)
+ACCEPTS(cuLogsUnregisterCallback)
+ACCEPTS(cuStreamWriteValue32_v2)
+ACCEPTS(cuStreamWaitValue32_v2)
 
 static const char *error_name(int status) {
-  return status == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : status == CUDA_NOT_SUPPORTED ? "CUDA_ERROR_NOT_SUPPORTED"
-         : status == CUDA_SUCCESS ? "CUDA_SUCCESS" : "CUDA_ERROR_UNKNOWN";
+  return status == CUDA_OUT_OF_MEMORY   ? "CUDA_ERROR_OUT_OF_MEMORY"
+         : status == CUDA_NOT_SUPPORTED ? "CUDA_ERROR_NOT_SUPPORTED"
+         : status == CUDA_SUCCESS       ? "CUDA_SUCCESS"
+                                        : "CUDA_ERROR_UNKNOWN";
 }
 API int cuGetErrorName(int status, const char **text) {
   *text = error_name(status);
   return CUDA_SUCCESS;
 }
 API int cuGetErrorString(int status, const char **text) {
-  *text = status == CUDA_OUT_OF_MEMORY ? "out of memory" : status == CUDA_NOT_SUPPORTED ? "operation not supported" : error_name(status);
+  *text = status == CUDA_OUT_OF_MEMORY   ? "out of memory"
+          : status == CUDA_NOT_SUPPORTED ? "operation not supported"
+                                         : error_name(status);
   return CUDA_SUCCESS;
 }
 
-/* ---- memory */
-
-API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-  *free_bytes = (size_t)card_free_bytes(card_current());
-  *total_bytes = (size_t)card_get(card_current())->figure[CARD_TOTAL_BYTES];
-  return CUDA_SUCCESS;
-}
-API int cuMemAlloc_v2(uint64_t *address, size_t size) {
-  *address = card_allocate(card_current(), size);
-  return *address ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
-}
-API int cuMemFree_v2(uint64_t address) { return card_free(address) ? CUDA_SUCCESS : CUDA_INVALID_VALUE; }
-API int cuMemsetD32Async(uint64_t address, unsigned value, size_t count, void *stream) {
-  (void)stream;
-  card_fill((void *)address, (int)value, count * 4);
-  return CUDA_SUCCESS;
-}
-API int cuMemsetD8Async(uint64_t address, unsigned char value, size_t count, void *stream) {
-  (void)stream;
-  card_fill((void *)address, value, count);
-  return CUDA_SUCCESS;
-}
-API int cuMemcpyDtoHAsync_v2(void *destination, uint64_t source, size_t size, void *stream) {
-  (void)stream;
-  card_copy(destination, (void *)source, size);
-  return CUDA_SUCCESS;
-}
-API int cuMemcpyHtoDAsync_v2(uint64_t destination, const void *source, size_t size, void *stream) {
-  (void)stream;
-  card_copy((void *)destination, source, size);
-  return CUDA_SUCCESS;
-}
+/* ---- virtual memory */
 
 /* struct CUmemAllocationProp: what is read or written of it. */
 struct allocation_properties {
@@ -153,8 +201,11 @@ API int cuMemAddressReserve(uint64_t *address, size_t size, size_t alignment, ui
   *address = card_reserve(card_current(), size);
   return *address ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
 }
-API int cuMemAddressFree(uint64_t address, size_t size) { return card_unreserve(address, size) ? CUDA_SUCCESS : CUDA_INVALID_VALUE; }
-API int cuMemCreate(uint64_t *handle, size_t size, const struct allocation_properties *properties, unsigned long long flags) {
+API int cuMemAddressFree(uint64_t address, size_t size) {
+  return card_unreserve(address, size) ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
+}
+API int cuMemCreate(uint64_t *handle, size_t size, const struct allocation_properties *properties,
+                    unsigned long long flags) {
   (void)flags;
   if (size % PAGE_BYTES) return CUDA_INVALID_VALUE;
   *handle = card_create_pages(properties->location_id, size);
@@ -165,7 +216,9 @@ API int cuMemMap(uint64_t address, size_t size, size_t offset, uint64_t handle, 
   (void)offset, (void)flags;
   return card_map(address, size, handle) ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
 }
-API int cuMemUnmap(uint64_t address, size_t size) { return card_unmap(address, size) ? CUDA_SUCCESS : CUDA_INVALID_VALUE; }
+API int cuMemUnmap(uint64_t address, size_t size) {
+  return card_unmap(address, size) ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
+}
 ACCEPTS(cuMemSetAccess)
 API int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
   *handle = card_mapped_handle((uint64_t)address);
@@ -180,26 +233,45 @@ API int cuMemGetAllocationPropertiesFromHandle(struct allocation_properties *pro
 API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t address) {
   uint64_t found;
   size_t bytes;
-  if (!card_range_of(address, &found, &bytes)) return CUDA_INVALID_VALUE;
+  struct managed managed;
+  if (card_managed_of((void *)address, &managed)) found = managed.base, bytes = managed.size;
+  else if (!card_pool_block(address, &found, &bytes) && !card_range_of(address, &found, &bytes))
+    return CUDA_INVALID_VALUE;
   if (base) *base = found;
   if (size) *size = bytes;
   return CUDA_SUCCESS;
 }
 API int cuPointerGetAttribute(void *out, int attribute, uint64_t address) {
-  enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, BUFFER = 7, MANAGED = 8, ORDINAL = 9, START = 11, SIZE = 12, MAPPED = 13 };
+  enum {
+    CONTEXT = 1,
+    MEMORY_TYPE = 2,
+    DEVICE_POINTER = 3,
+    HOST_POINTER = 4,
+    BUFFER = 7,
+    MANAGED = 8,
+    ORDINAL = 9,
+    START = 11,
+    SIZE = 12,
+    MAPPED = 13
+  };
   enum { HOST = 1, DEVICE = 2 };
   int device = card_device_of(address);
-  bool pinned = device < 0 && card_is_pinned((void *)address);
+  bool managed = device < 0 && card_managed_of((void *)address, NULL);
+  bool pinned = device < 0 && !managed && card_is_pinned((void *)address);
   uint64_t base = address;
   size_t size = 0;
-  if (device < 0 && !pinned) return CUDA_INVALID_VALUE;
-  card_range_of(address, &base, &size);
+  if (device < 0 && !pinned && !managed) return CUDA_INVALID_VALUE;
+  cuMemGetAddressRange_v2(&base, &size, address);
   switch (attribute) {
     case CONTEXT: *(void **)out = contexts + (device < 0 ? 0 : device); break;
     case MEMORY_TYPE: *(unsigned *)out = pinned ? HOST : DEVICE; break;
-    case DEVICE_POINTER: case HOST_POINTER: *(uint64_t *)out = address; break;
+    case HOST_POINTER:
+      if (device >= 0) return CUDA_INVALID_VALUE;
+      *(uint64_t *)out = address;
+      break;
+    case DEVICE_POINTER: *(uint64_t *)out = address; break;
     case BUFFER: *(uint64_t *)out = base; break;
-    case MANAGED: *(int *)out = 0; break;
+    case MANAGED: *(int *)out = managed; break;
     case ORDINAL: *(int *)out = device < 0 ? 0 : device; break;
     case START: *(uint64_t *)out = base; break;
     case SIZE: *(size_t *)out = size; break;
@@ -208,106 +280,88 @@ API int cuPointerGetAttribute(void *out, int attribute, uint64_t address) {
   }
   return CUDA_SUCCESS;
 }
-
-/* ---- modules: an image is accepted unread, its functions are names */
-
-API int cuModuleLoadData(void **module, const void *image) {
-  (void)image;
-  *module = card_new_handle(16);
-  return *module ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
-}
-API int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values) {
-  (void)count, (void)options, (void)values;
-  return cuModuleLoadData(module, image);
-}
-API int cuModuleLoad(void **module, const char *path) { return cuModuleLoadData(module, path); }
-API int cuModuleUnload(void *module) {
-  card_drop_handle(module);
+/* An address that is none of CUDA's has zeroes for attributes. */
+API int cuPointerGetAttributes(unsigned count, int *attributes, void **out, uint64_t address) {
+  for (unsigned i = 0; i < count; i++)
+    if (cuPointerGetAttribute(out[i], attributes[i], address) != CUDA_SUCCESS) *(int *)out[i] = 0;
   return CUDA_SUCCESS;
 }
-API int cuModuleGetFunction(void **function, void *module, const char *name) {
-  (void)name;
-  *function = module;
-  return CUDA_SUCCESS;
-}
-API int cuModuleGetGlobal_v2(uint64_t *address, size_t *size, void *module, const char *name) {
-  (void)module, (void)name;
-  if (size) *size = 0;
-  if (address) *address = card_reserve(card_current(), PAGE_BYTES);
-  return CUDA_SUCCESS;
-}
-API int cuLinkCreate_v2(unsigned count, int *options, void **values, void **state) {
-  (void)count, (void)options, (void)values;
-  *state = card_new_handle(16);
-  return *state ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
-}
-API int cuLinkComplete(void *state, void **image, size_t *size) {
-  *image = state;
-  *size = 16;
-  return CUDA_SUCCESS;
-}
-API int cuLinkDestroy(void *state) {
-  card_drop_handle(state);
-  return CUDA_SUCCESS;
-}
-ACCEPTS(cuLinkAddData_v2)
-API int cuLibraryLoadData(void **library, const void *code, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count) {
-  (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
-  return cuModuleLoadData(library, code);
-}
-API int cuLibraryUnload(void *library) { return cuModuleUnload(library); }
-API int cuLibraryGetKernel(void **kernel, void *library, const char *name) { return cuModuleGetFunction(kernel, library, name); }
-API int cuKernelGetFunction(void **function, void *kernel) {
-  *function = kernel;
-  return CUDA_SUCCESS;
-}
-
-API int cuFuncGetAttribute(int *value, int attribute, void *function) {
-  enum { MAX_THREADS = 0, SHARED = 1, CONSTANT = 2, LOCAL = 3, REGISTERS = 4, PTX = 5, BINARY = 6, MAX_DYNAMIC_SHARED = 8 };
-  const int64_t *figure = card_get(card_current())->figure;
-  (void)function;
-  *value = attribute == MAX_THREADS                         ? 1024
-           : attribute == REGISTERS                         ? 32
-           : attribute == PTX || attribute == BINARY        ? code_version(card_get(card_current()))
-           : attribute == MAX_DYNAMIC_SHARED                ? (int)figure[CARD_SHARED_PER_BLOCK_OPTIN_BYTES]
-                                                            : 0;
-  return CUDA_SUCCESS;
-}
-ACCEPTS(cuFuncSetAttribute) ACCEPTS(cuFuncSetCacheConfig) ACCEPTS(cuFuncLoad)
-API int cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
-  (void)device;
-  return cuFuncGetAttribute(value, attribute, kernel);
-}
-API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block_threads, size_t shared) {
-  (void)function;
-  *blocks = resident_blocks(card_get(card_current()), block_threads, shared);
-  return CUDA_SUCCESS;
-}
-API int cuOccupancyMaxActiveClusters(int *clusters, void *function, const void *config) {
-  (void)function, (void)config;
-  *clusters = (int)card_get(card_current())->figure[CARD_SM_COUNT];
-  return CUDA_SUCCESS;
-}
-LAUNCHES(cuLaunchKernel) LAUNCHES(cuLaunchKernelEx) LAUNCHES(cuLaunchCooperativeKernel)
-ACCEPTS(cuTensorMapEncodeTiled) ACCEPTS(cuTensorMapEncodeIm2col)
+ACCEPTS(cuPointerSetAttribute)
 
 /* ---- functions by name */
 
+/* The functions whose later form came in a later version of CUDA, which a caller may be too old for (cudaTypedefs.h). */
+static const struct {
+  const char *name;
+  int since;
+} later[] = {
+    {"cuCtxCreate_v3", 11040},
+    {"cuCtxCreate_v4", 12050},
+    {"cuCtxGetDevice_v2", 13000},
+    {"cuCtxSynchronize_v2", 13000},
+    {"cuEventElapsedTime_v2", 12080},
+    {"cuGetProcAddress_v2", 12000},
+    {"cuGraphAddDependencies_v2", 12030},
+    {"cuGraphAddKernelNode_v2", 12000},
+    {"cuGraphAddNode_v2", 12030},
+    {"cuGraphAddNode_v3", 13040},
+    {"cuGraphExecKernelNodeSetParams_v2", 12000},
+    {"cuGraphExecUpdate_v2", 12000},
+    {"cuGraphGetEdges_v2", 12030},
+    {"cuGraphInstantiate_v2", 11000},
+    {"cuGraphKernelNodeGetParams_v2", 12000},
+    {"cuGraphKernelNodeSetParams_v2", 12000},
+    {"cuGraphNodeGetDependencies_v2", 12030},
+    {"cuGraphNodeGetDependentNodes_v2", 12030},
+    {"cuGraphNodeSetParams_v2", 13040},
+    {"cuGraphRemoveDependencies_v2", 12030},
+    {"cuLaunchHostFunc_v2", 13010},
+    {"cuMemAdvise_v2", 12020},
+    {"cuMemPrefetchAsync_v2", 12020},
+    {"cuMemcpy3DBatchAsync_v2", 13000},
+    {"cuMemcpyBatchAsync_v2", 13000},
+    {"cuMulticastBindAddr_v2", 13010},
+    {"cuMulticastBindMem_v2", 13010},
+    {"cuStreamGetCaptureInfo_v3", 12030},
+    {"cuStreamGetCtx_v2", 12050},
+    {"cuStreamUpdateCaptureDependencies_v2", 12030},
+};
+static bool is_too_new(const char *name, int version) {
+  for (size_t i = 0; version && i < sizeof later / sizeof *later; i++)
+    if (strcmp(later[i].name, name) == 0) return version < later[i].since;
+  return false;
+}
+
+/* Per-thread default streams (flag 2) make no difference where everything is done at once. */
 API int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
-  static const char *const suffixes[] = {"_v3", "_v2", ""};
-  (void)version, (void)flags;
+  static const char *const suffixes[] = {"_v4", "_v3", "_v2", ""};
+  (void)flags;
   void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   *function = NULL;
-  for (int i = 0; driver && !*function && i < 3; i++) {
+  for (int i = 0; driver && *symbol && !*function && i < 4; i++) {
     char name[160];
     snprintf(name, sizeof name, "%s%s", symbol, suffixes[i]);
-    *function = dlsym(driver, name);
+    if (!is_too_new(name, version)) *function = dlsym(driver, name);
   }
   if (status) *status = *function ? 0 : 1;
   if (*function) return CUDA_SUCCESS;
-  card_unwritten("cuda", symbol, 0);
+  if (*symbol) card_unwritten("cuda", symbol, 0);
   return CUDA_NOT_FOUND;
 }
 API int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags) {
   return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
+}
+
+/* NVIDIA's own runtime, linked statically into a library, asks the driver in undocumented tables to prove that it is NVIDIA's.
+ * This one is not, and does not say so: that library's CUDA calls all fail with "operation not supported", and the report
+ * names it. A library that links libcudart.so gets the emulated one and never comes here. */
+API int cuGetExportTable(const void **table, const void *id) {
+  (void)id;
+  Dl_info caller;
+  const char *name = dladdr(__builtin_return_address(0), &caller) && caller.dli_fname ? caller.dli_fname : "a library";
+  const char *file = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
+  char text[100];
+  snprintf(text, sizeof text, "cuGetExportTable (%.40s links the runtime statically)", file);
+  *table = NULL;
+  return card_unwritten("cuda", text, CUDA_NOT_SUPPORTED);
 }

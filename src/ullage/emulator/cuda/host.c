@@ -3,9 +3,11 @@
  * A card computes nothing, so what is read back is zero, with three exceptions that real scripts need:
  *   - bytes that the host wrote come back while few kernels ran since (DDP's parameter check, object collectives);
  *   - the largest of such whole numbers is what it is (`lengths.max().item()`, PyTorch 2.15's object collectives);
- *   - the one byte of `mask.all()` reads true, so that an attention mask of ones counts as one.
+ *   - the one byte of `mask.all()` reads true, so that an attention mask of ones counts as one. Not where PyTorch makes
+ *     it of one element of whole numbers (uint8), which runs no kernel of its own.
  */
 #define _GNU_SOURCE
+#include "address.h"
 #include "card.h"
 
 #include <pthread.h>
@@ -27,15 +29,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool pin(void *address, size_t size, bool ours) {
   pthread_mutex_lock(&lock);
-  if (pinned_count == pinned_capacity) {
-    size_t wanted = pinned_capacity ? 2 * pinned_capacity : 64;
-    struct pinned *grown = realloc(pinned, wanted * sizeof *grown);
-    if (grown) {
-      pinned = grown;
-      pinned_capacity = wanted;
-    }
-  }
-  bool room = pinned_count < pinned_capacity;
+  bool room = list_grow((void **)&pinned, &pinned_capacity, pinned_count, sizeof *pinned);
   if (room) pinned[pinned_count++] = (struct pinned){address, size, ours};
   pthread_mutex_unlock(&lock);
   return room;
@@ -170,10 +164,22 @@ static void write_through(uint64_t destination, const void *source, size_t size)
   pthread_mutex_unlock(&lock);
 }
 
+/* Of one element, PyTorch's `all()` is a copy of it and no reduction (ATen/native/ReduceOps.cpp, allany_impl, 2.8 to
+ * 2.15), and `any()` is the same copy: only the operator that asked for it tells them apart. */
+static bool is_all_of_one(size_t size) {
+  static const char *const all[] = {"all", "all_dim", "all_dims", "all_out", "all_all_out", NULL};
+  return size == 1 && journal_is_within(all);
+}
+
 static void copy_on_card(uint64_t destination, uint64_t source, size_t size) {
   char *bytes = size <= ECHO_BYTES ? malloc(size) : NULL;
+  bool is_all = bytes && is_all_of_one(size);
   pthread_mutex_lock(&lock);
   bool known = bytes && recall(source, bytes, size);
+  if (is_all && !known) {
+    *bytes = 1;
+    known = true;
+  }
   forget(destination, size);
   if (known) remember(destination, bytes, size);
   pthread_mutex_unlock(&lock);
@@ -189,12 +195,14 @@ void card_take_maximum(const void *reduction) {
     int32_t element_bytes, inputs, outputs;
   } config;
   memcpy(&config, (const char *)reduction + CONFIG, sizeof config);
-  if (config.element_bytes != sizeof(int64_t) || config.outputs != 1 || config.inputs < 1 || config.inputs > INPUTS) return;
+  if (config.element_bytes != sizeof(int64_t) || config.outputs != 1 || config.inputs < 1 || config.inputs > INPUTS)
+    return;
   uint64_t address[2];
   bool found = false;
   for (size_t at = CONFIG; at < ADDRESSES_WITHIN && !found; at += sizeof *address) {
     memcpy(address, (const char *)reduction + at, sizeof address);
-    found = card_device_of(address[0]) >= 0 && card_device_of(address[1]) >= 0; /* counts of the config may look like one */
+    found =
+        card_device_of(address[0]) >= 0 && card_device_of(address[1]) >= 0; /* counts of the config may look like one */
   }
   size_t size = (size_t)config.inputs * sizeof(int64_t);
   int64_t *values = found ? malloc(size) : NULL;

@@ -43,11 +43,13 @@ ULLAGE_API int ncclCommInitRank(struct communicator **out, int ranks, struct uni
   (void)id;
   return create(out, ranks, rank);
 }
-ULLAGE_API int ncclCommInitRankConfig(struct communicator **out, int ranks, struct unique_id id, int rank, void *config) {
+ULLAGE_API int ncclCommInitRankConfig(struct communicator **out, int ranks, struct unique_id id, int rank,
+                                      void *config) {
   (void)id, (void)config;
   return create(out, ranks, rank);
 }
-ULLAGE_API int ncclCommInitRankScalable(struct communicator **out, int ranks, int rank, int ids, struct unique_id *id, void *config) {
+ULLAGE_API int ncclCommInitRankScalable(struct communicator **out, int ranks, int rank, int ids, struct unique_id *id,
+                                        void *config) {
   (void)ids, (void)id, (void)config;
   return create(out, ranks, rank);
 }
@@ -61,7 +63,8 @@ ULLAGE_API int ncclCommSplit(struct communicator *from, int color, int key, stru
   (void)color, (void)config; /* how many ranks share a colour, only they know together */
   return create(out, from->ranks, key);
 }
-ULLAGE_API int ncclCommShrink(struct communicator *from, int *excluded, int count, struct communicator **out, void *config, int flags) {
+ULLAGE_API int ncclCommShrink(struct communicator *from, int *excluded, int count, struct communicator **out,
+                              void *config, int flags) {
   (void)excluded, (void)config, (void)flags;
   return create(out, from->ranks - count, from->rank);
 }
@@ -93,12 +96,16 @@ ULLAGE_API int ncclCommRegister(struct communicator *communicator, void *buffer,
   *handle = buffer;
   return SUCCESS;
 }
-ULLAGE_API int ncclCommWindowRegister(struct communicator *communicator, void *buffer, size_t size, void **window, int flags) {
+ULLAGE_API int ncclCommWindowRegister(struct communicator *communicator, void *buffer, size_t size, void **window,
+                                      int flags) {
   (void)flags;
   return ncclCommRegister(communicator, buffer, size, window);
 }
-ACCEPTS(ncclCommFinalize) ACCEPTS(ncclCommDeregister) ACCEPTS(ncclCommWindowDeregister)
-ULLAGE_API int ncclRedOpCreatePreMulSum(int *operation, void *scalar, int type, int residence, struct communicator *communicator) {
+ACCEPTS(ncclCommFinalize)
+ACCEPTS(ncclCommDeregister)
+ACCEPTS(ncclCommWindowDeregister)
+ULLAGE_API int ncclRedOpCreatePreMulSum(int *operation, void *scalar, int type, int residence,
+                                        struct communicator *communicator) {
   (void)scalar, (void)type, (void)residence, (void)communicator;
   *operation = 5;
   return SUCCESS;
@@ -109,7 +116,9 @@ ULLAGE_API int ncclMemAlloc(void **address, size_t size) {
   *address = (void *)card_allocate(card_current(), size);
   return *address ? SUCCESS : SYSTEM_ERROR;
 }
-ULLAGE_API int ncclMemFree(void *address) { return !address || card_free((uint64_t)address) ? SUCCESS : INVALID_ARGUMENT; }
+ULLAGE_API int ncclMemFree(void *address) {
+  return !address || card_free((uint64_t)address) ? SUCCESS : INVALID_ARGUMENT;
+}
 
 /* ---- collectives */
 
@@ -117,17 +126,20 @@ static int pass_on(const void *from, void *to, size_t size) {
   card_copy(to, from, size); /* no kernel as far as values that come back are concerned */
   return SUCCESS;
 }
-ULLAGE_API int ncclAllGather(const void *from, void *to, size_t count, int type, struct communicator *communicator, void *stream) {
+ULLAGE_API int ncclAllGather(const void *from, void *to, size_t count, int type, struct communicator *communicator,
+                             void *stream) {
   size_t size = count * type_bytes(type);
   (void)stream;
   card_copy_times(to, from, size, (size_t)communicator->ranks);
   return SUCCESS;
 }
-ULLAGE_API int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation, struct communicator *communicator, void *stream) {
+ULLAGE_API int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation,
+                             struct communicator *communicator, void *stream) {
   (void)operation, (void)communicator, (void)stream;
   return pass_on(from, to, count * type_bytes(type));
 }
-ULLAGE_API int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root, struct communicator *communicator, void *stream) {
+ULLAGE_API int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root,
+                          struct communicator *communicator, void *stream) {
   (void)operation, (void)stream;
   return communicator->rank == root ? pass_on(from, to, count * type_bytes(type)) : SUCCESS;
 }
@@ -156,7 +168,8 @@ ULLAGE_API int ncclGroupEnd(void) {
     if (group.awaited[i].bytes == group.sent_bytes) card_copy(group.awaited[i].to, group.sent, group.sent_bytes);
   return SUCCESS;
 }
-ULLAGE_API int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, struct communicator *communicator, void *stream) {
+ULLAGE_API int ncclBroadcast(const void *from, void *to, size_t count, int type, int root,
+                             struct communicator *communicator, void *stream) {
   size_t size = count * type_bytes(type);
   (void)stream;
   if (root == communicator->rank) {
@@ -169,12 +182,14 @@ ULLAGE_API int ncclBroadcast(const void *from, void *to, size_t count, int type,
   return pass_on(from, to, size);
 }
 LAUNCHES(ncclBcast)
-ULLAGE_API int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation, struct communicator *communicator, void *stream) {
+ULLAGE_API int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation,
+                                 struct communicator *communicator, void *stream) {
   size_t size = count * type_bytes(type);
   (void)operation, (void)stream;
   return pass_on((const char *)from + (size_t)communicator->rank * size, to, size);
 }
-ULLAGE_API int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct communicator *communicator, void *stream) {
+ULLAGE_API int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct communicator *communicator,
+                            void *stream) {
   (void)stream;
   return pass_on(from, to, count * type_bytes(type) * (size_t)communicator->ranks);
 }

@@ -10,8 +10,8 @@ enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSU
 
 static int device_of(void *handle) { return (int)(intptr_t)handle - 1; }
 
-ACCEPTS(nvmlInit_v2) ACCEPTS(nvmlInit) ACCEPTS(nvmlInitWithFlags) ACCEPTS(nvmlShutdown)
-ULLAGE_API const char *nvmlErrorString(int status) {
+ACCEPTS(nvmlInit_v2)
+ACCEPTS(nvmlInit) ACCEPTS(nvmlInitWithFlags) ACCEPTS(nvmlShutdown) ULLAGE_API const char *nvmlErrorString(int status) {
   return status == SUCCESS ? "Success" : status == NOT_SUPPORTED ? "Not Supported" : "Invalid Argument";
 }
 ULLAGE_API int nvmlSystemGetDriverVersion(char *text, unsigned size) {

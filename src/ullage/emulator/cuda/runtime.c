@@ -1,4 +1,5 @@
-/* libcudart: devices, memory, copies, kernels. Streams, events and graphs are in stream.c. */
+/* libcudart: devices, plain copies, kernels. Memory is in runtime_memory.c, other copies in runtime_copies.c, streams, events
+ * and graphs in stream.c, what is asked for more seldom in runtime_more.c. */
 #define _GNU_SOURCE
 #include "runtime.h"
 
@@ -37,9 +38,12 @@ static const struct {
     {CUDA_NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
     {CUDA_NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},
     {CUDA_PEER_ALREADY, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
-    {CUDA_HOST_REGISTERED, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
-    {CUDA_HOST_NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"},
-    {CUDA_CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {CUDA_HOST_REGISTERED, "cudaErrorHostMemoryAlreadyRegistered",
+     "part or all of the requested memory range is already mapped"},
+    {CUDA_HOST_NOT_REGISTERED, "cudaErrorHostMemoryNotRegistered",
+     "pointer does not correspond to a registered memory region"},
+    {CUDA_CAPTURE_INVALIDATED, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
 };
 
 API const char *cudaGetErrorName(int status) {
@@ -64,7 +68,10 @@ API int cudaGetDevice(int *device) {
   return CUDA_SUCCESS;
 }
 API int cudaSetDevice(int device) { return card_set_current(device) ? CUDA_SUCCESS : cuda_fail(CUDA_INVALID_DEVICE); }
-API int cudaDeviceSynchronize(void) { return CUDA_SUCCESS; }
+API int cudaDeviceSynchronize(void) {
+  card_synchronized();
+  return CUDA_SUCCESS;
+}
 API int cudaDriverGetVersion(int *version) {
   *version = card_cuda_version();
   return CUDA_SUCCESS;
@@ -156,168 +163,21 @@ API int cudaGetDeviceProperties_v2(struct device_properties *out, int device) { 
 API int cudaGetDeviceProperties(struct device_properties *out, int device) { return device_properties(out, device); }
 #endif
 
-/* ---- memory */
-
-API int cudaMalloc(void **address, size_t size) {
-  *address = NULL;
-  if (size == 0) return CUDA_SUCCESS;
-  *address = (void *)card_allocate(card_current(), size);
-  return *address ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
-}
-API int cudaFree(void *address) {
-  return !address || card_free((uint64_t)address) ? CUDA_SUCCESS : cuda_fail(CUDA_INVALID_VALUE);
-}
-API int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-  const struct card *card = card_get(card_current());
-  if (!card) return cuda_fail(CUDA_NO_DEVICE);
-  *free_bytes = (size_t)card_free_bytes(card_current());
-  *total_bytes = (size_t)card->figure[CARD_TOTAL_BYTES];
-  return CUDA_SUCCESS;
-}
-API int cudaMallocManaged(void **address, size_t size, unsigned flags) {
-  (void)flags;
-  return cudaMalloc(address, size);
-}
-API int cudaMallocAsync(void **address, size_t size, void *stream) {
-  (void)stream;
-  return cudaMalloc(address, size);
-}
-API int cudaMallocFromPoolAsync(void **address, size_t size, void *pool, void *stream) {
-  (void)pool, (void)stream;
-  return cudaMalloc(address, size);
-}
-API int cudaFreeAsync(void *address, void *stream) {
-  (void)stream;
-  return cudaFree(address);
-}
-
-API int cudaHostAlloc(void **address, size_t size, unsigned flags) {
-  (void)flags;
-  *address = card_pin_allocate(size);
-  return *address ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
-}
-API int cudaMallocHost(void **address, size_t size) { return cudaHostAlloc(address, size, 0); }
-API int cudaFreeHost(void *address) {
-  return !address || card_pin_free(address) ? CUDA_SUCCESS : cuda_fail(CUDA_INVALID_VALUE);
-}
-API int cudaHostRegister(void *address, size_t size, unsigned flags) {
-  (void)flags;
-  if (card_is_pinned(address)) return cuda_fail(CUDA_HOST_REGISTERED);
-  return card_pin_register(address, size) ? CUDA_SUCCESS : cuda_fail(CUDA_INVALID_VALUE);
-}
-API int cudaHostUnregister(void *address) {
-  return card_pin_unregister(address) ? CUDA_SUCCESS : cuda_fail(CUDA_HOST_NOT_REGISTERED);
-}
-API int cudaHostGetDevicePointer(void **device_address, void *address, unsigned flags) {
-  (void)flags;
-  *device_address = address;
-  return CUDA_SUCCESS;
-}
-
-struct pointer_attributes {
-  int type, device;
-  void *device_pointer, *host_pointer;
-#if ULLAGE_CUDA_MAJOR >= 13
-  long reserved[8];
-#endif
-};
-API int cudaPointerGetAttributes(struct pointer_attributes *out, const void *address) {
-  enum { UNREGISTERED, HOST, DEVICE };
-  int device = card_device_of((uint64_t)address);
-  memset(out, 0, sizeof *out);
-  if (device >= 0) {
-    out->type = DEVICE;
-    out->device = device;
-    out->device_pointer = (void *)address;
-  } else if (card_is_pinned(address)) {
-    out->type = HOST;
-    out->device = card_current();
-    out->device_pointer = out->host_pointer = (void *)address;
-  } else {
-    out->type = UNREGISTERED;
-    out->device = -2;
-    out->host_pointer = (void *)address;
-  }
-  return CUDA_SUCCESS;
-}
-
-/* Stream-ordered pools: one a device, which keeps nothing. */
-enum { POOL_RELEASE_THRESHOLD = 4, POOL_RESERVED = 5, POOL_RESERVED_HIGH = 6, POOL_USED = 7, POOL_USED_HIGH = 8 };
-static uint64_t pool_threshold[MAX_DEVICES];
-API int cudaDeviceGetDefaultMemPool(void **pool, int device) {
-  if (!card_get(device)) return cuda_fail(CUDA_INVALID_DEVICE);
-  *pool = &pool_threshold[device];
-  return CUDA_SUCCESS;
-}
-API int cudaMemPoolSetAttribute(void *pool, int attribute, void *value) {
-  if (attribute == POOL_RELEASE_THRESHOLD) *(uint64_t *)pool = *(uint64_t *)value;
-  return CUDA_SUCCESS;
-}
-API int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
-  int device = (int)((uint64_t *)pool - pool_threshold);
-  if (!card_get(device)) return cuda_fail(CUDA_INVALID_HANDLE);
-  int64_t context = card_get(device)->figure[CARD_CONTEXT_BYTES];
-  switch (attribute) {
-    case POOL_RELEASE_THRESHOLD: *(uint64_t *)value = pool_threshold[device]; break;
-    case POOL_RESERVED: case POOL_USED: *(uint64_t *)value = (uint64_t)(card_used_bytes(device) - context); break;
-    case POOL_RESERVED_HIGH: case POOL_USED_HIGH: *(uint64_t *)value = (uint64_t)(card_peak_used_bytes(device) - context); break;
-    default: *(int *)value = 1;
-  }
-  return CUDA_SUCCESS;
-}
-ACCEPTS(cudaMemPoolSetAccess) ACCEPTS(cudaMemPoolTrimTo)
-
-/* Another process' memory is counted there; here it takes addresses only. */
-struct ipc_handle {
-  uint64_t address, size;
-  int32_t device;
-  char rest[44];
-};
-API int cudaIpcGetMemHandle(struct ipc_handle *handle, void *address) {
-  uint64_t base;
-  size_t size;
-  if (!card_range_of((uint64_t)address, &base, &size)) return cuda_fail(CUDA_INVALID_VALUE);
-  *handle = (struct ipc_handle){.address = base, .size = size, .device = card_device_of(base)};
-  return CUDA_SUCCESS;
-}
-API int cudaIpcOpenMemHandle(void **address, struct ipc_handle handle, unsigned flags) {
-  (void)flags;
-  *address = (void *)card_reserve(card_current(), handle.size);
-  return *address ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
-}
-API int cudaIpcCloseMemHandle(void *address) {
-  uint64_t base;
-  size_t size;
-  bool found = card_range_of((uint64_t)address, &base, &size) && card_unreserve(base, size);
-  return found ? CUDA_SUCCESS : cuda_fail(CUDA_INVALID_VALUE);
-}
-
 /* ---- copies */
 
-static int copy(void *destination, const void *source, size_t size) {
-  if (size && card_device_of((uint64_t)source) >= 0 && card_device_of((uint64_t)destination) < 0) journal_value_read(size);
+int runtime_copy(void *destination, const void *source, size_t size) {
+  if (size && card_device_of((uint64_t)source) >= 0 && card_device_of((uint64_t)destination) < 0)
+    journal_value_read(size);
   card_copy(destination, source, size);
   return CUDA_SUCCESS;
 }
 API int cudaMemcpy(void *destination, const void *source, size_t size, int kind) {
   (void)kind;
-  return copy(destination, source, size);
+  return runtime_copy(destination, source, size);
 }
 API int cudaMemcpyAsync(void *destination, const void *source, size_t size, int kind, void *stream) {
   (void)kind, (void)stream;
-  return copy(destination, source, size);
-}
-API int cudaMemcpyPeerAsync(void *destination, int to, const void *source, int from, size_t size, void *stream) {
-  (void)to, (void)from, (void)stream;
-  return copy(destination, source, size);
-}
-API int cudaMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
-                          size_t height, int kind, void *stream) {
-  (void)kind, (void)stream;
-  if (card_device_of((uint64_t)source) >= 0 && card_device_of((uint64_t)destination) < 0) journal_value_read(width * height);
-  for (size_t row = 0; row < height; row++)
-    card_copy((char *)destination + row * destination_pitch, (const char *)source + row * source_pitch, width);
-  return CUDA_SUCCESS;
+  return runtime_copy(destination, source, size);
 }
 API int cudaMemset(void *address, int value, size_t size) {
   card_fill(address, value, size);
@@ -327,7 +187,8 @@ API int cudaMemsetAsync(void *address, int value, size_t size, void *stream) {
   (void)stream;
   return cudaMemset(address, value, size);
 }
-ACCEPTS(cudaMemcpyToSymbol) ACCEPTS(cudaMemcpyToSymbolAsync)
+ACCEPTS(cudaMemcpyToSymbol)
+ACCEPTS(cudaMemcpyToSymbolAsync)
 
 /* A device variable lives in the module's image, which the context's size covers: an address, no memory. */
 API int cudaGetSymbolAddress(void **address, const void *symbol) {
@@ -368,10 +229,12 @@ API char __cudaInitModule(void **handle) {
 }
 API void __cudaRegisterFunction(void **handle, const char *function, char *device_function, const char *name, int limit,
                                 void *thread, void *block, void *block_dim, void *grid_dim, int *size) {
-  (void)handle, (void)device_function, (void)limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim, (void)size;
+  (void)handle, (void)device_function, (void)limit, (void)thread, (void)block, (void)block_dim, (void)grid_dim,
+      (void)size;
   card_name_kernel(function, name);
 }
-API void __cudaRegisterVar(void **handle, char *host, char *address, const char *name, int external, size_t size, int constant, int global) {
+API void __cudaRegisterVar(void **handle, char *host, char *address, const char *name, int external, size_t size,
+                           int constant, int global) {
   (void)handle, (void)host, (void)address, (void)name, (void)external, (void)size, (void)constant, (void)global;
 }
 API int __cudaGetKernel(void **kernel, const void *function) {
@@ -385,15 +248,18 @@ static int launch(const void *function, void **arguments) {
   if (card_is_maximum(function)) card_take_maximum(arguments[0]);
   return CUDA_SUCCESS;
 }
-API int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
+API int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared,
+                         void *stream) {
   (void)grid, (void)block, (void)shared, (void)stream;
   return launch(function, arguments);
 }
-API int __cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
+API int __cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared,
+                           void *stream) {
   (void)grid, (void)block, (void)shared, (void)stream;
   return launch(function, arguments);
 }
-API int cudaLaunchCooperativeKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments, size_t shared, void *stream) {
+API int cudaLaunchCooperativeKernel(const void *function, struct dim3 grid, struct dim3 block, void **arguments,
+                                    size_t shared, void *stream) {
   (void)grid, (void)block, (void)shared, (void)stream;
   return launch(function, arguments);
 }
@@ -419,21 +285,26 @@ API int cudaFuncGetAttributes(struct function_attributes *out, const void *funct
   out->max_dynamic_shared_bytes = (int)card->figure[CARD_SHARED_PER_BLOCK_OPTIN_BYTES];
   return CUDA_SUCCESS;
 }
-ACCEPTS(cudaFuncSetAttribute) ACCEPTS(cudaFuncSetCacheConfig) ACCEPTS(cudaKernelSetAttributeForDevice)
+ACCEPTS(cudaFuncSetAttribute)
+ACCEPTS(cudaFuncSetCacheConfig)
+ACCEPTS(cudaKernelSetAttributeForDevice)
 
-API int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_threads, size_t shared) {
+API int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block_threads,
+                                                      size_t shared) {
   (void)function;
   *blocks = resident_blocks(card_get(card_current()), block_threads, shared);
   return CUDA_SUCCESS;
 }
-API int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int block_threads, size_t shared, unsigned flags) {
+API int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int block_threads,
+                                                               size_t shared, unsigned flags) {
   (void)flags;
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_threads, shared);
 }
 
 /* ---- the driver's functions, asked for by name */
 
-API int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version, unsigned long long flags, int *result) {
+API int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                         unsigned long long flags, int *result) {
   static int (*find)(const char *, void **, int, uint64_t, int *);
   void *driver = find ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver) find = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(driver, "cuGetProcAddress_v2");
@@ -443,5 +314,5 @@ API int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, un
   return CUDA_SUCCESS;
 }
 API int cudaGetDriverEntryPoint(const char *symbol, void **function, unsigned long long flags, int *result) {
-  return cudaGetDriverEntryPointByVersion(symbol, function, 0, flags, result);
+  return cudaGetDriverEntryPointByVersion(symbol, function, (unsigned)card_cuda_version(), flags, result);
 }

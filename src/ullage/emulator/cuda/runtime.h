@@ -30,8 +30,46 @@ struct launch_config {
   unsigned attribute_count;
 };
 
+/* What was captured, or put together by hand. */
+struct graph {
+  uint64_t id, nodes, launches_before;
+  struct stream *origin;
+};
+
 /* Sets what cudaGetLastError answers, and returns it. */
 int cuda_fail(int status);
+int runtime_copy(void *destination, const void *source, size_t size);
+
+struct extent {
+  size_t width, height, depth;
+};
+struct pitched {
+  void *address;
+  size_t pitch, width, height;
+};
+/* struct cudaMemLocation, CUmemLocation */
+enum { ON_DEVICE = 1, ON_HOST = 2 };
+struct location {
+  int type, id;
+};
+/* The device that memory is to go to; -1: the host. */
+static inline int place_of(struct location location) { return location.type == ON_DEVICE ? location.id : -1; }
+
+/* The shared object that called the function it stands in; see outside.c. */
+#define CALLER __builtin_return_address(0)
+
+/* memory_attributes.c: of managed memory, cudaMemRangeGetAttribute and its twin of the driver. */
+bool managed_attribute(void *out, size_t size, int attribute, const void *address);
+
+/* A function that the other library of the two has, libcudart or libcuda, under another name. Arguments that are not given are
+ * read off the stack and not used. */
+long forward(long (**target)(long, long, long, long, long, long, long, long, long), const char *library,
+             const char *name, const long argument[9]);
+#define FORWARD(library, name, to)                                                        \
+  API long name(long a, long b, long c, long d, long e, long f, long g, long h, long i) { \
+    static long (*target)(long, long, long, long, long, long, long, long, long);          \
+    return forward(&target, library, #to, (const long[9]){a, b, c, d, e, f, g, h, i});    \
+  }
 
 /* device.c: CUdevice_attribute (the runtime's numbers are the same), how many blocks fit on a multiprocessor, and which
  * compiled code the card would run. */

@@ -1,4 +1,4 @@
-/* libcudart: streams, events, graphs. The card is infinitely fast: whatever is asked of it is done at once. */
+/* libcudart: streams, events, capture; graphs are in graph.c. The card is infinitely fast: whatever is asked of it is done at once. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>
@@ -17,10 +17,6 @@ struct event {
   unsigned flags;
   struct graph *capture;
   struct timespec time;
-};
-struct graph {
-  uint64_t id, nodes, launches_before;
-  struct stream *origin;
 };
 
 static struct stream streams[STREAMS];
@@ -46,7 +42,9 @@ API int cudaStreamCreateWithPriority(void **handle, unsigned flags, int priority
   *handle = found ? stream : NULL;
   return found ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
 }
-API int cudaStreamCreateWithFlags(void **handle, unsigned flags) { return cudaStreamCreateWithPriority(handle, flags, 0); }
+API int cudaStreamCreateWithFlags(void **handle, unsigned flags) {
+  return cudaStreamCreateWithPriority(handle, flags, 0);
+}
 API int cudaStreamCreate(void **handle) { return cudaStreamCreateWithPriority(handle, 0, 0); }
 API int cudaStreamDestroy(void *handle) {
   struct stream *stream = stream_of(handle);
@@ -74,7 +72,11 @@ API int cudaStreamGetDevice(void *handle, int *device) {
   *device = stream ? stream->device : card_current();
   return CUDA_SUCCESS;
 }
-ACCEPTS(cudaStreamQuery) ACCEPTS(cudaStreamSynchronize) ACCEPTS(cudaStreamSetAttribute)
+ACCEPTS(cudaStreamQuery) ACCEPTS(cudaStreamSetAttribute) API int cudaStreamSynchronize(void *handle) {
+  (void)handle;
+  card_synchronized();
+  return CUDA_SUCCESS;
+}
 
 API int cudaStreamWaitEvent(void *handle, void *event_handle, unsigned flags) {
   struct stream *stream = stream_of(handle);
@@ -121,11 +123,19 @@ API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) {
 }
 API int cudaEventElapsedTime(float *milliseconds, void *start_handle, void *end_handle) {
   struct event *start = start_handle, *end = end_handle;
-  *milliseconds = (float)((double)(end->time.tv_sec - start->time.tv_sec) * 1e3 + (double)(end->time.tv_nsec - start->time.tv_nsec) * 1e-6);
+  *milliseconds = (float)((double)(end->time.tv_sec - start->time.tv_sec) * 1e3 +
+                          (double)(end->time.tv_nsec - start->time.tv_nsec) * 1e-6);
   return CUDA_SUCCESS;
 }
-API int cudaEventElapsedTime_v2(float *milliseconds, void *start, void *end) { return cudaEventElapsedTime(milliseconds, start, end); }
-ACCEPTS(cudaEventQuery) ACCEPTS(cudaEventSynchronize)
+API int cudaEventElapsedTime_v2(float *milliseconds, void *start, void *end) {
+  return cudaEventElapsedTime(milliseconds, start, end);
+}
+ACCEPTS(cudaEventQuery)
+API int cudaEventSynchronize(void *handle) {
+  (void)handle;
+  card_synchronized();
+  return CUDA_SUCCESS;
+}
 
 struct ipc_event {
   char bytes[64];
@@ -163,7 +173,8 @@ API int cudaStreamEndCapture(void *handle, void **graph_out) {
   struct graph *graph = stream ? stream->capture : NULL;
   *graph_out = graph;
   if (!graph) return cuda_fail(CUDA_CAPTURE_INVALIDATED);
-  graph->nodes = card_launches() - graph->launches_before; /* also the libraries' kernels, whose streams are not looked at */
+  graph->nodes =
+      card_launches() - graph->launches_before; /* also the libraries' kernels, whose streams are not looked at */
   for (struct stream *other = streams; other < used_end; other++)
     if (other->capture == graph) other->capture = NULL;
   return CUDA_SUCCESS;
@@ -182,7 +193,8 @@ static int capture_info(void *handle, int *status, unsigned long long *id, void 
   if (dependencies) *dependencies = 0;
   return CUDA_SUCCESS;
 }
-API int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, const void **nodes, size_t *count) {
+API int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph, const void **nodes,
+                                    size_t *count) {
   if (nodes) *nodes = NULL;
   return capture_info(stream, status, id, graph, count);
 }
@@ -191,7 +203,8 @@ API int cudaStreamGetCaptureInfo_v3
 #else
 API int cudaStreamGetCaptureInfo
 #endif
-    (void *stream, int *status, unsigned long long *id, void **graph, const void **nodes, const void **edges, size_t *count) {
+    (void *stream, int *status, unsigned long long *id, void **graph, const void **nodes, const void **edges,
+     size_t *count) {
   if (nodes) *nodes = NULL;
   if (edges) *edges = NULL;
   return capture_info(stream, status, id, graph, count);
@@ -203,41 +216,3 @@ API int cudaThreadExchangeStreamCaptureMode(int *mode) {
   *mode = previous;
   return CUDA_SUCCESS;
 }
-API int cudaGraphGetNodes(void *handle, void **nodes, size_t *count) {
-  struct graph *graph = handle;
-  if (!nodes) *count = graph ? graph->nodes : 0;
-  else memset(nodes, 0, *count * sizeof *nodes);
-  return CUDA_SUCCESS;
-}
-API int cudaGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
-  (void)graph, (void)flags;
-  *executable = card_new_handle(sizeof(struct graph));
-  return *executable ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
-}
-API int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags) {
-  return cudaGraphInstantiateWithFlags(executable, graph, flags);
-}
-API int cudaGraphLaunch(void *executable, void *stream) {
-  (void)executable, (void)stream;
-  card_launch(NULL);
-  return CUDA_SUCCESS;
-}
-API int cudaGraphDestroy(void *graph) {
-  card_drop_handle(graph);
-  return CUDA_SUCCESS;
-}
-API int cudaGraphExecDestroy(void *executable) {
-  card_drop_handle(executable);
-  return CUDA_SUCCESS;
-}
-API int cudaUserObjectCreate(void **object, void *data, void (*destroy)(void *), unsigned references, unsigned flags) {
-  (void)data, (void)destroy, (void)references, (void)flags;
-  *object = card_new_handle(16);
-  return *object ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
-}
-API int cudaUserObjectRelease(void *object, unsigned count) {
-  (void)count;
-  card_drop_handle(object);
-  return CUDA_SUCCESS;
-}
-ACCEPTS(cudaGraphRetainUserObject) ACCEPTS(cudaGraphDebugDotPrint) ACCEPTS(cudaGraphUpload)

@@ -1,4 +1,4 @@
-"""cuDNN's own plans without a card: the real library, asked on the CPU about a card that is described to it.
+"""Plans of the real cuDNN without a card: the library runs on the CPU and plans for a card described to it.
 
 cuDNN 9.8 and newer plan for a described device ("deviceless", ahead of time). It is asked in a process of its own
 (`server`), so that whatever happens in it stays there; the emulated cuDNN of `../cuda` sends what torch has built.

@@ -1,4 +1,4 @@
-"""What cuDNN has answered once, on disk: one file a question, below a folder for its version and the card.
+"""The answers of cuDNN on disk: one file for each question, in a folder for its version and the card.
 
 Files are written whole and never changed, so any number of processes may use one folder at once; a file that cannot be
 read is no answer, and a folder that cannot be written is left alone.
@@ -12,27 +12,27 @@ from typing import Final
 
 from ullage._output import write_whole
 
-_LARGEST: Final = 16 << 20
-_FORM: Final = "2"  # of what is written; another number, another folder
+_LARGEST_BYTES: Final = 16 << 20
+_FORMAT_VERSION: Final = "2"  # of what is written; another number, another folder
 
 
 def default_folder() -> Path:
-    """Return where answers are kept: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's folder of caches."""
+    """Return the folder of answers: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's cache folder."""
     if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
         return Path(given).absolute()
     return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()
 
 
 class Cache:
-    """The answers for one cuDNN and one card."""
+    """The cached answers of one cuDNN for one card."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a folder; it is made when there is something to keep."""
-        self._folder = root / f"{_FORM}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
+        """Use a folder; it is created with the first answer."""
+        self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
     def get(self, question: str) -> str | None:
-        """Return what was answered to a question; None where nothing was."""
+        """Return the answer to a question; None where there is none."""
         try:
             data = _read_file(self._path(question))
         except OSError:
@@ -44,7 +44,7 @@ class Cache:
         return answer.decode() if is_whole else None
 
     def put(self, question: str, answer: str) -> None:
-        """Keep an answer, which ends with a line's end."""
+        """Store an answer, which ends with a newline."""
         if not self._is_open:
             return
         try:
@@ -59,12 +59,12 @@ class Cache:
 
 
 def _read_file(path: Path) -> bytes:
-    """Read a regular file; whatever else has its name is not waited for."""
+    """Read a regular file; a pipe or device of that name is not waited for."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise FileNotFoundError(path)
-        return file.read(_LARGEST)
+        return file.read(_LARGEST_BYTES)
 
 
 def _digest(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A card, described to cuDNN in the JSON text that its device-properties descriptor takes."""
+"""The description of a card as the JSON text that cuDNN's device-properties descriptor takes."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
     """Describe a card.
 
     Args:
-        name: as the driver says it.
-        figures: of `ullage.emulator.library.FIGURES`.
+        name: the driver's name of the card.
+        figures: the values of `ullage.emulator.library.FIGURES`.
         cuda_number: 13000 for CUDA 13.0.
     """
     capability = figures["cc_major"] * 10 + figures["cc_minor"]

@@ -1,4 +1,4 @@
-"""Answers questions to cuDNN, from what was answered before, from the library, or from what was measured.
+"""Answers to questions about cuDNN: from the cache, from the library, or from measurements.
 
 A request's first line is what is wanted, the rest a question as in `tree`:
 
@@ -24,8 +24,9 @@ from ullage.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
 from ullage.emulator.cudnn.table import estimate
 from ullage.emulator.cudnn.tree import describe, parse
 
-_LASTING: Final = range(2000, 4000)
-"""Refusals that hold for ever: bad parameters, not supported; another, such as no memory, is not kept on disk."""
+_LASTING_STATUSES: Final = range(2000, 4000)
+"""Status codes that never change for a question, such as bad parameters or not supported. Others, such as no memory,
+are not cached on disk."""
 _COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # with their descriptors, in memory
 _SOURCE: Final = "cudnn"
@@ -33,37 +34,38 @@ _SOURCE: Final = "cudnn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a planner is started with."""
+    """The arguments with which a planner is started."""
 
     library: str
-    """The path of libcudnn.so.9; empty: there is none that can plan."""
+    """The path of libcudnn.so.9; empty where no cuDNN can plan."""
     why_not: str
-    """Why there is none."""
+    """The reason why no cuDNN can plan."""
     version: int
     before: tuple[str, ...]
-    """Libraries that the real one looks for by name, loaded before it."""
+    """Libraries that are loaded first, because cuDNN looks for them by name."""
     symbols: tuple[str, ...]
-    """The same, where it looks for their functions in the whole process."""
+    """Libraries that are loaded first, because cuDNN looks for their functions in the whole process."""
     without_compiler: str
-    """What is said where cuDNN has no engine and its compiler is missing; empty: it is there."""
+    """The reason to give where cuDNN finds no engine because its compiler is missing; empty where the compiler is
+    there."""
     capability: int
-    """86 for compute capability 8.6."""
+    """Compute capability as a number: 86 for 8.6."""
     device_json: str
     cache: str
-    """The folder of answers; empty: none."""
+    """Folder of cached answers; empty: nothing is cached on disk."""
 
     @property
     def tag(self) -> str:
-        """What answers depend on beside the card: cuDNN's version, and whether it can compile."""
+        """Identifier of what answers depend on besides the card: cuDNN's version, and whether it can compile."""
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return the setup as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Read it from a text."""
+        """Read a setup from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
@@ -91,7 +93,7 @@ class Planner:
             if error.status == _COMPILATION_FAILED and self._setup.without_compiler:
                 return f"unknown {self._setup.without_compiler}\n"
             answer = f"refused {error.status} {error}; {_words(question)}\n"
-            if error.status not in _LASTING:
+            if error.status not in _LASTING_STATUSES:
                 return answer
         except Exception as error:  # a question may be anything, and the next one is to be answered
             return f"unknown {' '.join(str(error).split())}; {_words(question)}\n"
@@ -136,7 +138,7 @@ class Planner:
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
     def _estimate(self, question: str, *, of_all_engines: bool) -> str:
-        """Say what graphs like it have taken; not kept on disk, where it would outlive the table."""
+        """Return an estimate from measurements of similar graphs; it is not cached, so that a newer table counts."""
         found = estimate(
             parse(question),
             version=self._setup.version,

@@ -1,4 +1,4 @@
-"""NVIDIA's libcudnn, asked about a described device. It needs no card, no driver and no CUDA context.
+"""NVIDIA's libcudnn, which plans for a described device. It needs no card, no driver and no CUDA context.
 
 Only the documented interface for ahead-of-time planning is used: a device-properties descriptor
 (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) in the place of a handle. Nothing is run.
@@ -13,7 +13,7 @@ from typing import Final
 from ullage.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN that can be asked about a described device, as `cudnnGetVersion` says it."""
+"""The first cuDNN that can plan for a described device, in the form of `cudnnGetVersion`."""
 
 # Kinds, attributes and types as in cudnn_graph.h; the ones that stand in a question are in `tree`.
 _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB, _DEVICE = 2, 3, 4, 5, 7, 38
@@ -31,7 +31,7 @@ _DEVICE_OF: Final = {_HEURISTICS: _HEURISTICS_DEVICE, _ENGINE: _ENGINE_DEVICE, _
 
 
 class CudnnError(Exception):
-    """cuDNN refused; its text is cuDNN's own."""
+    """cuDNN refused a question; the text is cuDNN's own."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -40,17 +40,18 @@ class CudnnError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One way to run a graph, as cuDNN's heuristics rank them."""
+    """One way to run a graph, in the order of cuDNN's heuristics."""
 
     index: int
     notes: tuple[int, ...]
-    """cudnnBackendNumericalNote_t: by these PyTorch leaves out what is not deterministic, or not fp32."""
+    """Numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not deterministic or
+    not fp32."""
     behaviours: tuple[int, ...]
     knobs: tuple[tuple[int, int], ...]
 
 
 class Descriptor:
-    """A descriptor of cuDNN's, given back when nothing refers to it any more."""
+    """A descriptor of cuDNN, destroyed when nothing refers to it any more."""
 
     def __init__(self, library: "Cudnn", kind: int) -> None:
         self._library = library
@@ -64,13 +65,13 @@ class Descriptor:
 
 
 class Cudnn:
-    """The library in this process, and the card that it plans for."""
+    """The library in this process and the card that it plans for."""
 
     def __init__(self, path: Path, device_json: str) -> None:
         """Load it.
 
         Args:
-            path: of libcudnn.so.9.
+            path: the path of libcudnn.so.9.
             device_json: see `card.json_of`.
 
         Raises:
@@ -90,14 +91,14 @@ class Cudnn:
         self._some_knobs = [Descriptor(self, _KNOB) for _ in range(_MOST_KNOBS)]
 
     def check(self, status: int) -> None:
-        """Raise what a status says."""
+        """Raise CudnnError for a status other than success."""
         if status:
             text = ctypes.create_string_buffer(_TEXT_BYTES)
             self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
             raise CudnnError(status, _sentence(text.value.decode(errors="replace")) or f"status {status}")
 
     def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
-        """Ask for the engines of a graph, best first.
+        """Return the engines of a graph, the best first.
 
         Args:
             question: whose last descriptor is an engine heuristics descriptor.
@@ -109,7 +110,7 @@ class Cudnn:
         return [(self._engine(config), config) for config in self._configs(heuristics)]
 
     def config(self, tree: Sequence[Node]) -> Descriptor:
-        """Make the engine configuration that a caller has put together itself."""
+        """Create the engine configuration that a caller has put together itself."""
         return self._build(tree)
 
     def workspace_bytes(self, config: Descriptor) -> int:
@@ -192,7 +193,7 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Have descriptors take over those that an attribute has; returns as many as there are."""
+        """Read an attribute's descriptors into given ones; return their number."""
         if not descriptors:
             return []
         array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))
@@ -217,5 +218,5 @@ def _count(kind: int, values: list[int]) -> int:
 
 
 def _sentence(text: str) -> str:
-    """Shorten cuDNN's own account, which names places in its sources, to the reason."""
+    """Shorten cuDNN's error message, which names places in its sources, to the reason."""
     return " ".join(text.split())[:300]

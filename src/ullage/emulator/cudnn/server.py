@@ -1,6 +1,6 @@
-"""The process that plans: it answers the emulated cuDNN of one process over a socket, and ends with it.
+"""The planner process: it answers the emulated cuDNN of one process over a socket, and ends with that process.
 
-Started by `../cuda/cudnn_planner.c` with a `planner.Setup` as JSON. A request and a reply are a length (four bytes,
+Started by `client/ask_planner.c` with a `planner.Setup` as JSON. A request and a reply are a length (four bytes,
 little endian) and a text, as in `planner`.
 """
 
@@ -15,36 +15,36 @@ from typing import Final
 
 from ullage.emulator.cudnn.planner import Planner, Setup
 
-_LOOK_SECONDS: Final = 1.0
-_MOST_SECONDS: Final = 120
-"""For an answer; whoever asks waits no longer."""
-_LARGEST: Final = 8 << 20
+_POLL_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 120
+"""Timeout of one answer; a client waits no longer."""
+_LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
 
 def serve(planner: Planner, line: socket.socket, client: int) -> None:
-    """Answer until the other side is gone.
+    """Answer requests until the client has ended.
 
     Args:
-        planner: answers.
-        line: requests come, replies go.
+        planner: the planner that answers.
+        line: the socket for requests and replies.
         client: the process that asks. Its forks hold the other end too, so that its closing alone does not tell.
     """
     while True:
-        while not select.select([line], [], [], _LOOK_SECONDS)[0]:
+        while not select.select([line], [], [], _POLL_SECONDS)[0]:
             if _has_ended(client):
                 return
         request = _read(line)
         if request is None:
             return
-        signal.alarm(_MOST_SECONDS)
+        signal.alarm(_ANSWER_SECONDS)
         reply = planner.answer(request).encode(errors="replace")
         signal.alarm(0)
         line.sendall(struct.pack("<I", len(reply)) + reply)
 
 
 def _has_ended(client: int) -> bool:
-    """Tell whether a process runs no more; one that nobody has reaped does not."""
+    """Return whether a process has ended; one that was not reaped counts as ended."""
     try:
         return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -56,7 +56,7 @@ def _read(line: socket.socket) -> str | None:
     if head is None:
         return None
     (size,) = struct.unpack("<I", head)
-    body = _exactly(line, size) if size <= _LARGEST else None
+    body = _exactly(line, size) if size <= _LARGEST_REQUEST_BYTES else None
     return None if body is None else body.decode(errors="replace")
 
 
@@ -71,7 +71,7 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 
 def main(setup_json: str, client: int) -> None:
-    """Be the planner of a process, over the socket in the place of standard input; a byte says that it is there."""
+    """Run the planner of a process over the socket at standard input; one byte reports that it is ready."""
     os.setsid()  # Ctrl-C is not for us: we end when our client does
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""How the emulated cuDNN of this process comes to ask the real one."""
+"""The connection of this process's emulated cuDNN to the real one."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from ullage.emulator.cudnn.real import OLDEST
 from ullage.emulator.cudnn.wheel import VARIABLE, CudnnWheel, find_compiler, find_cudnn, why_none
 from ullage.emulator.torch_build import TorchBuild
 
-# Isolated, without site packages, so nothing of the user's is imported; where this package is, is told.
+# Isolated, without site packages, so nothing of the user's is imported; the command says where this package is.
 _CODE: Final = (
     "import sys; root, setup, client = sys.argv[1:]; sys.path.append(root); "
     "from ullage.emulator.cudnn.server import main; main(setup, int(client))"
@@ -21,7 +21,7 @@ _ROOT: Final = str(Path(__file__).resolve().parents[3])
 
 
 def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
-    """Have workspaces answered by cuDNN where it is installed; nothing is started before the first question."""
+    """Let cuDNN answer for workspaces where it is installed; its process starts with the first question."""
     wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])
     builtins = find_compiler(wheel) if wheel else ()
@@ -44,7 +44,7 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
 
 
 def state_of(torch: TorchBuild) -> str:
-    """Say who answers for the workspaces of this torch's convolutions and attention."""
+    """Return, in words, where the workspaces of this torch's convolutions and attention come from."""
     wheel = wheel_of(torch)
     if wheel is None or wheel.version < OLDEST:
         return f"estimated; {_why_not(wheel, torch)}"
@@ -52,7 +52,7 @@ def state_of(torch: TorchBuild) -> str:
 
 
 def version_of(torch: TorchBuild) -> int:
-    """Return the version that the emulated cuDNN says it is: the installed one's, or the one that torch asks for."""
+    """Return the version that the emulated cuDNN reports: the installed one's, or the one that torch requires."""
     wheel = wheel_of(torch)
     return wheel.version if wheel else torch.cudnn
 

@@ -1,4 +1,4 @@
-"""Workspaces where cuDNN cannot be asked: what its plans were for problems like it, measured once.
+"""Workspaces where cuDNN cannot be asked: estimates from measurements of its plans for similar problems.
 
 `tables/VERSION.csv` is written by `benchmarks/cudnn/measure.py`. A row is a class of convolutions; its figures are
 shares of the bytes of input, weights and output. Nothing here is exact: an expected value, which is the median, and the
@@ -51,22 +51,22 @@ _ATTENTION: Final = {2: "attention", 5: "attention backward"}  # by matmuls
 _WHOLE_ATTENTION: Final = {41: "attention", 43: "attention backward"}
 _MATMUL: Final = 19
 _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
-_FIGURES: Final = 4  # columns of them, at the end
+_FIGURE_COLUMNS: Final = 4  # columns of them, at the end
 _FEW_PLACES: Final = 256
 _FLAT_BYTES: Final = 64 << 10
-"""What an engine needs whatever the tensors, such as indices; no range is narrower than that on either side."""
-_ROUND: Final = 1e-9  # bytes that floating point may be off
+"""Bytes that an engine needs whatever the tensors, such as for indices; the least width of a range on either side."""
+_FLOAT_ERROR_BYTES: Final = 1e-9  # bytes that floating point may be off
 
 Key: TypeAlias = tuple[str, ...]
 
 
 class TableError(ValueError):
-    """A table of an installation is damaged or missing; its own text says where."""
+    """A table of this installation is damaged or missing; the text says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The workspace that a problem may have, in bytes."""
+    """The estimated workspace of a problem, in bytes."""
 
     expected_bytes: int
     low_bytes: int
@@ -75,7 +75,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Workspaces of a class, each divided by the bytes of its problem's tensors."""
+    """The workspaces of a class, each divided by the bytes of its problem's tensors."""
 
     expected: float
     low: float
@@ -89,7 +89,7 @@ def estimate(
 
     Args:
         nodes: the graph, as in `tree`.
-        version: of the cuDNN that torch would load, 91900 for 9.19.0; the nearest that was measured counts.
+        version: the version of the cuDNN that torch would load, 91900 for 9.19.0; the nearest that was measured counts.
         capability: 86 for compute capability 8.6; of those measured for a class, the highest that is not above it.
         of_all_engines: the range is not that of the engine which cuDNN ranks first, but of all that PyTorch may take.
 
@@ -157,13 +157,13 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
 
 
 def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
-    """Yield the class of a graph that is attention: two products of matrices forward, five backward; else nothing.
+    """Yield the class of an attention graph: two matrix products forward, five backward; else nothing.
 
     cuDNN has an operation for each as a whole, too, which PyTorch uses without a mask.
     """
     whole = next((_WHOLE_ATTENTION[node.kind] for node in nodes if node.kind in _WHOLE_ATTENTION), None)
     if direction := whole or _ATTENTION.get(sum(node.kind == _MATMUL for node in nodes)):
-        yield (str(capability), direction, *([ANY] * (len(COLUMNS) - _FIGURES - 2)))
+        yield (str(capability), direction, *([ANY] * (len(COLUMNS) - _FIGURE_COLUMNS - 2)))
 
 
 def attention_bytes(nodes: tuple[Node, ...]) -> int:
@@ -176,7 +176,10 @@ def attention_bytes(nodes: tuple[Node, ...]) -> int:
 
 
 def _scale(share: Share, tensor_bytes: int) -> Estimate:
-    low, high = floor(share.low * tensor_bytes + _ROUND), ceil(share.high * tensor_bytes - _ROUND)
+    low, high = (
+        floor(share.low * tensor_bytes + _FLOAT_ERROR_BYTES),
+        ceil(share.high * tensor_bytes - _FLOAT_ERROR_BYTES),
+    )
     low, high = max(0, low - _FLAT_BYTES), high + _FLAT_BYTES
     return Estimate(
         expected_bytes=min(max(round(share.expected * tensor_bytes), low), high), low_bytes=low, high_bytes=high
@@ -184,7 +187,7 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
 
 
 def _nearest_first(version: int) -> list[Path]:
-    """List the tables, that of the nearest version first; of two that are as near, the newer."""
+    """Return the tables, the nearest version first; of equally near ones, the newer first."""
     found = {}
     for path in FOLDER.glob("*.csv"):
         major, _, minor = path.stem.partition(".")
@@ -209,10 +212,12 @@ def _load(path: Path) -> dict[Key, Share]:
 
 def _row(path: Path, number: int, line: list[str]) -> tuple[Key, Share]:
     try:
-        expected, low, high, problems = map(float, line[-_FIGURES:])
+        expected, low, high, problems = map(float, line[-_FIGURE_COLUMNS:])
         good = len(line) == len(COLUMNS) and line[0].isdigit() and 0 <= low <= expected <= high < 1e6 and problems >= 1
     except ValueError:
         good = False
     if not good:
-        raise TableError(f"line {number} of {path} is no row of a table: {','.join(line)[:80]!r}; install ullage again")
-    return tuple(line[:-_FIGURES]), Share(expected=expected, low=low, high=high)
+        raise TableError(
+            f"line {number} of {path} is not a row of a table: {','.join(line)[:80]!r}; install ullage again"
+        )
+    return tuple(line[:-_FIGURE_COLUMNS]), Share(expected=expected, low=low, high=high)

@@ -1,8 +1,8 @@
-"""What torch asked cuDNN for, as text: descriptors of the backend interface, each with its attributes.
+"""Questions to cuDNN as text: descriptors of the backend interface, each with its attributes.
 
 One line a descriptor, children before parents, the asked-for one last. A line is the descriptor's kind and its
 attributes, `name:type:value,value`, numbers as in cudnn_graph.h (cuDNN 9); a child is the number of its line. Handles
-and addresses are left out, so that the same question is the same text in every process. `../cuda/cudnn_planner.c`
+and addresses are left out, so that the same question is the same text in every process. `client/ask_planner.c`
 writes it.
 """
 
@@ -40,18 +40,18 @@ _TYPES: Final = {
     6: "uint8",
     10: "int64",
 }
-_LARGEST: Final = 4 << 20  # characters
+_MOST_CHARACTERS: Final = 4 << 20  # characters
 _MOST_NODES: Final = 4096
 _FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one of space
 
 
 class TreeError(ValueError):
-    """A text is no question; its own text says where."""
+    """A text is no question; the error's text says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute; the values of floating point are their bits."""
+    """One attribute; floating-point values are stored as their bits."""
 
     name: int
     type: int
@@ -66,7 +66,7 @@ class Node:
     attributes: tuple[Attribute, ...]
 
     def values(self, name: int) -> tuple[int, ...]:
-        """Return an attribute's values; empty where nobody set it."""
+        """Return an attribute's values; empty where it was not set."""
         return next((attribute.values for attribute in self.attributes if attribute.name == name), ())
 
 
@@ -77,7 +77,7 @@ def parse(text: str) -> tuple[Node, ...]:
         TreeError: a line cannot be read, or refers to one that does not come before it.
     """
     lines = text.splitlines()
-    if not lines or len(text) > _LARGEST or len(lines) > _MOST_NODES:
+    if not lines or len(text) > _MOST_CHARACTERS or len(lines) > _MOST_NODES:
         raise TreeError(f"a question of {len(lines)} descriptors in {len(text)} characters")
     nodes: list[Node] = []
     for number, line in enumerate(lines):
@@ -100,7 +100,7 @@ def _attribute(word: str) -> Attribute:
 
 
 def describe(nodes: tuple[Node, ...]) -> str:
-    """Say in words what is asked for: "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
+    """Return a question in words: "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
     operations = [nodes[index] for graph in nodes if graph.kind == _GRAPH for index in graph.values(_GRAPH_OPERATIONS)]
     for operation in operations:
         if operation.kind in _DIRECTIONS:
@@ -128,7 +128,7 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """Groups of channels; cuDNN takes them from the sizes."""
+        """Number of channel groups; cuDNN infers it from the sizes."""
         return self.x[1] // self.w[1] if self.w[1] else 1
 
     @property
@@ -139,7 +139,7 @@ class Convolution:
 
 
 def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
-    """Return the graph's convolution; None where it has none, or one whose tensors do not go together."""
+    """Return the graph's convolution; None where it has none, or one whose tensors do not match."""
     for operation in nodes:
         if operation.kind in _DIRECTIONS:
             name, places = _DIRECTIONS[operation.kind]

@@ -1,4 +1,4 @@
-"""Where NVIDIA's own libraries are, if they are installed beside torch; found without loading them."""
+"""The location of NVIDIA's own libraries, if they are installed beside torch; nothing is loaded."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ULLAGE_CUDNN"
-"""The environment variable that names a folder of packages with cuDNN, where it is not beside torch."""
+"""The environment variable that names a folder with cuDNN's packages, where cuDNN is not installed beside torch."""
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"
-_PART: Final = 100  # of a version's number; no part is larger
+_VERSION_PART_LIMIT: Final = 100  # of a version's number; no part is larger
 _NUMBERS: Final = ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
 
 
@@ -23,7 +23,7 @@ class CudnnWheel:
 
     library: Path
     version: int
-    """As `cudnnGetVersion` says it: 91900 for 9.19.0."""
+    """The version in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
 
     @property
     def text(self) -> str:
@@ -46,7 +46,7 @@ def find_cudnn(beside: Path) -> CudnnWheel | None:
 
 
 def why_none(beside: Path) -> str:
-    """Say why `find_cudnn` finds none."""
+    """Return the reason why `find_cudnn` finds none."""
     named = os.environ.get(VARIABLE)
     text = "cuDNN is not installed beside torch"
     if named:
@@ -83,4 +83,4 @@ def _version_of(header: Path) -> int | None:
     if not all(found):
         return None
     major, minor, patch = (int(match[1]) for match in found if match)
-    return major * 10000 + minor * 100 + patch if max(minor, patch) < _PART else None
+    return major * 10000 + minor * 100 + patch if max(minor, patch) < _VERSION_PART_LIMIT else None

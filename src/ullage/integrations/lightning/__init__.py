@@ -1,4 +1,4 @@
-"""Lightning: `GuardCallback` for automatic optimization, `guard` for a module that optimizes by itself.
+"""Lightning: `GuardCallback` for automatic optimization, `guard` for manual optimization.
 
 `MemoryCallback` logs memory.
 """

@@ -1,8 +1,8 @@
 """Automatic optimization: a callback that guards every training step.
 
-Lightning runs `training_step`, `zero_grad` and backward in a closure. Here `zero_grad` comes first, the rest is what a
-guard takes back and takes again, and the optimizer's step follows when it has gone well. What a step logs is held back
-until then, so that it is logged once and for the whole batch.
+Lightning runs `training_step`, `zero_grad` and backward in a closure. Here `zero_grad` comes first, a guard runs and
+retries the rest, and the optimizer's step follows when that has succeeded. What a step logs is held back until then, so
+that it is logged once, for the whole batch.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ import torch
 from ullage._errors import UsageError
 from ullage.guard.guard import Guard
 from ullage.integrations.framework import framework
-from ullage.integrations.lightning.held import Held
+from ullage.integrations.lightning.held import HeldLogs
 from ullage.integrations.lightning.precision import scaler_of
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
@@ -29,18 +29,18 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
     """
 
     def __init__(self, **options: Any) -> None:
-        """Take what `ullage.Guard` takes, but for what Lightning knows: model, optimizer, scaler, clipping."""
+        """Take the arguments of `ullage.Guard`, except for what Lightning sets: model, optimizer, scaler, clipping."""
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, from the beginning of `fit` on; `guard.events` tells what happened."""
+        """The guard, from the start of `fit` on; its `events` say what happened."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
             raise UsageError(
-                f"{type(pl_module).__name__} optimizes by itself (automatic_optimization=False); expected one that "
-                "leaves it to Lightning: make a guard with ullage.integrations.lightning.guard(self), and call its "
-                "step in training_step"
+                f"{type(pl_module).__name__} uses manual optimization (automatic_optimization=False), which "
+                "GuardCallback does not guard; make a guard with ullage.integrations.lightning.guard(self), and call "
+                "its step in training_step"
             )
         plugin, optimizer = trainer.precision_plugin, trainer.optimizers[0]
         self.guard = Guard(
@@ -52,7 +52,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
             **self._options,
         )
         loop = trainer.fit_loop.epoch_loop.automatic_optimization
-        self._held = Held(trainer.fit_loop.epoch_loop._results, pl_module)
+        self._held = HeldLogs(trainer.fit_loop.epoch_loop._results, pl_module)
         self._make_closure = loop._make_closure
         loop._make_closure = partial(self._guarded_closure, loop)
         self._step = plugin.optimizer_step
@@ -71,13 +71,13 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
             return closure
         if "batch" not in kwargs:
             raise UsageError(
-                "training_step takes batches out of dataloader_iter by itself, and they cannot be taken again; "
+                "training_step takes batches from dataloader_iter itself, so a guard cannot run them again; "
                 "expected training_step(self, batch, batch_idx)"
             )
         closure.closure = partial(self._run, loop, closure, kwargs)
         return closure
 
-    @torch.enable_grad()  # type: ignore[untyped-decorator]  # torch has no types for it
+    @torch.enable_grad()
     def _run(self, loop: Any, closure: Any, kwargs: Any) -> Any:
         assert self.guard is not None
         if closure._zero_grad_fn is not None:
@@ -85,27 +85,27 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
         self._backward = closure._backward_fn
 
         def loss_of(part: Any) -> Any:
-            self._held.begin(part)
+            self._held.begin_attempt(part)
             of_part = OrderedDict(kwargs)
             of_part["batch"] = part
             result = loop._training_step(of_part)
             if result.closure_loss is None:
-                self._held.keep()  # it has been left out, not failed
-                self._held.say(self._held.logged)
+                self._held.commit()  # it has been left out, not failed
+                self._held.log_joined(self._held.logged)
                 raise _LeftOutError(result)
             return result.closure_loss, {"extra": result.extra, "logged": self._held.logged}
 
         try:
             with self._held:
                 loss, beside = self.guard.step(kwargs["batch"], loss_of, update=False)
-                self._held.keep()
+                self._held.commit()
         except _LeftOutError as left_out:
             return left_out.result
         finally:
             self._backward = None
         result = loop.output_result_cls(closure_loss=None, extra=beside["extra"])
         result.loss = loss
-        self._held.say(beside["logged"])
+        self._held.log_joined(beside["logged"])
         return result
 
     def _run_backward(self, loss: torch.Tensor) -> None:
@@ -122,7 +122,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
 
 class _LeftOutError(Exception):
-    """Leaves a guard's step without a loss, because `training_step` has none for this batch."""
+    """Raised to leave a guard's step because `training_step` returned no loss for this batch."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What a step of Lightning's says beside its gradients: values that it logs, metrics that it counts.
+"""The values that a Lightning step logs, and the metrics that it updates.
 
-They are held back or copied, so that an attempt that failed has said nothing, and a batch in parts says one thing.
+They are held back or copied, so that a failed attempt leaves no trace, and a batch in parts is logged once.
 """
 
 from functools import partial
@@ -15,8 +15,8 @@ from ullage.integrations.framework import framework
 _MEANS = ("mean", "avg", torch.mean)
 
 
-class Held:
-    """While entered, holds what is logged; `begin()` before an attempt, `keep()` when all have gone well."""
+class HeldLogs:
+    """Holds back what is logged in its context: `begin_attempt()` before each attempt, `commit()` after the last."""
 
     def __init__(self, results: Any, module: nn.Module) -> None:
         self._results = results
@@ -24,7 +24,8 @@ class Held:
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
         self._calls: dict[str, Any] = {}
         self.logged: dict[str, Any] = {}
-        """By name: a mean is a tensor, to be weighted with other parts'; anything else is a call that logs it."""
+        """The logged values by name: a mean is a tensor, to be weighted with those of other parts; anything else is a
+        function that logs it."""
 
     def __enter__(self) -> None:
         self._place: list[int] | None = None
@@ -35,26 +36,26 @@ class Held:
     def __exit__(self, kind: object, *_: object) -> None:
         del self._results.log
         if kind is not None and self._before and self._at_first is not None:
-            self._before = self._at_first  # parts that went well are taken back too
-        self._put_back()
+            self._before = self._at_first  # parts that succeeded are undone, too
+        self._restore()
         self._calls, self.logged = ({}, {}) if kind is not None else (self._calls, self.logged)
 
-    def begin(self, part: Any) -> None:
-        """Take back what the attempt before has said, if it was at the same items and so has not come to its end."""
+    def begin_attempt(self, part: Any) -> None:
+        """Undo what the attempt before has logged, if it was at the same items and has therefore failed."""
         place = [tensor.data_ptr() for tensor in tensors_of(part)]
         if place == self._place:
-            self._put_back()
+            self._restore()
         self._place = place
         self.logged = {}
         self._before = [(metric, _state_of(metric)) for metric in self._metrics]
         if self._at_first is None:
             self._at_first = [(metric, _state_of(metric)) for metric in self._metrics] if self._metrics else []
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         self._before = []
 
-    def say(self, logged: Any) -> None:
-        """Log what the parts of a batch have come to."""
+    def log_joined(self, logged: Any) -> None:
+        """Log the joined values of a batch's parts."""
         for one in logged if isinstance(logged, list) else [logged]:
             for name, value in one.items():
                 for each in value if isinstance(value, list) else [value]:
@@ -68,7 +69,7 @@ class Held:
         self._calls[key] = log
         self.logged[key] = value if is_mean else partial(log, value)
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         for metric, state in self._before:
             for name, value in state.items():
                 setattr(metric, name, value)
@@ -76,7 +77,7 @@ class Held:
 
 
 def _state_of(metric: Any) -> dict[str, Any]:
-    """Return what an update changes; lists are copied without their elements, which no update changes."""
+    """Return the state that an update changes; lists are copied without their elements, which no update changes."""
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache"]
     values = ((name, getattr(metric, name)) for name in names)
     return {

@@ -8,7 +8,7 @@ from ullage.integrations.lightning.precision import scaler_of
 
 
 def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
-    """Return a guard for a module that optimizes by itself (manual optimization).
+    """Return a guard for a module that uses manual optimization.
 
     Example:
         def on_train_start(self):
@@ -21,8 +21,8 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
 
     Args:
         module: the LightningModule, in `on_train_start` or later.
-        optimizer: one or several of `self.optimizers()`; all of them if left out.
-        options: what else `ullage.Guard` takes.
+        optimizer: one or several of `self.optimizers()`; by default all of them.
+        options: further arguments of `ullage.Guard`.
 
     Raises:
         UsageError: the precision plugin steps the optimizer in a way of its own.
@@ -32,7 +32,7 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
 
 
 class _ManualGuard(Guard):
-    """Counts its steps as Lightning does, whose `global_step` is of calls of the optimizers that it has wrapped."""
+    """A guard that counts steps as Lightning does: `global_step` counts calls of the optimizers it has wrapped."""
 
     def __init__(self, module: Any, optimizers: list[Any], options: dict[str, Any]) -> None:
         self._wrapped = optimizers

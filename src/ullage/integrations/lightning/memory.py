@@ -3,45 +3,45 @@
 from typing import Any, Final
 
 from ullage.integrations.framework import framework
-from ullage.integrations.memory import Watch
-from ullage.monitor.finding import Finding
+from ullage.integrations.memory import LoopMonitor
+from ullage.monitor.finding import MonitorFinding
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 
 
 class MemoryCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
-    """Logs memory as often as the Trainer logs, and warns of leaks, each once.
+    """Logs memory as often as the Trainer logs, and warns of each leak once.
 
     Example:
         trainer = lightning.Trainer(callbacks=[MemoryCallback()])
 
-    Values go to the loggers as they are. What `self.log` takes would become single-precision numbers in tensors on the
-    card: memory that is ours, and wrong by 64 bytes in each GiB.
+    Values go to the loggers directly. `self.log` would make single-precision tensors of them on the card: these would
+    take memory themselves, and be wrong by 64 bytes in each GiB.
     """
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
         """Watch the card of the Trainer's process.
 
         Args:
-            reset_peak: have PyTorch's peak begin anew when it has been logged, so that the next one is of the steps in
-                between; what else reads it sees that too.
-            options: what `ullage.Monitor` takes.
+            reset_peak: whether to reset PyTorch's peak each time it has been logged, so that the next one is that of
+                the steps in between; other readers of the peak see that, too.
+            options: arguments of `ullage.Monitor`.
         """
-        self._watch = Watch(resets_peak=reset_peak, options=options)
+        self._watch = LoopMonitor(resets_peak=reset_peak, options=options)
 
     @property
-    def findings(self) -> list[Finding]:
-        """What has been found, in the order in which it was established."""
+    def findings(self) -> list[MonitorFinding]:
+        """All findings, in the order in which they were established."""
         return self._watch.findings
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._watch.begin(trainer.strategy.root_device)
+        self._watch.start(trainer.strategy.root_device)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._watch.end()
+        self._watch.stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self._watch.end()
+        self._watch.stop()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._watch.step()
@@ -49,7 +49,7 @@ class MemoryCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  #
             self._log(trainer, "train")
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        self._watch.enter("validate")
+        self._watch.enter_phase("validate")
 
     def on_validation_batch_end(self, *_: Any) -> None:
         self._watch.step()
@@ -57,19 +57,19 @@ class MemoryCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  #
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
             self._log(trainer, "validate")
-        self._watch.leave()
+        self._watch.leave_phase()
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        self._watch.enter("test")
+        self._watch.enter_phase("test")
 
     def on_test_batch_end(self, *_: Any) -> None:
         self._watch.step()
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         self._log(trainer, "test")
-        self._watch.leave()
+        self._watch.leave_phase()
 
     def _log(self, trainer: Any, phase: str) -> None:
-        values = self._watch.tell(f"memory/{phase}/") if trainer.loggers else {}
+        values = self._watch.scalars(f"memory/{phase}/") if trainer.loggers else {}
         for logger in trainer.loggers if values else ():
             logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)

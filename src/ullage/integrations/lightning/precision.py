@@ -1,4 +1,4 @@
-"""Lightning's precision plugins: which of them step the optimizer as a guard does, and their scalers."""
+"""Lightning's precision plugins: which of them step the optimizer in a way that a guard can, and their scalers."""
 
 from typing import Any, Final
 
@@ -9,10 +9,10 @@ _STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")
 
 
 def scaler_of(plugin: Any) -> Any:
-    """Return the scaler of a precision plugin that steps as a guard does.
+    """Return the scaler of a precision plugin.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the plugin steps the optimizer in a way that a guard does not.
     """
     home = next(kind for kind in type(plugin).__mro__ if "optimizer_step" in vars(kind))
     if home.__name__ not in _STEP_AS_WE_DO:

@@ -1,4 +1,4 @@
-"""Draw a report as one page that needs no network: text and pictures from the same object as the terminal's.
+"""Draw a report as one page that needs no network, from the same object as the terminal's text.
 
 Everything is inside the file: the style, the script, and plotly.js, which draws what can be hovered and zoomed.
 """
@@ -41,7 +41,7 @@ Named = list[tuple[str, Section]]
 
 
 def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
-    """What stands before the pictures: the meters and what follows them at once, an answer's table. And the others.
+    """Return the sections before the pictures (meters and the answer's table), and those after them.
 
     A curve is a picture of its own, so that only its remark is left of it.
     """
@@ -70,7 +70,7 @@ def _environment() -> Environment:
 
 
 def _embedded(data: Any) -> Markup:
-    """JSON inside a script element: a file's name may hold `</script>`."""
+    """Return JSON that is safe inside a script element: a file's name may contain `</script>`."""
     text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 

@@ -35,7 +35,8 @@ class Tree {
 
   nb::object of(const Value& value, int depth = 0) {
     switch (value.kind) {
-      case Kind::NONE: case Kind::MARK: return nb::none();
+      case Kind::NONE:
+      case Kind::MARK: return nb::none();
       case Kind::BOOL: return nb::bool_(value.number != 0);
       case Kind::INT: return nb::int_(value.number);
       case Kind::FLOAT: return nb::float_(pickle_.real(value.number));
@@ -62,7 +63,8 @@ class Tree {
       const std::vector<Value>& items = pickle_.items(container);
       for (std::size_t i = 0; i < items.size(); i += 2) {
         const Kind key = items[i].kind;
-        if (key == Kind::LIST || key == Kind::DICT || key == Kind::TUPLE) throw PickleError("it has a key that no snapshot has");
+        if (key == Kind::LIST || key == Kind::DICT || key == Kind::TUPLE)
+          throw PickleError("it has a key that no snapshot has");
         found[of(items[i], depth + 1)] = of(items[i + 1], depth + 1);
       }
       return found;

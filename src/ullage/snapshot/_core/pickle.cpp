@@ -13,15 +13,20 @@ void append_utf8(std::string& text, std::uint32_t letter) {
   const auto byte = [&](std::uint32_t value) { text.push_back(static_cast<char>(value)); };
   if (letter < 0x80) return byte(letter);
   if (letter < 0x800) return byte(0xc0 | letter >> 6), byte(0x80 | (letter & 0x3f));
-  if (letter < 0x10000) return byte(0xe0 | letter >> 12), byte(0x80 | (letter >> 6 & 0x3f)), byte(0x80 | (letter & 0x3f));
-  byte(0xf0 | (letter >> 18 & 7)), byte(0x80 | (letter >> 12 & 0x3f)), byte(0x80 | (letter >> 6 & 0x3f)), byte(0x80 | (letter & 0x3f));
+  if (letter < 0x10000)
+    return byte(0xe0 | letter >> 12), byte(0x80 | (letter >> 6 & 0x3f)), byte(0x80 | (letter & 0x3f));
+  byte(0xf0 | (letter >> 18 & 7)), byte(0x80 | (letter >> 12 & 0x3f)), byte(0x80 | (letter >> 6 & 0x3f)),
+      byte(0x80 | (letter & 0x3f));
 }
 
 // A text of protocol 0: Latin-1, with \uXXXX and \UXXXXXXXX for the rest.
 std::string unescaped(std::string_view line) {
   std::string text;
   for (std::size_t i = 0; i < line.size(); ++i) {
-    const std::size_t digits = line[i] == '\\' && i + 1 < line.size() ? (line[i + 1] == 'u' ? 4 : line[i + 1] == 'U' ? 8 : 0) : 0;
+    const std::size_t digits = line[i] == '\\' && i + 1 < line.size() ? (line[i + 1] == 'u'   ? 4
+                                                                         : line[i + 1] == 'U' ? 8
+                                                                                              : 0)
+                                                                      : 0;
     if (digits && i + 2 + digits <= line.size()) {
       const std::string code(line.substr(i + 2, digits));
       append_utf8(text, static_cast<std::uint32_t>(std::strtoul(code.c_str(), nullptr, 16)));
@@ -165,7 +170,8 @@ void Pickle::become(Container& container, Shape shape, std::size_t row) {
 Container& Pickle::target(Kind kind, std::size_t above) {
   if (above <= (marks_.empty() ? 0 : marks_.back())) fail("it takes a value that is not there");
   const Value& value = stack_[above - 1];
-  if (value.kind != kind) fail(kind == Kind::DICT ? "it puts a key into what is no dictionary" : "it appends to what is no list");
+  if (value.kind != kind)
+    fail(kind == Kind::DICT ? "it puts a key into what is no dictionary" : "it appends to what is no list");
   Container& found = containers_[static_cast<std::size_t>(value.number)];
   if (found.shape != Shape::PLAIN) fail("it changes a value that was complete");
   return found;
@@ -224,7 +230,8 @@ void Pickle::step(unsigned char opcode) {
     case 'N': return push(Kind::NONE, 0);
     case 0x88: return push(Kind::BOOL, 1);
     case 0x89: return push(Kind::BOOL, 0);
-    case 'I': case 'L': return push_decimal(line());
+    case 'I':
+    case 'L': return push_decimal(line());
     case 'J': return push(Kind::INT, static_cast<std::int32_t>(number(4)));
     case 'K': return push(Kind::INT, static_cast<std::int64_t>(number(1)));
     case 'M': return push(Kind::INT, static_cast<std::int64_t>(number(2)));
@@ -239,8 +246,10 @@ void Pickle::step(unsigned char opcode) {
     }
     case 'S': return push_text(line());
     case 'V': return push_text(unescaped(line()));
-    case 'U': case 0x8c: return push_text(take(length(1)));
-    case 'T': case 'X': return push_text(take(length(4)));
+    case 'U':
+    case 0x8c: return push_text(take(length(1)));
+    case 'T':
+    case 'X': return push_text(take(length(4)));
     case 0x8d: return push_text(take(length(8)));
     case 'C': return push_text(take(length(1)), Kind::BYTES);
     case 'B': return push_text(take(length(4)), Kind::BYTES);
@@ -251,7 +260,9 @@ void Pickle::step(unsigned char opcode) {
     case 'l': return push_container(Kind::LIST, above_mark());
     case 'd': return push_container(Kind::DICT, above_mark());
     case 't': return push_container(Kind::TUPLE, above_mark());
-    case 0x85: case 0x86: case 0x87: {
+    case 0x85:
+    case 0x86:
+    case 0x87: {
       const std::size_t wanted = opcode - 0x84u, floor = marks_.empty() ? 0 : marks_.back();
       if (stack_.size() < floor + wanted) fail("it takes a value that is not there");
       return push_container(Kind::TUPLE, stack_.size() - wanted);
@@ -307,7 +318,8 @@ void Pickle::refuse(unsigned char opcode) {
     return found;
   };
   switch (opcode) {
-    case 'c': case 'i': {
+    case 'c':
+    case 'i': {
       const std::string module = shown(line());
       fail("it asks for " + module + "." + shown(line()) + ", which a snapshot never does: it may be a program");
     }
@@ -315,11 +327,26 @@ void Pickle::refuse(unsigned char opcode) {
       const Value name = pop(), module = pop();
       if (name.kind == Kind::TEXT && module.kind == Kind::TEXT)
         fail("it asks for " + shown(texts_[static_cast<std::size_t>(module.number)]) + "." +
-             shown(texts_[static_cast<std::size_t>(name.number)]) + ", which a snapshot never does: it may be a program");
+             shown(texts_[static_cast<std::size_t>(name.number)]) +
+             ", which a snapshot never does: it may be a program");
       break;
     }
-    case 'R': case 'o': case 'b': case 0x81: case 0x92: case 'P': case 'Q': case 0x82: case 0x83: case 0x84: break;
-    case 0x8f: case 0x90: case 0x91: case 0x96: case 0x97: case 0x98: fail("it holds a kind of value that no snapshot has");
+    case 'R':
+    case 'o':
+    case 'b':
+    case 0x81:
+    case 0x92:
+    case 'P':
+    case 'Q':
+    case 0x82:
+    case 0x83:
+    case 0x84: break;
+    case 0x8f:
+    case 0x90:
+    case 0x91:
+    case 0x96:
+    case 0x97:
+    case 0x98: fail("it holds a kind of value that no snapshot has");
     default: fail("it holds what is no pickle");
   }
   fail("it asks for something to be called, which a snapshot never does: it may be a program");

@@ -29,9 +29,24 @@ struct Value {
 };
 
 // The keys that are looked for. They are the first texts, so that a text's number tells which of them it is.
-enum Key { NAME, FILENAME, LINE, ACTION, ADDR, DEVICE_FREE, SIZE, STREAM, TIME_US, FRAMES, USER_METADATA, COMPILE_CONTEXT, POOL_ID };
-inline constexpr std::array<const char*, 13> KEYS{"name",   "filename", "line",    "action", "addr",          "device_free", "size",
-                                                  "stream", "time_us",  "frames",  "user_metadata", "compile_context", "pool_id"};
+enum Key {
+  NAME,
+  FILENAME,
+  LINE,
+  ACTION,
+  ADDR,
+  DEVICE_FREE,
+  SIZE,
+  STREAM,
+  TIME_US,
+  FRAMES,
+  USER_METADATA,
+  COMPILE_CONTEXT,
+  POOL_ID
+};
+inline constexpr std::array<const char*, 13> KEYS{
+    "name",    "filename", "line",          "action",          "addr",   "device_free", "size", "stream",
+    "time_us", "frames",   "user_metadata", "compile_context", "pool_id"};
 
 // What a list or dictionary turned out to be, and its row in that table.
 enum class Shape : std::uint8_t { PLAIN, FRAME, ENTRY, STACK };

@@ -23,7 +23,9 @@ bool Pickle::look_at_dictionary(Container& dictionary, const Value* given, std::
   const std::int64_t stack = found[FRAMES].kind == Kind::LIST ? stack_of(found[FRAMES]) : -1;
   const Value& address = found[ADDR].kind == Kind::INT ? found[ADDR] : found[DEVICE_FREE];
   if (action.kind != Kind::TEXT || address.kind != Kind::INT) return false;
-  const auto number = [](const Value& value, std::int64_t missing) { return value.kind == Kind::INT ? value.number : missing; };
+  const auto number = [](const Value& value, std::int64_t missing) {
+    return value.kind == Kind::INT ? value.number : missing;
+  };
   const auto text = [](const Value& value) { return value.kind == Kind::TEXT ? value.number : -1; };
   entries.action.push_back(action.number);
   entries.address.push_back(address.number);
@@ -65,7 +67,8 @@ std::int64_t Pickle::stack_of(const Value& value) {
   for (const std::int64_t id : stack_ids_[hash]) {
     const auto first = static_cast<std::size_t>(stack_starts[static_cast<std::size_t>(id)]);
     const auto last = static_cast<std::size_t>(stack_starts[static_cast<std::size_t>(id) + 1]);
-    if (last - first == rows.size() && std::equal(rows.begin(), rows.end(), stack_frames.begin() + static_cast<std::ptrdiff_t>(first)))
+    if (last - first == rows.size() &&
+        std::equal(rows.begin(), rows.end(), stack_frames.begin() + static_cast<std::ptrdiff_t>(first)))
       found = id;
   }
   if (found < 0) {

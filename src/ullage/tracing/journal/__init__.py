@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage._errors import EmulationError
-from ullage.tracing.journal.stacks import Stacks
+from ullage.tracing.journal.stacks import JournalStacks
 
 Entries = npt.NDArray[np.void]
 
@@ -38,8 +38,8 @@ ENTRY: Final = np.dtype(
 GRAD_ENABLED: Final = 1
 
 
-class Kind(IntEnum):
-    """What an entry says; `enum journal_kind`."""
+class EntryKind(IntEnum):
+    """The kind of a journal entry; `enum journal_kind`."""
 
     ALLOC = 1
     FREE = 2
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 
 
 class Phase(IntEnum):
-    """What the program was doing when an entry was made."""
+    """The phase of the program in which an entry was made."""
 
     OTHER = 0
     FORWARD = 1
@@ -93,8 +93,8 @@ class Journal:
         self._mark = library.journal_mark
         self._library = library
         self._callback: Any = None
-        self.stacks = Stacks(library)
-        """The Python stacks whose numbers stand in the column `stack`."""
+        self.stacks = JournalStacks(library)
+        """Reader of the Python stacks whose numbers are in the column `stack`."""
 
     def open(self) -> None:
         """Start to record; the calling thread counts as the program's main thread."""

@@ -68,10 +68,17 @@ static uint16_t current_flags(void) {
   return flags;
 }
 
-static uint64_t append_now(uint16_t kind, uint64_t address, int64_t size, int64_t allocated, int64_t reserved, int device) {
-  return append((struct journal_entry){.address = address, .size = size, .allocated = allocated, .reserved = reserved,
-                                       .kind = kind, .device = (int16_t)device, .phase = atomic_load(&phase),
-                                       .flags = current_flags(), .stack = kind == JOURNAL_ALLOC ? stacks_here() : 0,
+static uint64_t append_now(uint16_t kind, uint64_t address, int64_t size, int64_t allocated, int64_t reserved,
+                           int device) {
+  return append((struct journal_entry){.address = address,
+                                       .size = size,
+                                       .allocated = allocated,
+                                       .reserved = reserved,
+                                       .kind = kind,
+                                       .device = (int16_t)device,
+                                       .phase = atomic_load(&phase),
+                                       .flags = current_flags(),
+                                       .stack = kind == JOURNAL_ALLOC ? stacks_here() : 0,
                                        .module = pthread_equal(pthread_self(), opener) ? atomic_load(&module) : 0});
 }
 
@@ -87,7 +94,8 @@ ULLAGE_API void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *addr
   if (atomic_load(&is_open) && device_type(device) == DEVICE_TYPE_CUDA)
     append_now(size < 0 ? JOURNAL_FREE : JOURNAL_ALLOC, (uint64_t)address, size < 0 ? -size : size, (int64_t)allocated,
                (int64_t)reserved, device_index(device));
-  journal_free_callback freed = size < 0 && device_type(device) == DEVICE_TYPE_CUDA ? atomic_load(&free_callback) : NULL;
+  journal_free_callback freed =
+      size < 0 && device_type(device) == DEVICE_TYPE_CUDA ? atomic_load(&free_callback) : NULL;
   if (freed) freed((uint64_t)address, (size_t)-size);
   if (torch_side.memory) torch_side.memory(address, size, allocated, reserved, device);
 }
@@ -150,10 +158,12 @@ static void op_of_frame(const void *address, char *op) {
   pthread_mutex_unlock(&known_lock);
 }
 
+enum { FRAMES = 96 };
+
 void journal_value_read(size_t size) {
   journal_read_callback callback = atomic_load(&read_callback);
   if (!callback) return;
-  enum { FRAMES = 96, TEXT = 1024 };
+  enum { TEXT = 1024 };
   void *frames[FRAMES];
   int count = backtrace(frames, FRAMES);
   char ops[TEXT] = "", last[OP_NAME] = "";
@@ -167,6 +177,18 @@ void journal_value_read(size_t size) {
     strcpy(last, name);
   }
   callback(ops, size);
+}
+
+bool journal_is_within(const char *const *ops) {
+  void *frames[FRAMES];
+  int count = backtrace(frames, FRAMES);
+  for (int i = 0; i < count; i++) {
+    char name[OP_NAME];
+    op_of_frame(frames[i], name);
+    for (const char *const *op = ops; *name && *op; op++)
+      if (strcmp(name, *op) == 0) return true;
+  }
+  return false;
 }
 
 /* ---- the Python side */

@@ -8,6 +8,7 @@
 #ifndef ULLAGE_JOURNAL_H
 #define ULLAGE_JOURNAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,14 +25,14 @@ enum journal_kind {
 struct journal_entry {
   uint64_t address;
   int64_t size;
-  int64_t allocated;  /* bytes allocated on the device after the event */
-  int64_t reserved;   /* bytes reserved on the device after the event */
-  uint16_t kind;      /* enum journal_kind */
+  int64_t allocated; /* bytes allocated on the device after the event */
+  int64_t reserved;  /* bytes reserved on the device after the event */
+  uint16_t kind;     /* enum journal_kind */
   int16_t device;
-  uint16_t phase;     /* as set by journal_set_phase */
-  uint16_t flags;     /* bit 0: grad mode was on; bit 1: not the thread that opened the journal */
-  uint32_t stack;     /* of an allocation: the node of the Python stack that asked (see stacks.h); 0: none */
-  uint32_t module;    /* as set by journal_set_module */
+  uint16_t phase;  /* as set by journal_set_phase */
+  uint16_t flags;  /* bit 0: grad mode was on; bit 1: not the thread that opened the journal */
+  uint32_t stack;  /* of an allocation: the node of the Python stack that asked (see stacks.h); 0: none */
+  uint32_t module; /* as set by journal_set_module */
 };
 
 /* Called when a value is read back from the card; ops: names of the ATen ops on the native stack, outermost
@@ -56,5 +57,7 @@ typedef void (*journal_free_callback)(uint64_t address, size_t size);
 ULLAGE_API void journal_set_free_callback(journal_free_callback callback); /* called for every freed block */
 ULLAGE_API void journal_workspace(const void *address, size_t size, int device);
 ULLAGE_API void journal_value_read(size_t size);
+/* Whether one of these ATen ops is on the calling thread's native stack; the list ends with NULL. */
+ULLAGE_API bool journal_is_within(const char *const *ops);
 
 #endif

@@ -14,9 +14,9 @@ static atomic_bool is_following;
 
 /* CPython's functions. None of those called here touches a reference count or the state of an interpreter, so the lock
  * is not needed: the code objects are alive, because the frames that are read are being executed. */
-static void *(*thread_state)(void);                    /* PyGILState_GetThisThreadState */
-static int (*line_of_address)(void *code, int offset); /* PyCode_Addr2Line */
-static intptr_t (*text_length)(void *text);            /* PyUnicode_GetLength */
+static void *(*thread_state)(void);                            /* PyGILState_GetThisThreadState */
+static int (*line_of_address)(void *code, int offset);         /* PyCode_Addr2Line */
+static intptr_t (*text_length)(void *text);                    /* PyUnicode_GetLength */
 static uint32_t (*text_character)(void *text, intptr_t index); /* PyUnicode_ReadChar */
 static int64_t (*hash_of)(void *object);                       /* PyObject_Hash, of str and bytes only */
 
@@ -59,7 +59,8 @@ static size_t put_utf8(char *out, uint32_t c) {
   if (c < 0x80) return out[0] = (char)c, 1;
   if (c < 0x800) return out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 0x3f)), 2;
   if (c < 0x10000)
-    return out[0] = (char)(0xe0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 0x3f)), out[2] = (char)(0x80 | (c & 0x3f)), 3;
+    return out[0] = (char)(0xe0 | c >> 12), out[1] = (char)(0x80 | (c >> 6 & 0x3f)), out[2] = (char)(0x80 | (c & 0x3f)),
+           3;
   out[0] = (char)(0xf0 | c >> 18), out[1] = (char)(0x80 | (c >> 12 & 0x3f));
   return out[2] = (char)(0x80 | (c >> 6 & 0x3f)), out[3] = (char)(0x80 | (c & 0x3f)), 4;
 }
@@ -116,6 +117,15 @@ static uint32_t node_of(const struct place *place) {
   return *slot = count++;
 }
 
+/* As CPython's own _PyFrame_IsIncomplete: a frame before its first traceable instruction is none that Python tells. So
+ * are those that the interpreter puts under `__init__` where an object is made often (3.13 on): of no file and no line. */
+static bool is_programs(const char *frame, const char *code, const char *instruction) {
+  enum { GENERATOR = 1, INSTRUCTION_BYTES = 2 };
+  int32_t first = *(const int32_t *)(code + layout.code_first_traceable);
+  return *(frame + layout.frame_owner) == GENERATOR ||
+         instruction >= code + layout.code_instructions + (intptr_t)first * INSTRUCTION_BYTES;
+}
+
 uint32_t stacks_here(void) {
   if (!atomic_load_explicit(&is_following, memory_order_acquire)) return 0;
   void *thread = thread_state();
@@ -128,6 +138,7 @@ uint32_t stacks_here(void) {
     /* Where stack references are tagged (3.14 on), the lowest bits are not the address's. */
     const char *code = (const char *)((uintptr_t)pointer_at(frame, layout.frame_code) & ~(uintptr_t)7);
     const char *instruction = pointer_at(frame, layout.frame_instruction);
+    if (!is_programs(frame, code, instruction)) continue;
     stack[depth++] = (struct place){.code = code,
                                     .identity = identity_of(code),
                                     .offset = (uint32_t)(instruction - (code + layout.code_instructions))};

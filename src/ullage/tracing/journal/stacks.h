@@ -15,17 +15,18 @@
 
 /* Where CPython keeps what is needed: byte offsets, different in every minor version (see `stacks.py`). */
 struct stacks_layout {
-  int32_t thread_frame;    /* in PyThreadState: the current frame, or the _PyCFrame that has it */
-  int32_t cframe_frame;    /* in _PyCFrame: the current frame; -1: PyThreadState has it itself */
-  int32_t frame_code;      /* in _PyInterpreterFrame, as the next three */
+  int32_t thread_frame; /* in PyThreadState: the current frame, or the _PyCFrame that has it */
+  int32_t cframe_frame; /* in _PyCFrame: the current frame; -1: PyThreadState has it itself */
+  int32_t frame_code;   /* in _PyInterpreterFrame, as the next three */
   int32_t frame_previous;
   int32_t frame_instruction;
   int32_t frame_owner;
   int32_t first_inner_owner; /* frames with this owner or a higher one belong to the interpreter, not to a program */
-  int32_t code_firstlineno;  /* in PyCodeObject, as the next four */
+  int32_t code_firstlineno;  /* in PyCodeObject, as the next five */
   int32_t code_filename;
   int32_t code_qualname;
   int32_t code_linetable;
+  int32_t code_first_traceable; /* which instruction is the first that belongs to the program */
   int32_t code_instructions;
 };
 

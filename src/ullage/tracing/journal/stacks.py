@@ -1,4 +1,4 @@
-"""Which Python line asked for memory: the stacks that the journal records, read from Python.
+"""The stacks that the journal records, read from Python: which line asked for memory.
 
 The C side (`stacks.c`) reads the interpreter's own frames, which costs a fraction of a microsecond and makes no Python
 object. Where they lie is different in every minor version of CPython; `follow` proves the table on a stack that
@@ -14,7 +14,7 @@ from typing import Final
 
 from ullage.tracing.source import Line, is_users
 
-_COMPARED: Final = 20  # frames, when the table is proved
+_COMPARED_FRAMES: Final = 20  # frames, when the table is proved
 
 
 class _Layout(ctypes.Structure):
@@ -25,7 +25,8 @@ class _Layout(ctypes.Structure):
         for name in (
             *("thread_frame", "cframe_frame"),
             *("frame_code", "frame_previous", "frame_instruction", "frame_owner", "first_inner_owner"),
-            *("code_firstlineno", "code_filename", "code_qualname", "code_linetable", "code_instructions"),
+            *("code_firstlineno", "code_filename", "code_qualname", "code_linetable"),
+            *("code_first_traceable", "code_instructions"),
         )
     )
 
@@ -45,15 +46,15 @@ class _Node(ctypes.Structure):
 # cpython/pystate.h (PyThreadState, _PyCFrame), internal/pycore_frame.h or pycore_interpframe_structs.h
 # (_PyInterpreterFrame, enum _frameowner), cpython/code.h (PyCodeObject).
 _LAYOUTS: Final = {
-    (3, 11): _Layout(56, 8, 32, 48, 56, 69, 3, 72, 112, 128, 136, 184),
-    (3, 12): _Layout(56, 0, 0, 8, 56, 70, 3, 68, 112, 128, 136, 192),
-    (3, 13): _Layout(72, -1, 0, 8, 56, 70, 3, 68, 112, 128, 136, 200),
-    (3, 14): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 208),
-    (3, 15): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 208),
+    (3, 11): _Layout(56, 8, 32, 48, 56, 69, 3, 72, 112, 128, 136, 168, 184),
+    (3, 12): _Layout(56, 0, 0, 8, 56, 70, 3, 68, 112, 128, 136, 176, 192),
+    (3, 13): _Layout(72, -1, 0, 8, 56, 70, 3, 68, 112, 128, 136, 184, 200),
+    (3, 14): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 192, 208),
+    (3, 15): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 192, 208),
 }
 
 
-class Stacks:
+class JournalStacks:
     """Reader of the stacks whose numbers (nodes of a tree of calls) stand in the journal's entries."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -107,13 +108,13 @@ class Stacks:
         def told_by_python() -> list[Line]:
             lines: list[Line] = []
             frame: FrameType | None = sys._getframe(1)
-            while frame is not None and len(lines) < _COMPARED:
+            while frame is not None and len(lines) < _COMPARED_FRAMES:
                 lines.append(Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
                 frame = frame.f_back
             return lines
 
         node, expected = self._library.stacks_here(), told_by_python()
-        return bool(node) and self.stack(node)[:_COMPARED] == expected
+        return bool(node) and self.stack(node)[:_COMPARED_FRAMES] == expected
 
 
 def _line(node: _Node) -> Line:

@@ -1,0 +1,6 @@
+"""Which allocator settings does a recorded run need least memory with?"""
+
+import ullage
+
+tuning = ullage.tune("tests/snapshot/data/variable_length_oom.pickle.gz", budget=5)
+print(tuning.line)

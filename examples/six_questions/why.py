@@ -1,0 +1,9 @@
+"""Why did a recorded run run out of memory, and what lets it through?"""
+
+import ullage
+
+explanation = ullage.explain("tests/snapshot/data/variable_length_oom.pickle.gz")
+print(explanation.headline)
+print(explanation.sentence)
+for remedy in explanation.remedies[:3]:
+    print(f"{remedy.short_name}: {'fits' if remedy.fits else 'does not fit'}")

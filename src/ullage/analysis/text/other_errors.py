@@ -1,0 +1,189 @@
+"""Errors other than those of PyTorch's allocator: of CUDA, its libraries, host memory and addresses."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ullage._units import GIB, text_of_bytes
+from ullage.analysis.cause import Cause
+from ullage.analysis.remedy import Remedy
+from ullage.analysis.text.verdict import TextVerdict, estimate
+from ullage.message.message import BOGUS_BYTES, Message
+from ullage.message.wording import MessageKind
+
+_NAMES: Final = {
+    "CUBLAS": "cuBLAS",
+    "CUDNN": "cuDNN",
+    "CUSOLVER": "cuSOLVER",
+    "CUSPARSE": "cuSPARSE",
+    "CUFFT": "cuFFT",
+    "CURAND": "cuRAND",
+    "HIPBLAS": "hipBLAS",
+    "HIPSPARSE": "hipSPARSE",
+    "HIPFFT": "hipFFT",
+}
+
+
+def judge_other(message: Message, statement: str | None) -> TextVerdict:
+    """Judge a message of any kind but the allocator's own; `statement`: the user's line that raised it, if known."""
+    if message.kind is MessageKind.DRIVER:
+        return _driver(statement)
+    return _JUDGES[message.kind](message)
+
+
+def _address_space(message: Message) -> TextVerdict:
+    if message.reserve_bytes is not None and message.requested_bytes is not None:
+        needed = -(-message.requested_bytes // GIB)
+        return TextVerdict(
+            cause=Cause.ADDRESS_SPACE,
+            sentence=(
+                f"Not memory, but a range of addresses is too short: {text_of_bytes(message.requested_bytes)} were "
+                f"asked for at once and an expandable segment is {text_of_bytes(message.reserve_bytes)} long."
+            ),
+            remedies=(
+                estimate(f"expandable_segments_reserve:{needed}G", "at least as long as the largest single tensor"),
+            ),
+        )
+    return TextVerdict(
+        cause=Cause.ADDRESS_SPACE,
+        sentence="Address space ran out, not memory: no range was left for another expandable segment.",
+        remedies=(
+            estimate("expandable_segments_reserve:0.5", "half a card's length a segment instead of 9/8"),
+            estimate("use fewer streams", "each has segments of its own"),
+        ),
+    )
+
+
+def _bogus(message: Message) -> TextVerdict:
+    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "more than 1 EiB"
+    return TextVerdict(
+        cause=Cause.BOGUS_SIZE,
+        sentence=f"The request makes no sense: {asked} were asked for; look at what computes the size.",
+        notes=(
+            "a length read from uninitialised or damaged memory, or a negative one, looks like this (also after NCCL)",
+        ),
+    )
+
+
+def _driver(statement: str | None) -> TextVerdict:
+    if statement is not None and "pin_memory" in statement:
+        return TextVerdict(
+            cause=Cause.DISGUISED,
+            sentence=f"The machine's own memory could not be pinned ({statement}): CUDA's error reads as if it were "
+            "the card's.",
+            remedies=(
+                estimate("pin_memory=False, or less prefetching", "PyTorch rounds pinned memory up to a power of two"),
+            ),
+        )
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=(
+            "CUDA itself ran out of memory, outside of PyTorch's allocator, and gives no figures: it needed memory "
+            "for its context, for loading kernels, or for pinning host memory."
+        ),
+        remedies=(_leave_room(),),
+        notes=(
+            "if it is the first thing that the process does on the card, other processes hold it: see with nvidia-smi",
+            "with pin_memory or cudaHostAlloc in the traceback it is the machine's memory, not the card's",
+        ),
+    )
+
+
+def _leave_room() -> Remedy:
+    return estimate(
+        "torch.cuda.set_per_process_memory_fraction(0.9)",
+        "a tenth of the card stays free for allocations outside PyTorch",
+    )
+
+
+def _library(message: Message) -> TextVerdict:
+    name = _NAMES.get(message.backend or "", message.backend or "a library")
+    if message.is_certain:
+        sentence = (
+            f"Disguised: {name} got no memory for itself, because PyTorch's allocator or others had taken the card."
+        )
+    else:
+        sentence = (
+            f"Likely disguised: {name} says that it could not start or found no way to compute, which most often means "
+            "that the card was full."
+        )
+    doubt = (
+        "it can also mean an earlier error of a kernel, or libraries that do not go together: print "
+        "torch.cuda.mem_get_info() before that line"
+    )
+    notes = () if message.is_certain else (doubt,)
+    return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=(_leave_room(),), notes=notes)
+
+
+def _host(message: Message) -> TextVerdict:
+    asked = f": {text_of_bytes(message.requested_bytes)} were asked for" if message.requested_bytes else ""
+    if message.wording == "shared_memory":
+        return TextVerdict(
+            cause=Cause.LIMIT,
+            sentence="Not the card: /dev/shm, through which the workers of a DataLoader hand over batches, is full.",
+            remedies=(
+                estimate("docker run --shm-size=8g, or fewer workers", "batches in flight = workers x prefetch_factor"),
+            ),
+        )
+    if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:
+        return TextVerdict(
+            cause=Cause.BOGUS_SIZE,
+            sentence=f"The request makes no sense{asked} of the machine's memory; look at what computes its size.",
+        )
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=f"The machine's own memory ran out, not the card's{asked}.",
+        notes=("a limit of the container or the batch system counts as the machine's memory",),
+    )
+
+
+def _killed(message: Message) -> TextVerdict:
+    if message.is_certain:
+        return TextVerdict(
+            cause=Cause.DISGUISED,
+            sentence="The machine's own memory ran out, not the card's, and the system killed the process.",
+            remedies=(
+                estimate("fewer DataLoader workers, smaller prefetch, or a larger limit of the job", "each has a copy"),
+            ),
+        )
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            "The process was killed from outside (SIGKILL, exit code 137); most often the system did it because the "
+            "machine's memory, not the card's, was full."
+        ),
+        notes=("dmesg -T | grep -i kill says whether it did; a scheduler or a person kills with the same signal",),
+    )
+
+
+def _on_chip(message: Message) -> TextVerdict:
+    needed = f"{message.requested_bytes:,} bytes" if message.requested_bytes else "more"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"Not the card's memory: a Triton kernel needs {needed} of the chip's shared memory a block, which has "
+            "less; freeing memory does not help."
+        ),
+        remedies=(estimate("smaller blocks, or fewer num_stages", "shared memory grows with both"),),
+    )
+
+
+def _warned(message: Message) -> TextVerdict:
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            "No request failed in this text: the driver had no memory, and PyTorch's allocator gave its cache back and "
+            "asked again."
+        ),
+        notes=("that costs time: each retry waits for the card and calls the driver for every cached segment",),
+    )
+
+
+_JUDGES: Final[dict[MessageKind, Callable[[Message], TextVerdict]]] = {
+    MessageKind.ADDRESS_SPACE: _address_space,
+    MessageKind.BOGUS_SIZE: _bogus,
+    MessageKind.LIBRARY: _library,
+    MessageKind.HOST: _host,
+    MessageKind.KILLED: _killed,
+    MessageKind.ON_CHIP: _on_chip,
+    MessageKind.WARNING: _warned,
+}

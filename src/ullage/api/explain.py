@@ -1,0 +1,99 @@
+"""Why did this run out of memory, and what would have prevented it?"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ullage._errors import UsageError
+from ullage._public import public
+from ullage.analysis.explain import Explanation
+from ullage.analysis.explain import explain as explain_history
+from ullage.analysis.text.explain import TextExplanation, explain_messages
+from ullage.api.show import write_page
+from ullage.api.text import is_text, pieces_of
+from ullage.api.values import capacity_of, check_page, history_of, semantics_given
+from ullage.message.log import scan
+from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
+
+
+@public
+def explain(
+    file: str | Path | BaseException,
+    *,
+    device: int | None = None,
+    capacity: int | str | None = None,
+    alloc_conf: str | None = None,
+    torch_version: str | None = None,
+    html: str | Path | None = None,
+    picture: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Explanation:
+    """Say why a run ran out of memory, who held it, and which change is proved to let it through.
+
+    Nothing of a file is run, and neither torch nor a GPU is needed.
+
+    Args:
+        file: a snapshot (`torch.cuda.memory._dump_snapshot`), a log or a text, gzip too; the folder of an
+            `ullage run`; or the exception that was caught.
+        device: which card's history of a snapshot; None: the one with most entries.
+        capacity: what the allocator could reserve at most; bytes, or a text such as "10GiB".
+        alloc_conf: the settings in force, where the snapshot does not have them.
+        torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.
+        html: where to write a page with pictures.
+        picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
+        progress: called with a short text for every replay.
+
+    Raises:
+        SnapshotError: the file cannot be read as a snapshot.
+        UsageError: an argument is not what is expected, or memory did not run out in that run.
+    """
+    options = {"device": device, "capacity": capacity, "alloc_conf": alloc_conf, "torch_version": torch_version}
+    if isinstance(file, BaseException):
+        _refuse(options, "an exception's text")
+        return explain_messages(scan([f"{type(file).__name__}: {file}"]), source=type(file).__name__).explanation
+    path = Path(file)
+    check_page(html, path)
+    if path.is_dir():
+        _refuse(options, f"{path}, the folder of a run")
+        explanation = _explain_run(path, progress)
+    elif is_text(path):
+        _refuse(options, f"{path}, which is text")
+        explanation = explain_text(path, progress).explanation
+    else:
+        explanation = explain_history(
+            history_of(path, device),
+            source=str(path),
+            semantics=semantics_given(torch_version),
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_of(capacity),
+            with_picture=picture or html is not None,
+            progress=progress,
+        )
+    if html is not None:
+        write_page(explanation, html)
+    return explanation
+
+
+def explain_text(path: Path, progress: Callable[[str], None]) -> TextExplanation:
+    """Explain a log or an error's text; "-" is standard input.
+
+    Raises:
+        UsageError: the file cannot be read, or has no error of memory.
+    """
+    source = "standard input" if str(path) == "-" else str(path)
+    return explain_messages(scan(pieces_of(path, progress)), source=source)
+
+
+def _refuse(options: Mapping[str, object], what: str) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"{given[0]} is for a snapshot, which can be replayed; it was given with {what}: leave it out")
+
+
+def _explain_run(folder: Path, progress: Callable[[str], None]) -> Explanation:
+    run, _ = find_run(folder)
+    evidence = fatal_evidence(run)
+    explanation = explain_evidence(evidence, progress=progress) if evidence is not None else None
+    if explanation is None:
+        why = "memory did not run out" if evidence is None else f"{evidence.folder} has no snapshot"
+        raise UsageError(f"the run {run.folder} has nothing to explain: {why}; see: ullage explain {run.folder}")
+    return explanation

@@ -1,0 +1,110 @@
+"""With which batch does this script fit?"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ullage._errors import UsageError
+from ullage._public import public
+from ullage._units import is_size, parse_bytes
+from ullage.api.show import write_page
+from ullage.api.values import check_page, size_of, steps_of
+from ullage.emulator.library import PLACEMENTS
+from ullage.fitting.axis import Axis
+from ullage.fitting.fit import Fit
+from ullage.fitting.fit import fit as run_fit
+from ullage.gpus import find_gpu
+from ullage.prediction.request import Request
+
+
+@public
+def fit(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    gpu: str,
+    vary: str | Sequence[str],
+    margin: int | str = 0,
+    changes: bool = True,
+    steps: int | None = None,
+    seconds: float = 300.0,
+    arch: str | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
+    alloc_conf: str | None = None,
+    total_memory: int | str | None = None,
+    context: int | str | None = None,
+    cudnn_workspace: int | str | None = None,
+    placement: str = PLACEMENTS[0],
+    html: str | Path | None = None,
+    picture: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Fit:
+    """Find the largest value of a script's option with which it fits on a card: it and the next one are both run.
+
+    Args:
+        script: the path of a Python file, which is run unmodified.
+        arguments: what stands behind the script on its command line.
+        gpu: a card's name ("RTX 4090") or a size ("24GiB").
+        vary: the option and its values: "--batch-size", "--batch-size=8..64:8"; two of them for a frontier.
+        margin: what has to stay free on the card; bytes, or a text such as "1GiB" or "5%".
+        changes: try what needs no change to the script too: allocator settings, optimizer defaults.
+        steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, html,
+            picture: as of `ullage.predict`, for every run.
+        progress: called with a short text whenever the search gets further.
+
+    Raises:
+        ScriptError: the script failed for another reason than memory with every value.
+        UllageError: as of `ullage.predict`.
+    """
+    axes = _axes([vary] if isinstance(vary, str) else vary)
+    some, more = steps_of(steps)
+    request = Request(
+        script=Path(script),
+        arguments=tuple(arguments),
+        gpu=gpu,
+        arch=arch,
+        world_size=world_size,
+        rank=rank,
+        steps=some,
+        more_steps=more,
+        seconds=seconds,
+        alloc_conf=alloc_conf,
+        total_memory_bytes=size_of(total_memory, "--total-memory"),
+        context_bytes=size_of(context, "--context"),
+        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
+        placement=placement,
+        picture=picture or html is not None,
+    )
+    check_page(html, script)
+    margin_bytes = _margin(margin, request.total_bytes(find_gpu(gpu, arch=arch)))
+    second = axes[1] if axes[1:] else None
+    answer = run_fit(request, axes[0], second=second, margin_bytes=margin_bytes, changes=changes, progress=progress)
+    if html is not None:
+        write_page(answer, html)
+    return answer
+
+
+def _axes(vary: Sequence[str]) -> list[Axis]:
+    if not 1 <= len(vary) <= 2:
+        raise UsageError(f"--vary is given {len(vary)} times; expected once, or twice for a frontier")
+    axes = [Axis.parse(text) for text in vary]
+    if len({axis.option for axis in axes}) < len(axes):
+        raise UsageError(f"--vary {axes[0].option} is given twice; expected two different options")
+    return axes
+
+
+def _margin(margin: int | str, total_bytes: int) -> int:
+    if isinstance(margin, int):
+        return margin
+    if is_size(margin):
+        return parse_bytes(margin)
+    number = margin.strip().removesuffix("%")
+    try:
+        percent = float(number)
+    except ValueError:
+        percent = -1.0
+    if not margin.strip().endswith("%") or not 0 <= percent < 100:
+        raise UsageError(
+            f"--margin {margin!r} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
+        )
+    return int(total_bytes * percent / 100)

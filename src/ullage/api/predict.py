@@ -1,0 +1,98 @@
+"""Will this script fit on that card?"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from ullage._public import public
+from ullage.api.show import write_page
+from ullage.api.values import check_page, size_of, steps_of
+from ullage.emulator.library import PLACEMENTS
+from ullage.prediction.compiled import predict_beside_eager
+from ullage.prediction.prediction import Prediction
+from ullage.prediction.ranks import predict_all_ranks
+from ullage.prediction.request import Request
+from ullage.prediction.script import predict as run_prediction
+
+
+@public
+def predict(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    gpu: str,
+    steps: int | None = None,
+    seconds: float = 300.0,
+    arch: str | None = None,
+    count: int = 1,
+    world_size: int | None = None,
+    rank: int | Literal["all"] = 0,
+    alloc_conf: str | None = None,
+    total_memory: int | str | None = None,
+    context: int | str | None = None,
+    cudnn_workspace: int | str | None = None,
+    placement: str = PLACEMENTS[0],
+    snapshot: str | Path | None = None,
+    html: str | Path | None = None,
+    picture: bool = False,
+    beside_eager: bool = True,
+    output: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Prediction:
+    """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
+
+    Args:
+        script: the path of a Python file, which is run unmodified.
+        arguments: what stands behind the script on its command line.
+        gpu: a card's name ("RTX 4090") or a size ("24GiB").
+        steps: stop after this many optimizer steps; None: 3, and up to 6 more until the peaks settle.
+        seconds: stop after this time.
+        arch: the architecture of a card that is given by size, such as "sm_90".
+        count: how many such cards the script sees.
+        world_size: run as one rank of this many, in one process.
+        rank: which rank; "all" runs each in turn and returns the prediction of the fullest.
+        alloc_conf: PYTORCH_CUDA_ALLOC_CONF for the run; None: that of this process's environment.
+        total_memory: the card's memory in place of the known one; bytes, or a text such as "14.56GiB".
+        context: what the CUDA context takes; bytes or a text.
+        cudnn_workspace: the workspace of every cuDNN plan, in place of cuDNN's own; bytes or a text.
+        placement: whose driver puts memory at its addresses: "linux", "wsl", "windows" or "linux-host".
+        snapshot: where to write a PyTorch memory snapshot.
+        html: where to write a page with pictures.
+        picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
+        beside_eager: run a script that uses torch.compile once more without.
+        output: pass what the script prints on to standard error.
+        progress: called with a short text whenever the run gets further.
+
+    Raises:
+        ScriptError: the script failed for another reason than memory, or could not be stopped.
+        TorchMissingError: no torch built for CUDA is installed.
+        EmulationError: the card cannot be emulated here.
+        UnknownGpuError, UsageError: an argument is not what is expected.
+    """
+    some, more = steps_of(steps)
+    request = Request(
+        script=Path(script),
+        arguments=tuple(arguments),
+        gpu=gpu,
+        arch=arch,
+        count=count,
+        world_size=world_size,
+        rank=0 if rank == "all" else rank,
+        steps=some,
+        more_steps=more,
+        seconds=seconds,
+        alloc_conf=alloc_conf,
+        total_memory_bytes=size_of(total_memory, "--total-memory"),
+        context_bytes=size_of(context, "--context"),
+        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
+        placement=placement,
+        snapshot=None if snapshot is None else Path(snapshot),
+        picture=picture or html is not None,
+        echo=output,
+    )
+    check_page(html, script, *([snapshot] if snapshot else []))
+    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else run_prediction
+    prediction = work(request, progress=progress)
+    if html is not None:
+        write_page(prediction, html)
+    return prediction

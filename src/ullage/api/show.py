@@ -1,0 +1,68 @@
+"""An answer for people: as the command prints it, or as a page."""
+
+import importlib
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from ullage._errors import UsageError
+from ullage._output import write_whole
+from ullage._public import public
+from ullage.report.report import Report
+from ullage.report.terminal import draw
+
+_DESCRIBED_IN: Final = {
+    "Prediction": "ullage.prediction.describe",
+    "Fit": "ullage.fitting.describe",
+    "Explanation": "ullage.analysis.describe",
+    "Tuning": "ullage.tuning.describe",
+    "Difference": "ullage.difference.describe",
+    "Diagnosis": "ullage.diagnosis.describe",
+}
+
+
+def report_of(answer: object) -> Report:
+    """Arrange an answer into a report.
+
+    Raises:
+        UsageError: it is no answer of this package's.
+    """
+    kind = type(answer)
+    home = _DESCRIBED_IN.get(kind.__name__) if kind.__module__ == "ullage" else None
+    if home is None:
+        raise UsageError(f"a {kind.__name__} is shown by nothing; expected one of {', '.join(_DESCRIBED_IN)}")
+    describe: Any = importlib.import_module(home).describe
+    report: Report = describe(answer)
+    return report
+
+
+@public
+def show(answer: object, *, all: bool = False) -> None:  # noqa: A002  the name of the command's option
+    """Print an answer as its command does.
+
+    Args:
+        answer: a Prediction, Fit, Explanation, Tuning, Difference or Diagnosis.
+        all: print every row.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    draw(report_of(answer), Console(highlight=False), is_whole=all)
+
+
+@public
+def write_page(answer: object, page: str | Path) -> None:
+    """Write an answer as a page for a browser, which needs no network.
+
+    Args:
+        answer: a Prediction, Fit, Explanation, Tuning, Difference or Diagnosis.
+        page: the path of the file.
+
+    Raises:
+        UsageError: it is none of these.
+        OSError: the file cannot be written; nothing of it is left.
+    """
+    from ullage.report.page import draw_page  # its template engine is not for those who do not ask
+
+    write_whole(Path(page), draw_page(report_of(answer)).encode(errors="replace"))

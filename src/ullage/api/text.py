@@ -1,0 +1,78 @@
+"""Read a log for `ullage explain`: a file of any length, gzip too, or standard input, in pieces."""
+
+import codecs
+import gzip
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Final, cast
+
+from ullage._errors import UsageError
+from ullage._units import text_of_bytes
+
+STANDARD_INPUT: Final = Path("-")
+_PIECE_BYTES: Final = 1 << 20
+_PROGRESS_BYTES: Final = 32 << 20
+_GZIP: Final = b"\x1f\x8b"
+_MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
+
+
+def is_text(file: Path) -> bool:
+    """Return whether a file is text rather than a snapshot, by its content; standard input always counts as text.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if file == STANDARD_INPUT:
+        return True
+    if file.is_fifo():  # what it holds can be read only once
+        return True
+    if file.is_char_device() or file.is_block_device():
+        raise UsageError(f"{file} is a device; expected a snapshot, a log or a text")
+    with _opened(file) as source:
+        beginning = source.read(4096)
+    is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
+    return beginning.startswith(tuple(_MARKS)) or not (is_pickle or b"\0" in beginning)
+
+
+def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
+    """Yield the text of a file in pieces, and report how much was read.
+
+    Raises:
+        UsageError: the file cannot be read, or is no text.
+    """
+    read = reported = 0
+    with _opened(file) as source:
+        beginning = source.read(_PIECE_BYTES)
+        if beginning.startswith(b"\x80"):
+            raise UsageError(f"{file} gives a snapshot; expected text there: give a snapshot by the path of its file")
+        encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        piece = beginning
+        while piece:
+            yield decoder.decode(piece)
+            read += len(piece)
+            if read - reported >= _PROGRESS_BYTES:
+                reported = read
+                progress(f"read {text_of_bytes(read)}")
+            piece = source.read(_PIECE_BYTES)
+        yield decoder.decode(b"", final=True)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
+    if file == STANDARD_INPUT and sys.stdin is None:
+        raise UsageError("standard input is closed; expected a text there, or the name of a file")
+    try:
+        raw = cast(BufferedReader, sys.stdin.buffer) if file == STANDARD_INPUT else file.open("rb")
+        try:
+            is_gzip = raw.peek(2)[:2] == _GZIP
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw
+        finally:
+            if file != STANDARD_INPUT:
+                raw.close()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None

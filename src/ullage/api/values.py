@@ -1,0 +1,82 @@
+"""Values of options, as a command or a call gives them: sizes, steps, the recording that is meant."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ullage._errors import UsageError
+from ullage._output import check_output
+from ullage._units import parse_bytes
+from ullage.settings import semantics_of
+
+if TYPE_CHECKING:
+    from ullage.history import History
+
+_STEPS: Final = 3
+_MORE_STEPS: Final = 6
+_LARGEST_BYTES: Final = 1 << 50
+
+
+def size_of(size: int | str | None, option: str) -> int | None:
+    """Return a size in bytes that was given in bytes or as a text; an error names the option.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_bytes(size)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def steps_of(steps: int | None) -> tuple[int, int]:
+    """Return how many steps to run, and how many more until the peaks settle: none where a number was given."""
+    return (_STEPS, _MORE_STEPS) if steps is None else (steps, 0)
+
+
+def check_page(page: str | Path | None, *inputs: str | Path) -> None:
+    """Raise UsageError where the page of --html cannot be written, or would overwrite what is read."""
+    if page is not None:
+        check_output("--html", Path(page), inputs=tuple(Path(path) for path in inputs))
+
+
+def semantics_given(torch_version: str | None) -> str | None:
+    """Return which allocator `--torch-version` names; None where it was not given.
+
+    Raises:
+        SettingsError: the text is no version.
+    """
+    return semantics_of(torch_version) if torch_version is not None else None
+
+
+def capacity_of(size: int | str | None) -> int | None:
+    """Return `--capacity` in bytes.
+
+    Raises:
+        UsageError: it is no size, or none that a card has.
+    """
+    capacity = size_of(size, "--capacity")
+    if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:
+        raise UsageError(
+            f"--capacity {size} is not a card's memory; expected a size such as 10GiB, up to {_LARGEST_BYTES >> 40} TiB"
+        )
+    return capacity
+
+
+def history_of(file: Path, device: int | None) -> "History":
+    """Load a snapshot and return the history of one card: of `device`, or of the one with most entries.
+
+    Raises:
+        SnapshotError: the file cannot be read.
+        UsageError: the snapshot has no such card.
+    """
+    from ullage.snapshot.snapshot import load_snapshot  # numpy is not for those who ask another command
+
+    snapshot = load_snapshot(file)
+    if device is None:
+        device = max(snapshot.devices, key=lambda number: (len(snapshot.devices[number]), -number))
+    if device not in snapshot.devices:
+        known = ", ".join(map(str, snapshot.devices))
+        raise UsageError(f"--device {device} has no history in {file}; expected one of {known}")
+    return snapshot.devices[device]

@@ -1,0 +1,1 @@
+"""Batches of items of different lengths under a token budget: `ullage.TokenBudgetBatchSampler`; it needs no torch."""

@@ -1,0 +1,60 @@
+"""The report of `ullage explain`, added to the notes of the out-of-memory error that a guard raises in the end."""
+
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import torch
+from rich.console import Console
+
+from ullage._errors import UllageError
+from ullage.analysis.describe import describe
+from ullage.analysis.explain import Explanation, explain
+from ullage.analysis.text.describe import describe_text
+from ullage.analysis.text.explain import explain_text
+from ullage.guard.room import Room
+from ullage.report.report import Report
+from ullage.report.terminal import draw
+from ullage.snapshot.snapshot import load_snapshot
+
+_WIDTH: Final = 110
+
+
+def add_oom_report(error: BaseException, room: Room) -> None:
+    """Add to an error why memory ran out: by a replay if PyTorch records its memory history, else from the error's
+    text."""
+    report = _of_recording(room) or _of_text(error)
+    if report is None:
+        return
+    page = io.StringIO()
+    draw(report, Console(file=page, width=_WIDTH, no_color=True, legacy_windows=False))
+    error.add_note("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
+
+
+def _of_recording(room: Room) -> Report | None:
+    """Explain PyTorch's memory history, if it is recorded (`torch.cuda.memory._record_memory_history`)."""
+    if not any(device.type == "cuda" for device in room.devices):
+        return None
+    descriptor, name = tempfile.mkstemp(prefix="ullage-", suffix=".pickle")
+    os.close(descriptor)
+    try:
+        torch.cuda.memory._dump_snapshot(name)
+        histories = load_snapshot(Path(name)).devices
+    except (UllageError, OSError, RuntimeError):
+        return None  # the text of the error is still there to be read
+    finally:
+        os.unlink(name)
+    recorded = [history for history in histories.values() if len(history)]
+    if not recorded:
+        return None
+    explanation: Explanation = explain(max(recorded, key=len), source="this run")
+    return describe(explanation) if "requested_bytes" in explanation.evidence else None
+
+
+def _of_text(error: BaseException) -> Report | None:
+    try:
+        return describe_text(explain_text(str(error), source="this run"))
+    except UllageError:
+        return None

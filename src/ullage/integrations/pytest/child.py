@@ -1,0 +1,180 @@
+"""The process that has an emulated card: it collects a test again, runs it in a fork, and sends the reports.
+
+It is started by `process` with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session
+with the options of the one that started it, except for those that select, order and show tests.
+"""
+
+import gc
+import importlib
+import mmap
+import os
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pytest
+from _pytest.main import wrap_session
+
+from ullage._child_process import tie_to_parent
+from ullage._errors import UllageError
+from ullage.emulator import emulate
+from ullage.integrations.pytest.plugin import INSIDE
+from ullage.integrations.pytest.process import receive, send
+
+_WRITERS: Final = ("lfplugin", "nfplugin", "stepwiseplugin")
+"""The plugins of pytest that write files at a session's end."""
+_COMPILER: Final = "torch._dynamo"
+
+
+def main() -> None:
+    """Serve until there are no more requests, and end without tearing modules down."""
+    tie_to_parent()
+    requests, answers = (int(number) for number in sys.argv[2:4])
+    for number in (requests, answers):
+        os.set_inheritable(number, False)  # noqa: FBT003
+    source, target = os.fdopen(requests, "rb"), os.fdopen(answers, "wb", buffering=0)
+    try:
+        _serve(source, target)
+    except (EOFError, BrokenPipeError):  # the session is over
+        pass
+    except UllageError as error:
+        send(target, ("refused", str(error)))
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def _serve(source: BinaryIO, target: BinaryIO) -> None:
+    start = receive(source)
+    sys.path[:], sys.argv[:] = start["path"], start["argv"]
+    os.chdir(start["folder"])
+    emulate(start["gpu"])
+    import torch  # noqa: F401  # once, for all tests
+
+    import ullage.integrations.pytest.measurement  # noqa: F401
+
+    config = pytest.Config.fromdictargs(start["options"], start["args"])
+    config.stash[INSIDE] = True
+    wrap_session(config, lambda config, session: _TestServer(config, session, source, target).run())
+
+
+class _TestServer:
+    """Runs the requested tests."""
+
+    def __init__(self, config: pytest.Config, session: pytest.Session, source: BinaryIO, target: BinaryIO) -> None:
+        self._session = session
+        self._config = config
+        self._source = source
+        self._target = target
+        self._items: dict[str, dict[str, pytest.Item]] = {}
+        self._errors: dict[str, str] = {}
+        self._threads = _threads()
+        self._now = ""
+        self._compiler_wanted = mmap.mmap(-1, 1)
+        """Shared with the copies: whether one of them has imported PyTorch's compiler, as every optimizer does."""
+        self._has_told = mmap.mmap(-1, 1)
+        """Shared as well: whether the last of them has come to its end, and was not ended by `os._exit`."""
+        for name in _WRITERS:
+            if config.pluginmanager.has_plugin(name):
+                config.pluginmanager.unregister(name=name)
+        config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # or each copy would make it anew
+        config.pluginmanager.register(self)
+
+    def run(self) -> int:
+        """Run tests until there are no more requests, or this process cannot be forked."""
+        is_reusable = True
+        while is_reusable:
+            try:
+                request = receive(self._source)
+            except EOFError:
+                break
+            item = self._item_of(**request)
+            if item is not None:
+                is_reusable = self._can_be_copied()
+                if is_reusable:
+                    self._run_copy(item)
+                else:
+                    self._run_here(item)
+            send(self._target, ("done", is_reusable))
+        return 0
+
+    def _item_of(self, nodeid: str, path: str) -> pytest.Item | None:
+        if path not in self._items:
+            self._now = path
+            found = self._session.perform_collect([path])
+            self._items[path] = {item.nodeid: item for item in found}
+        item = self._items[path].get(nodeid)
+        if item is None:
+            why = self._errors.get(
+                path, "pytest collected it before; expected the same tests to be collected in every process"
+            )
+            send(self._target, ("refused", f"{nodeid} was not found in the process with the emulated card: {why}"))
+        return item
+
+    def _can_be_copied(self) -> bool:
+        """Tell whether importing the tests has started nothing that a fork would lack, such as threads."""
+        import torch
+
+        return not torch.cuda.is_initialized() and _threads() <= self._threads
+
+    def _run_copy(self, item: pytest.Item) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if self._compiler_wanted[0]:  # once, instead of in every copy
+            importlib.import_module(_COMPILER)
+        gc.collect()
+        self._has_told[0] = False
+        child = os.fork()
+        if child == 0:
+            try:
+                gc.freeze()
+                self._run_here(item)
+                self._compiler_wanted[0] = _COMPILER in sys.modules
+                self._has_told[0] = True
+            finally:
+                os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code or not self._has_told[0]:
+            ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            send(self._target, ("refused", f"the process of {item.nodeid} ended with {ending}"))
+
+    def _run_here(self, item: pytest.Item) -> None:
+        try:
+            self._config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        except BaseException as error:  # such as pytest.exit, which is for the session that asked
+            send(self._target, ("refused", f"{item.nodeid} ended with {type(error).__name__}: {error}"))
+
+    # ---- hooks of pytest
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record why a file could not be collected."""
+        if not report.passed:
+            self._errors[self._now] = str(report.longreprtext if report.failed else report.longrepr)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send a report."""
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        try:
+            send(self._target, ("report", data))
+        except ValueError:  # what a plugin has put there
+            data["user_properties"] = [(str(name), str(value)) for name, value in report.user_properties]
+            send(self._target, ("report", data))
+
+    def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
+        """Send a warning."""
+        category = warning_message.category
+        value = {
+            "category": (category.__module__, category.__qualname__),
+            "text": str(warning_message.message),
+            "file": warning_message.filename,
+            "line": warning_message.lineno,
+            "when": when,
+            "nodeid": nodeid,
+            "location": location,
+        }
+        if when == "runtest":  # collection's are told by the session that asked
+            send(self._target, ("warning", value))
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))

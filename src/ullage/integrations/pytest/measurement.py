@@ -1,0 +1,99 @@
+"""Measures one test: the peak of its allocations, what it left behind, and the report that says so."""
+
+import gc
+
+import pytest
+import torch
+from _pytest.runner import runtestprotocol
+
+from ullage._units import text_of_bytes
+from ullage.integrations.peak import PeakContents, PeakWatch
+from ullage.integrations.pytest.allowance import Allowance
+from ullage.ownership.owners import owners
+
+_SECTION = "GPU memory"
+_LEAST_SHOWN = "1KiB"
+
+
+def measured_reports(item: pytest.Item, nextitem: pytest.Item | None, allowance: Allowance) -> list[pytest.TestReport]:
+    """Run a test with its fixtures, and return its reports; it fails if it takes more than it is allowed.
+
+    PyTorch's peak statistics are reset before.
+    """
+    torch.cuda.init()
+    before = _settled_bytes()
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(device)
+    watch = PeakWatch()
+    watch.start()
+    noting = _NoteAtEnd(watch, item)
+    item.config.pluginmanager.register(noting)
+    reports: list[pytest.TestReport] = []
+    is_over = False
+    try:
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        is_over = allowance.peak_bytes is not None and watch.highest_bytes > allowance.peak_bytes
+    finally:
+        item.config.pluginmanager.unregister(noting)
+        peak = watch.stop(is_explained=is_over or any(report.failed for report in reports))
+    after = _settled_bytes()
+    call = next((report for report in reports if report.when == "call"), None)
+    if call is None:
+        return reports
+    figures = [("gpu_memory_peak_bytes", peak.bytes), ("gpu_memory_leak_bytes", after - before)]
+    failure = "\n\n".join(filter(None, [_over_peak(peak, allowance), _leak(before, after, allowance)]))
+    if call.passed and failure:
+        failed = _failed(item, call, failure)
+        reports[reports.index(call)] = call = failed
+    elif call.failed and peak.bytes:
+        call.sections.append((_SECTION, str(peak)))
+    for report in reports:
+        report.user_properties.extend(figures)
+    return reports
+
+
+class _NoteAtEnd:
+    """Records the owners of memory when a test's function returns, while its fixtures still exist."""
+
+    def __init__(self, watch: PeakWatch, item: pytest.Item) -> None:
+        self._watch = watch
+        self._item = item
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        if item is self._item:
+            self._watch.note_alive()
+
+
+def _settled_bytes() -> int:
+    """Return the allocated bytes after garbage collection, without cuBLAS workspaces, which are not leaks."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
+
+
+def _over_peak(peak: PeakContents, allowance: Allowance) -> str:
+    if allowance.peak_bytes is None or peak.bytes <= allowance.peak_bytes:
+        return ""
+    return (
+        f"gpu_memory: {text_of_bytes(peak.bytes)} were allocated at once on {torch.cuda.get_device_name()}, "
+        f"{text_of_bytes(peak.bytes - allowance.peak_bytes)} more than peak={text_of_bytes(allowance.peak_bytes)} "
+        f"allows\n{peak}"
+    )
+
+
+def _leak(before: int, after: int, allowance: Allowance) -> str:
+    if allowance.leak_bytes is None or after - before <= allowance.leak_bytes:
+        return ""
+    return (
+        f"gpu_memory: {text_of_bytes(after - before)} more are held after the test than before "
+        f"({text_of_bytes(before)}), and leak={text_of_bytes(allowance.leak_bytes)} is allowed\n{owners(_LEAST_SHOWN)}"
+    )
+
+
+def _failed(item: pytest.Item, passed: pytest.TestReport, failure: str) -> pytest.TestReport:
+    """Return a report of failure for a test that has passed."""
+    call = pytest.CallInfo.from_call(lambda: pytest.fail(failure, pytrace=False), when="call")
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    report.start, report.stop, report.duration = passed.start, passed.stop, passed.duration
+    return report

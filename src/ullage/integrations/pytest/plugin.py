@@ -1,0 +1,145 @@
+"""The pytest plugin: `@pytest.mark.gpu_memory(peak="2GiB", leak=0, gpu="T4")`.
+
+A marked test runs on an emulated card, in a process that has the card (`process`), or on the real one. Its most
+allocated bytes and what it leaves behind are measured there by `measurement`. Tests without the marker run as ever.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from ullage._errors import UllageError, UsageError
+from ullage.integrations.pytest.allowance import MARKER, Allowance, allowance_of
+
+if TYPE_CHECKING:
+    from ullage.integrations.pytest.process import Processes
+
+_DEFAULT_GPU: Final = "A100 80GB"
+_PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
+INSIDE: Final = pytest.StashKey[bool]()
+"""Set in the process that has the emulated card of a test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("gpu memory (ullage)")
+    group.addoption(
+        "--gpu-memory-device",
+        choices=("emulated", "real"),
+        default="emulated",
+        help="where tests with @pytest.mark.gpu_memory run: on an emulated card (default), or on this machine's",
+    )
+    group.addoption(
+        "--gpu-memory-gpu",
+        metavar="NAME",
+        default=None,
+        help="emulate this card in pytest's own process as well, so that torch can be imported where there is no CUDA; "
+        f"it is also the card of marked tests that name none (otherwise: {_DEFAULT_GPU})",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Emulate a card here, where that is asked for, before a conftest may import torch."""
+    options = early_config.known_args_namespace
+    gpu = options.gpu_memory_gpu
+    if gpu is None:
+        return
+    if options.gpu_memory_device == "real":
+        raise pytest.UsageError("--gpu-memory-gpu names an emulated card; expected no --gpu-memory-device=real with it")
+    from ullage.emulator import emulate
+
+    try:
+        emulate(gpu)
+    except UllageError as error:
+        raise pytest.UsageError(f"--gpu-memory-gpu={gpu}: {error}") from error
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        'gpu_memory(peak="2GiB", leak=0, gpu="T4"): limit the bytes that are allocated at once in the test, and those '
+        "that are held after it beyond those before; on an emulated card, or with --gpu-memory-device=real",
+    )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the processes that have emulated cards."""
+    if _PROCESSES in config.stash:
+        config.stash[_PROCESSES].stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a marked test where it belongs, and measure it."""
+    if next(item.iter_markers(MARKER), None) is None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in _reports_of(item, nextitem):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _reports_of(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    call = pytest.CallInfo.from_call(
+        lambda: _run(item, nextitem), when="setup", reraise=(KeyboardInterrupt, pytest.exit.Exception)
+    )
+    if call.excinfo is None:
+        return call.result or []
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return [report, _torn_down(item, nextitem)]
+
+
+def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    try:
+        allowance = allowance_of(item)
+        is_real = item.config.getoption("gpu_memory_device") == "real"
+        if is_real:
+            _require_card()
+        if is_real or item.config.stash.get(INSIDE, False) or _is_here(item.config, allowance):
+            from ullage.integrations.pytest.measurement import measured_reports
+
+            return measured_reports(item, nextitem, allowance)
+        reports = _processes_of(item.config).run(item, allowance.gpu or _DEFAULT_GPU)
+        last = _torn_down(item, nextitem)
+        return [*reports, last] if last.failed else reports
+    except UllageError as error:
+        text = str(error)
+    pytest.fail(text, pytrace=False)
+
+
+def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
+    """Tell whether a test runs in this process although its card is emulated: for a debugger, which is here."""
+    if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
+        return False
+    own = config.getoption("gpu_memory_gpu")
+    if own is None or allowance.gpu != own:
+        raise UsageError(
+            f"a debugger reaches only tests of pytest's own process, which emulates {own or 'no card'}, and this one "
+            f"runs on {allowance.gpu or _DEFAULT_GPU!r}; give that as --gpu-memory-gpu, or leave --pdb out"
+        )
+    return True
+
+
+def _require_card() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("--gpu-memory-device=real, and there is no CUDA device here")
+
+
+def _processes_of(config: pytest.Config) -> "Processes":
+    from ullage.integrations.pytest.process import Processes
+
+    if _PROCESSES not in config.stash:
+        config.stash[_PROCESSES] = Processes(config)
+    return config.stash[_PROCESSES]
+
+
+def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
+    """Tear down what earlier tests have set up here and the next one does not need."""
+    call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    return report

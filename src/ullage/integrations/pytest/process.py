@@ -1,0 +1,207 @@
+"""The processes in which marked tests run: one for each emulated card, which copies itself for every test.
+
+A process emulates one card for its whole life and has to do so before it imports torch, which pytest's own may have
+done long ago. So a fresh one collects the test again and forks for it: no test sees what another has left on the card,
+and torch is imported once. What happens in there is told in `child`; reports travel as pytest-xdist's do.
+"""
+
+import marshal
+import os
+import struct
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext, suppress
+from typing import Any, BinaryIO, Final
+
+import pytest
+
+from ullage._child_process import ChildProcess
+from ullage._errors import UllageError, UsageError
+from ullage.emulator.emulate import CARD_VARIABLE
+from ullage.gpus import Gpu, find_gpu
+
+_ENDING_SECONDS: Final = 10.0
+_HEADER: Final = struct.Struct("<Q")
+_NOT_THERE: Final[dict[str, Any]] = {
+    # What selects and orders tests, or writes files, is done here already.
+    "keyword": "",
+    "markexpr": "",
+    "deselect": None,
+    "lf": False,
+    "failedfirst": False,
+    "newfirst": False,
+    "stepwise": False,
+    "stepwise_skip": False,
+    "xmlpath": None,
+    "maxfail": 0,
+    "collectonly": False,
+    "usepdb": False,
+    "trace": False,
+    "dist": "no",
+    "numprocesses": None,
+    "maxprocesses": None,
+    "tx": [],
+    "looponfail": False,
+    "cacheshow": None,
+    "gpu_memory_gpu": None,
+    "plugins": None,
+    "basetemp": None,
+    "file_or_dir": [],
+    "cov_source": None,
+    "no_cov": True,
+}
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Write a message of plain data."""
+    data = marshal.dumps(message)
+    stream.write(_HEADER.pack(len(data)) + data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Read a message.
+
+    Raises:
+        EOFError: the other end has closed.
+    """
+    header = stream.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise EOFError
+    return marshal.loads(stream.read(_HEADER.unpack(header)[0]))
+
+
+class Processes:
+    """The processes of this session that have emulated cards, by card."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._by_card: dict[Gpu, _Process] = {}
+        self._started = 0
+
+    def run(self, item: pytest.Item, gpu: str) -> list[pytest.TestReport]:
+        """Run a test on an emulated card and return its reports.
+
+        Raises:
+            UllageError: the test could not be completed.
+        """
+        try:
+            card = find_gpu(gpu)
+        except UsageError as error:
+            raise UsageError(f"gpu={gpu!r}: {error}") from None
+        process = self._by_card.get(card)
+        if process is None:
+            self._started += 1
+            process = self._by_card[card] = _Process(self._config, gpu, self._started)
+        refusal, is_reusable, is_busy = None, False, True
+        try:
+            reports, refusal, is_reusable = process.run(item)
+            is_busy = False
+        finally:
+            if not is_reusable:
+                self._by_card.pop(card).stop(is_busy=is_busy)
+        if refusal is not None:
+            raise UsageError(refusal)
+        return reports
+
+    def stop(self) -> None:
+        """End all processes and what came of them."""
+        while self._by_card:
+            self._by_card.popitem()[1].stop()
+
+
+class _Process:
+    """One process that has an emulated card."""
+
+    def __init__(self, config: pytest.Config, gpu: str, number: int) -> None:
+        self._config = config
+        self._gpu = gpu
+        request_end, request = os.pipe()
+        answer, answer_end = os.pipe()
+        inherited = (request_end, answer_end)
+        environment = {name: value for name, value in os.environ.items() if name != CARD_VARIABLE}
+        # A copy of a process whose numeric libraries have threads would lack them.
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        manager: Any = config.pluginmanager.getplugin("capturemanager")
+        with (
+            manager.global_and_fixture_disabled() if manager else nullcontext()
+        ):  # its standard error is the terminal, for what ends a process
+            self._process = ChildProcess(
+                "ullage.integrations.pytest.child",
+                [str(number) for number in inherited],
+                inherited=inherited,
+                environment=environment,
+                with_flags=True,
+            )
+        for end in inherited:
+            os.close(end)
+        self._requests = os.fdopen(request, "wb")
+        self._answers = os.fdopen(answer, "rb")
+        send(self._requests, {"gpu": gpu, "path": sys.path, "argv": sys.argv, **_session_of(config, number)})
+
+    def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
+        """Return the reports of a test, or why there are none, and whether the process can run another test."""
+        reports: list[pytest.TestReport] = []
+        refusal = None
+        try:
+            send(self._requests, {"nodeid": item.nodeid, "path": str(item.path)})
+            while True:
+                kind, value = receive(self._answers)
+                if kind == "report":
+                    hook = self._config.hook
+                    reports.append(hook.pytest_report_from_serializable(config=self._config, data=value))
+                elif kind == "warning":
+                    _warn(self._config, **value)
+                elif kind == "refused":
+                    refusal = value
+                elif kind == "done":
+                    return reports, refusal, value
+        except (EOFError, BrokenPipeError):
+            if refusal is not None:
+                return reports, refusal, False
+            raise UllageError(
+                f"the process with an emulated {self._gpu} ended while it ran {item.nodeid} "
+                f"({_ending(self._process.popen.wait())}); its output is on standard error"
+            ) from None
+
+    def stop(self, *, is_busy: bool = False) -> None:
+        """End the process and all that it has started; at once if it is busy with a test whose result is not needed."""
+        for stream in (self._requests, self._answers):
+            with suppress(OSError):
+                stream.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.popen.wait(0 if is_busy else _ENDING_SECONDS)
+        self._process.end()
+
+
+def _session_of(config: pytest.Config, number: int) -> dict[str, Any]:
+    """Return the options of this session as plain data, for a session like it."""
+    options = {name: value for name, value in vars(config.option).items() if _is_plain(value) and name != "file_or_dir"}
+    changes = {name: value for name, value in _NOT_THERE.items() if name in options}
+    plugins = [name for name in config.option.plugins if name != "terminal"]
+    folder = config._tmp_path_factory.getbasetemp() / f"gpu-memory-{number}"  # type: ignore[attr-defined]  # private
+    return {
+        "options": options | changes | {"plugins": [*plugins, "no:terminal", "no:pytest_cov"], "basetemp": str(folder)},
+        "args": [f"--rootdir={config.rootpath}", *(["-c", str(config.inipath)] if config.inipath else [])],
+        "folder": str(config.invocation_params.dir),
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        marshal.dumps(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _warn(config: pytest.Config, *, category: tuple[str, str], text: str, file: str, line: int, **rest: Any) -> None:
+    """Report a warning of a test as if it had been raised in this process."""
+    kind = getattr(sys.modules.get(category[0]), category[1], UserWarning)
+    message = warnings.WarningMessage(text, kind, file, line)
+    config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **rest})
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

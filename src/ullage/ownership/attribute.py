@@ -1,0 +1,30 @@
+"""A tensor's own attributes, asked for past what a subclass defines anew. It knows nothing of who owns a tensor.
+
+On the class each is a descriptor; torch's types give what it is of a tensor.
+"""
+
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from torch import Tensor
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Read(Protocol[T_co]):
+    """One that is read."""
+
+    def __get__(self, tensor: Tensor, /) -> T_co: ...
+
+
+class ReadAndWritten(Read[T_co], Protocol[T_co]):
+    """One that is written as well."""
+
+    def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
+
+
+IS_CUDA: Final = cast("Read[bool]", Tensor.is_cuda)
+IS_LEAF: Final = cast("Read[bool]", Tensor.is_leaf)
+RETAINS_GRAD: Final = cast("Read[bool]", Tensor.retains_grad)
+GRAD: Final = cast("ReadAndWritten[Tensor | None]", Tensor.grad)
+GRAD_FN: Final = cast("Read[Any]", Tensor.grad_fn)
+BASE: Final = cast("Read[Tensor | None]", Tensor._base)

@@ -1,0 +1,72 @@
+"""Reads the type and the attributes of an object without running any of the user's code.
+
+A class may have a metaclass whose `__mro__`, `__name__` and `__dict__` are properties, so those that `type` itself
+defines are read.
+"""
+
+import gc
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+
+_DICT: Final = type.__dict__["__dict__"].__get__
+_MRO: Final = type.__dict__["__mro__"].__get__
+_NAME: Final = type.__dict__["__name__"].__get__
+
+
+def mro_of(kind: type) -> tuple[type, ...]:
+    """Return a class and its base classes, in method resolution order."""
+    found: tuple[type, ...] = _MRO(kind)
+    return found
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a class."""
+    found: str = _NAME(kind)
+    return found
+
+
+def class_dict(kind: type) -> Mapping[str, Any]:
+    """Return the attributes that a class itself defines."""
+    found: Mapping[str, Any] = _DICT(kind)
+    return found
+
+
+def instance_dict(one: Any) -> dict[str, Any] | None:
+    """Return an object's `__dict__`, without asking its class for it, whose `__dict__` may be the user's code."""
+    for kind in _MRO(type(one)):
+        found = class_dict(kind).get("__dict__")
+        if type(found) is types.GetSetDescriptorType:
+            variables = found.__get__(one)
+            return variables if type(variables) is dict else None
+    return None
+
+
+def table_of(module: Any, name: str) -> dict[str, Any]:
+    """Return a module's `_modules`, `_parameters` or `_buffers`; empty if it has none, or has it in C++."""
+    found = (instance_dict(module) or {}).get(name)
+    return found if found is not None and is_of(found, (dict,)) else {}
+
+
+def slots(one: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of an object's slots."""
+    for kind in _MRO(type(one)):
+        for name, slot in class_dict(kind).items():
+            if type(slot) is types.MemberDescriptorType:
+                with suppress(AttributeError):  # not assigned
+                    yield name, slot.__get__(one)
+
+
+def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
+    """Tell whether an object is of one of these types, without reading `__class__`, which may be the user's code."""
+    return not set(kinds).isdisjoint(_MRO(type(one)))
+
+
+def held_by(one: Any) -> list[Any]:
+    """Return the objects to which an object refers, as the garbage collector sees them; also those of numpy arrays."""
+    if type(one) is np.ndarray and one.dtype.hasobject:
+        return [*one.flat, one.base]
+    return gc.get_referents(one)

@@ -1,0 +1,57 @@
+"""Frozen dataclasses as plain data for JSON, and back. It knows none of them.
+
+Both sides of a pipe run the same version of this package, so a field that is missing or unknown is an error of ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value with every dataclass in it as a dict, and every tuple as a list."""
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(inner) for inner in value]
+    return value
+
+
+def from_plain(kind: type[T], data: Any) -> T:
+    """Make a value of a type out of what `to_plain` returned.
+
+    Raises:
+        TypeError: a field is missing or unknown.
+    """
+    made: T = _made(kind, data)
+    return made
+
+
+def _made(kind: Any, data: Any) -> Any:
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = _types(kind)
+        return kind(**{name: _made(types.get(name, Any), value) for name, value in data.items()})
+    arguments = get_args(kind)
+    match get_origin(kind):
+        case origin if origin in (Union, UnionType):
+            [inner] = [argument for argument in arguments if argument is not NoneType]  # only "or None" travels
+            return None if data is None else _made(inner, data)
+        case origin if origin is list:
+            return [_made(arguments[0], value) for value in data]
+        case origin if origin is tuple:
+            each: Sequence[Any] = arguments[:1] * len(data) if arguments[-1] is Ellipsis else arguments
+            return tuple(_made(argument, value) for argument, value in zip(each, data, strict=True))
+        case origin if origin is dict:
+            return {key: _made(arguments[1], value) for key, value in data.items()}
+    return data
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

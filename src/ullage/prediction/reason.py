@@ -1,0 +1,118 @@
+"""Why a prediction's verdict is what it is: what was missing, what decides, and both as a sentence."""
+
+from collections.abc import Sequence
+
+from ullage._units import MIB, text_of_bytes
+from ullage.gpus import Gpu
+from ullage.prediction.prediction import CudnnUse, Growth, Placement, Read, Verdict
+from ullage.prediction.request import Request
+from ullage.prediction.result import AtOom, Measured, RunResult
+
+
+def growth_text(growth: Growth | None, free: int) -> str:
+    """What every step keeps, and how long that can go on."""
+    if growth is None:
+        return ""
+    each = growth.bytes_per_step
+    end = f", so memory runs out after about {free // each:,} more" if free > 0 else ""
+    return f" by then; every step keeps {text_of_bytes(each)} more{end}"
+
+
+def understatement(reads: Sequence[Read]) -> str:
+    ops = shape_deciding(reads)
+    return f"; more than that in truth, because values decide shapes here ({', '.join(ops)})" if ops else ""
+
+
+def shape_deciding(reads: Sequence[Read]) -> list[str]:
+    """The operations whose values decided a shape."""
+    return sorted({read.op for read in reads if read.decides_shape})
+
+
+def lacking_bytes(request: Request, gpu: Gpu, at_oom: AtOom | None) -> int:
+    """What the driver was asked for beyond what it had when memory ran out; the whole card if nothing was recorded."""
+    if at_oom is None:
+        return request.total_bytes(gpu)
+    # Where there was enough, PyTorch's own limit for the process (a fraction of the card) was too little.
+    return max(1, _driver_bytes(at_oom.levels.requested_bytes) - at_oom.free_bytes)
+
+
+def _driver_bytes(requested: int) -> int:
+    """What PyTorch asks the driver for, for a request that the cache cannot serve, with its settings as they are usual.
+
+    DeviceCachingAllocator's get_allocation_size (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
+    """
+    if requested <= MIB:
+        return 2 * MIB
+    return 20 * MIB if requested < 10 * MIB else -(-requested // (2 * MIB)) * 2 * MIB
+
+
+def reason_of_ending(
+    request: Request, gpu: Gpu, result: RunResult, placement: Placement | None, *, timed_out: bool, spare: int
+) -> str | None:
+    measured = result.measured
+    if result.outcome.kind == "oom":
+        if measured is None or measured.at_oom is None:
+            return "the script ran out of memory at its first allocation"
+        is_enough = lacking_bytes(request, gpu, measured.at_oom) <= spare
+        guessed = (
+            f"; up to {text_of_bytes(spare)} of that and of what was in use is guessed, and decides"
+            if is_enough
+            else ""
+        )
+        return f"the script ran out of memory: {_oom_text(measured.at_oom, placement)}{guessed}"
+    if measured is None:
+        what = "allocated nothing on the GPU" if result.imported else "did not import torch"
+        return f"the script's own process {what} (the processes that it starts are not measured)"
+    if timed_out:
+        return "no optimizer step ended in the given time"
+    return None
+
+
+def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
+    """Say what was asked for and what was there, and what to try where the two disagree."""
+    levels, free = at_oom.levels, at_oom.free_bytes
+    cached = levels.reserved_bytes - levels.allocated_bytes
+    fragmented = "; try --alloc-conf expandable_segments:True" if cached + free > levels.requested_bytes else ""
+    if placement is not None and placement.fits_somewhere:
+        fragmented += "; elsewhere it would not, and where the driver puts segments decides"
+    return (
+        f"it asked for {text_of_bytes(levels.requested_bytes)}, with {text_of_bytes(max(free, 0))} free and "
+        f"{text_of_bytes(cached)} cached in pieces{fragmented}"
+    )
+
+
+def placement_of(request: Request, measured: Measured) -> Placement | None:
+    elsewhere = measured.elsewhere
+    if elsewhere is None:
+        return None
+    reserved = measured.peak_reserved_bytes
+    return Placement(
+        driver=request.placement,
+        ties=elsewhere.ties,
+        below_bytes=reserved - elsewhere.low_bytes,
+        above_bytes=elsewhere.high_bytes - reserved,
+        fits_somewhere=elsewhere.fits_somewhere,
+        is_certain=elsewhere.is_certain,
+    )
+
+
+def reason_of_size(
+    verdict: Verdict, low: int, high: int, total: int, cudnn: CudnnUse, placement: Placement | None
+) -> str:
+    match verdict:
+        case Verdict.FITS:
+            is_estimated = "table" in cudnn.problems or "unknown" in cudnn.problems
+            condition = ", if cuDNN's workspaces are as estimated" if is_estimated else ""
+            return f"at most {text_of_bytes(high)} of {text_of_bytes(total)} would be used{condition}"
+        case Verdict.DOES_NOT_FIT:
+            return f"at least {text_of_bytes(low)} would be used, and the card has {text_of_bytes(total)}"
+        case Verdict.UNKNOWN:
+            places = (
+                ", and where the driver puts segments,"
+                if placement and (placement.below_bytes or placement.above_bytes)
+                else ""
+            )
+            return (
+                f"between {text_of_bytes(low)} and {text_of_bytes(high)} would be used of {text_of_bytes(total)}: "
+                f"the CUDA context and workspaces that only a real card knows{places} decide"
+            )

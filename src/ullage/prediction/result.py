@@ -1,0 +1,166 @@
+"""What a run of the script tells its parent: made in the script's process, read in ours. It knows no torch.
+
+Sizes are bytes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.prediction.plain_data import from_plain, to_plain
+from ullage.prediction.prediction import Growth, LineUse, Picture, Read, Step
+from ullage.prediction.role import Role
+
+Ending = Literal["steps", "time", "ended", "oom", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a script ended: enough steps, enough time, by itself, out of memory, or with another error."""
+
+    kind: Ending
+    type: str = ""
+    """The error's class."""
+    text: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    """With which the script ended itself."""
+    file: str | None = None
+    """Of the user's line."""
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """What was alive at a moment: bytes by role, and the lines that allocated most of it."""
+
+    roles: dict[str, int]
+    lines: list[LineUse]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomLevels:
+    """What was asked for when memory ran out, and the device's levels just before it."""
+
+    requested_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtOom:
+    """The moment at which memory ran out."""
+
+    levels: OomLevels
+    free_bytes: int
+    """What the driver had left."""
+    alive: Alive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What a run would have reserved at most, in bytes, had segments lain elsewhere."""
+
+    ties: int
+    """How often an address decided between equally large free blocks of different segments."""
+    low_bytes: int
+    high_bytes: int
+    fits_somewhere: bool
+    """Whether memory does not run out under some placement."""
+    is_certain: bool
+    """Whether a replay of the run under its own placement reserved what the run did: only then the rest is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOutside:
+    """What was taken of the card beside PyTorch's allocator."""
+
+    by_library: dict[str, OutsideFigures]
+    managed_on_card_bytes: int
+    peak_used_bytes: int
+    """The most that was in use as the driver sees it, PyTorch's and the context included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was allocated on the device that reserved most."""
+
+    device: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    reserved_at_peak_bytes: int
+    """When the most was allocated."""
+    peak: Alive
+    role_peaks: dict[str, int]
+    steps: list[Step]
+    settled: bool
+    growth: Growth | None
+    timeline: dict[str, list[int]]
+    history_is_partial: bool
+    """Whether PyTorch's record of requests had lost its beginning."""
+    cudnn_version: int
+    cudnn: CudnnPlans
+    guesses: dict[str, GuessFigures]
+    elsewhere: Elsewhere | None
+    """None where addresses do not count."""
+    picture: Picture | None
+    at_oom: AtOom | None
+    """The last time."""
+
+
+NOTHING_MEASURED: Final = Measured(
+    device=0,
+    peak_allocated_bytes=0,
+    peak_reserved_bytes=0,
+    reserved_at_peak_bytes=0,
+    peak=Alive(roles=dict.fromkeys(Role, 0), lines=[]),
+    role_peaks={},
+    steps=[],
+    settled=False,
+    growth=None,
+    timeline={},
+    history_is_partial=False,
+    cudnn_version=0,
+    cudnn=CudnnPlans(by_source={}, reasons=()),
+    guesses={},
+    elsewhere=None,
+    picture=None,
+    at_oom=None,
+)
+"""What stands in a prediction where nothing was allocated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended and what it used; the defaults are those of a script that did not import torch."""
+
+    outcome: Outcome
+    torch: str
+    """The version that is installed."""
+    imported: bool
+    """Whether the script imported torch."""
+    import_seconds: float
+    step_seconds: list[float]
+    notes: list[str]
+    optimizers_changed: int
+    snapshot_error: str | None = None
+    oom_count: int = 0
+    reads: list[Read] = field(default_factory=list)
+    unwritten: dict[str, int] = field(default_factory=dict)
+    outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
+    lost_entries: int = 0
+    compiled_graphs: int = 0
+    architectures: list[str] = field(default_factory=list)
+    """For which this build of torch has code."""
+    measured: Measured | None = None
+    """None: nothing was allocated on a device."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "RunResult":
+        """Read what `to_json` returned."""
+        return from_plain(cls, data)

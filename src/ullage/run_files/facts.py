@@ -1,0 +1,132 @@
+"""The facts that a process writes about itself in addition to samples: its identity, cards, peaks and findings."""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Self, get_args, get_type_hints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCard:
+    """A card as PyTorch sees it in the process; `index` is PyTorch's device number."""
+
+    index: int
+    name: str
+    uuid: str
+    total_bytes: int
+    limit_bytes: int
+    """The bytes of the card that the process may reserve (`torch.cuda.set_per_process_memory_fraction`); by default the
+    total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPeak:
+    """The peak of allocated memory on one device."""
+
+    bytes: int
+    device: int
+    step: int
+    """The step in which the peak was reached, counted from 1."""
+    line: str | None = None
+    """The user's line whose allocation reached the peak, such as "train.py:33"; None if there was no history then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arming:
+    """The state of PyTorch's memory history: whether it is recorded, why, and what that costs."""
+
+    is_on: bool
+    why: str
+    since_step: int
+    entries: int
+    budget_bytes: int
+    cost: float | None = None
+    """The ratio of a step's time with history to its time without; None if that was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """The facts of a process: everything about it that changes rarely."""
+
+    pid: int
+    command: tuple[str, ...]
+    host: str
+    started: float
+    """The time at which the process started, in seconds since 1970."""
+    told: float
+    """The time at which these facts were written, in seconds since 1970."""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    torch: str = ""
+    is_emulated: bool = False
+    state: str = "runs"
+    """The state of the process: "runs", "ended", "failed" (an exception ended it) or "out of memory"."""
+    steps: int = 0
+    step_seconds: float | None = None
+    """The median duration of the latest steps."""
+    cards: tuple[RunCard, ...] = ()
+    peaks: tuple[RunPeak, ...] = ()
+    """The peaks, one for each device."""
+    roles: dict[str, int] = field(default_factory=dict)
+    """The bytes of parameters, gradients and optimizer state, over all devices."""
+    arming: Arming | None = None
+    growth: tuple[str, ...] = ()
+    """The findings of `Monitor`, as sentences."""
+    ooms: int = 0
+    evidence: tuple[str, ...] = ()
+    """The names of the folders of evidence next to this file, one for each time that memory ran out."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return the facts in a file; missing and malformed ones get their defaults."""
+        known = {name: data[name] for name, kinds in _PLAIN.items() if type(data.get(name)) in kinds}
+        known |= {
+            "pid": _int(data.get("pid")),
+            "command": tuple(str(part) for part in _list(data.get("command"))),
+            "host": str(data.get("host", "")),
+            "started": _float(data.get("started")),
+            "told": _float(data.get("told")),
+            "cards": tuple(RunCard(**one) for one in _list(data.get("cards")) if _fits(RunCard, one)),
+            "peaks": tuple(RunPeak(**one) for one in _list(data.get("peaks")) if _fits(RunPeak, one)),
+            "roles": {str(k): _int(v) for k, v in data["roles"].items()} if isinstance(data.get("roles"), dict) else {},
+            "arming": Arming(**data["arming"]) if _fits(Arming, data.get("arming")) else None,
+            "growth": tuple(str(one) for one in _list(data.get("growth"))),
+            "evidence": tuple(str(one) for one in _list(data.get("evidence"))),
+        }
+        return cls(**known)
+
+
+_PLAIN: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("rank", "local_rank", "world_size", "steps", "ooms"), (int,)),
+    **dict.fromkeys(("torch", "state"), (str,)),
+    "is_emulated": (bool,),
+    "step_seconds": (float, int),
+}
+"""The facts that are plain values, with the types that they may have."""
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _fits(kind: type, value: Any) -> bool:
+    """Tell whether a dictionary has the fields of a class, each of its annotated type."""
+    if not isinstance(value, dict) or set(value) != {one.name for one in fields(kind)}:
+        return False
+    return all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items())
+
+
+def _union(hint: Any) -> tuple[type, ...]:
+    kinds = get_args(hint) or (hint,)
+    return (*kinds, int) if float in kinds else kinds  # JSON writes 1.0 as it likes

@@ -1,0 +1,137 @@
+"""The folder of a run on disk, during the run and after it: the files of its processes, and evidence."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ullage._errors import UsageError
+from ullage.run_files.facts import RunCard, RunFacts
+from ullage.run_files.live import SUFFIX, Live, LiveFileError, Sample, read_live
+
+SNAPSHOT: Final = "snapshot.pickle"
+ENVIRONMENT: Final = "environment.json"
+REPORT: Final = "report.txt"
+PAGE: Final = "report.html"
+"""The name of the page in a folder of evidence, which also has the three files named above."""
+_MOST_JSON_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunProcess:
+    """One process of a run."""
+
+    live: Live
+    facts: RunFacts
+
+    @property
+    def name(self) -> str:
+        """The name of the process: "rank 3", or "process 4711"."""
+        return f"process {self.facts.pid}" if self.facts.rank is None else f"rank {self.facts.rank}"
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest peak of allocated memory on one of its devices."""
+        return max((peak.bytes for peak in self.facts.peaks), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class OomEvidence:
+    """The folder that was written when memory ran out."""
+
+    folder: Path
+    surroundings: dict[str, Any]
+
+    @property
+    def snapshot(self) -> Path | None:
+        """The path of the allocator's snapshot; None if it was not written completely."""
+        path = self.folder / SNAPSHOT
+        return path if path.is_file() else None
+
+    @property
+    def time(self) -> float:
+        """The time at which memory ran out, in seconds since 1970; 0 if it is not known."""
+        return _float(self.surroundings.get("time"))
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None if it is not known."""
+        facts = self.surroundings.get("facts")
+        pid = facts.get("pid") if isinstance(facts, dict) else None
+        return pid if isinstance(pid, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Everything that a run has written."""
+
+    folder: Path
+    processes: tuple[RunProcess, ...]
+    """The processes that have used a card, by rank."""
+    evidence: tuple[OomEvidence, ...]
+    """The folders of evidence, oldest first."""
+
+
+def read_run(folder: Path) -> RunFolder:
+    """Read the folder of a run, or a folder of evidence in it; incomplete files are left out.
+
+    Raises:
+        UsageError: it is not the folder of a run.
+        OSError: it cannot be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; expected one that `ullage run` has written")
+    if _is_evidence(folder):
+        run = read_run(folder.absolute().parent)
+        return replace(run, evidence=tuple(one for one in run.evidence if one.folder.name == folder.absolute().name))
+    processes, evidence = [], []
+    for path in sorted(folder.iterdir()):
+        if path.suffix == SUFFIX and path.is_file():
+            try:
+                live = read_live(path)
+            except LiveFileError:
+                continue
+            processes.append(RunProcess(live, RunFacts.from_json(live.facts)))
+        elif _is_evidence(path):
+            evidence.append(OomEvidence(path, _json_of(path / ENVIRONMENT)))
+    if not processes and not evidence:
+        raise UsageError(
+            f"{folder} has neither a {SUFFIX} file nor evidence in it; expected a folder that `ullage run` has written"
+        )
+    processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.started))
+    evidence.sort(key=lambda one: one.time)
+    return RunFolder(folder, tuple(processes), tuple(evidence))
+
+
+def _is_evidence(path: Path) -> bool:
+    return (path / ENVIRONMENT).is_file() or (path / SNAPSHOT).is_file()
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_JSON_BYTES:
+            return {}
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def headroom_bytes(card: RunCard, last: Sample, most_reserved_bytes: int, used_bytes: int | None = None) -> int:
+    """Return how much of a card was left at the highest reserved memory, with contexts and other processes counted.
+
+    It is below zero if other processes took memory later.
+
+    Args:
+        card: the card of the sample.
+        last: the latest sample.
+        most_reserved_bytes: the most that the process had reserved.
+        used_bytes: the used memory of the card by the driver's count now; by default its count in the sample.
+    """
+    used = last.used_bytes if used_bytes is None else used_bytes
+    others = max(0, used - last.reserved_bytes)  # and nothing where the driver has never been asked
+    return min(card.limit_bytes, card.total_bytes - others) - most_reserved_bytes
