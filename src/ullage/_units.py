@@ -58,3 +58,10 @@ def text_of_bytes(n_bytes: int) -> str:
         if round(magnitude / unit_bytes, digits) < KIB:
             return f"{n_bytes / unit_bytes:.{digits}f} {unit}"
     return f"{n_bytes / TIB:.2f} TiB"
+
+
+def text_of_seconds(seconds: float) -> str:
+    """Return a duration as text: milliseconds below one second, minutes from two on."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

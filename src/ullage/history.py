@@ -1,7 +1,7 @@
 """A history: the recording of an allocator, as columns. It knows no file format and interprets nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -142,6 +142,26 @@ class History:
 
     def __len__(self) -> int:
         return len(self.action)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request for memory was recorded; else only the state at the end says something."""
+        return bool(np.isin(self.action, (Action.ALLOC, Action.OOM)).any())
+
+    def without_trace(self) -> "History":
+        """Return the state at the end alone."""
+        none = _nothing()
+        return replace(
+            self,
+            action=none,
+            address=none,
+            size=none,
+            stream=none,
+            time_us=none,
+            stack=none,
+            annotations=(),
+            labels=Labels(),
+        )
 
     @property
     def reserved_bytes(self) -> int:

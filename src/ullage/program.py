@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from ullage.settings import Settings
 
 Column = npt.NDArray[np.int64]
+
+UNMAPPED_KEY: Final = -2
+"""The key that stands for a stretch of an expandable segment without memory (allocator/_core/replay.hpp)."""
 
 
 class Op(IntEnum):
@@ -43,8 +47,16 @@ class StartSegment:
     stream: int
     is_small: bool
     is_expandable: bool
+    pool: int = 0
+    """The private pool's key; 0: the default pool."""
     blocks: tuple[tuple[int, int, int], ...]
-    """Blocks as (bytes after rounding, bytes asked for, the program's key or -1 for a free block)."""
+    """Blocks as (bytes after rounding, bytes asked for, the program's key): the key is -1 for a free block, and
+    `UNMAPPED_KEY` for addresses of an expandable segment that no memory is mapped to."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of memory in the segment: all but what is not mapped."""
+        return sum(size for size, _, key in self.blocks if key != UNMAPPED_KEY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +79,8 @@ class Program:
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
     """Addresses of the first cudaMallocs, as far as they are known."""
+    setup: int = 0
+    """Number of first operations that only bring about the state at the beginning: peaks count from there on."""
 
     def __len__(self) -> int:
         return len(self.op)

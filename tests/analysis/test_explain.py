@@ -66,14 +66,14 @@ def fragmented() -> tuple[Recording, object]:
         ("variable_length_oom", Cause.FRAGMENTED, "needed 346.0 MiB in one piece, with 298.0 MiB free on the card"),
         ("oom", Cause.TRULY_FULL, "truly full: 7.01 GiB of 7.56 GiB were allocated when 384.0 MiB more were asked for"),
         ("oom_recover", Cause.TRULY_FULL, "311.0 MiB are missing"),
-        ("normal", Cause.CANNOT_TELL, "No request failed in this recording"),
+        ("normal", Cause.DID_NOT_FAIL, "No request failed. At its fullest, in step "),
     ],
 )
 def test_one_cause_in_the_first_sentence(name: str, cause: Cause, said: str) -> None:
     explanation = explain(load_snapshot(recorded(name)).devices[0])
     assert explanation.cause is cause
     assert said in explanation.sentence
-    assert explanation.departures == 0
+    assert explanation.fidelity.is_exact
 
 
 def test_the_numbers_add_up(fragmented) -> None:
@@ -116,7 +116,7 @@ def test_remedies_are_replays(fragmented) -> None:
 def test_a_smaller_card() -> None:
     """A run that went well, in less room: the first request that fails there."""
     history = load_snapshot(recorded("normal")).devices[0]
-    assert explain(history, capacity_bytes=1300 * MIB).cause is Cause.CANNOT_TELL
+    assert explain(history, capacity_bytes=1300 * MIB).cause is Cause.DID_NOT_FAIL
     small = explain(history, capacity_bytes=700 * MIB)
     assert small.cause is Cause.TRULY_FULL
     assert small.evidence["room_bytes"] == 700 * MIB
@@ -199,9 +199,9 @@ def test_what_was_refused_with_expandable_segments_is_no_lack_of_memory() -> Non
 def test_a_room_in_which_the_run_fits_is_told() -> None:
     """The recorded request failed; with 4 GiB to reserve none does."""
     explanation = explain(load_snapshot(recorded("variable_length_oom")).devices[0], capacity_bytes=4 * GIB)
-    assert explanation.cause is Cause.CANNOT_TELL
+    assert explanation.cause is Cause.DID_NOT_FAIL
     assert "a request failed in the recording; with the given capacity none does" in explanation.notes
-    assert explanation.departures == 0, "compared in the room that the recording had"
+    assert explanation.fidelity.is_exact, "compared in the room that the recording had"
 
 
 def test_a_run_that_did_not_fail_is_shown_at_its_fullest() -> None:
@@ -261,7 +261,7 @@ def test_a_request_that_failed_and_was_caught_holds_nothing_where_it_succeeds() 
         (Action.ALLOC, 0x10000000, 3 * GIB),
     )
     explanation = explain(history_made_of(rows), capacity_bytes=8 * GIB)
-    assert explanation.cause is Cause.CANNOT_TELL
+    assert explanation.cause is Cause.DID_NOT_FAIL
     assert explanation.sentence.startswith("This run fits in 8.00 GiB")
 
 

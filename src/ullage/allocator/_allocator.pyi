@@ -26,5 +26,6 @@ def replay(
     stop_after_ooms: int,
     start: list[list[int]],
     recorded_addresses: list[int],
+    setup: int,
     /,
 ) -> dict[str, Any]: ...

@@ -214,6 +214,7 @@ def replay(
         stop_after_ooms,
         _start_of(program),
         list(program.recorded_addresses),
+        program.setup,
     )
     return _replay_of(found, levels=levels, places=places, calls=calls)
 
@@ -259,6 +260,7 @@ def _start_of(program: Program) -> list[list[int]]:
         [segment.stream for segment in segments],
         [int(segment.is_small) for segment in segments],
         [int(segment.is_expandable) for segment in segments],
+        [segment.pool for segment in segments],
         [len(segment.blocks) for segment in segments],
         *([block[field] for block in blocks] for field in range(3)),
     ]

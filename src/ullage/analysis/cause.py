@@ -40,6 +40,8 @@ class Cause(StrEnum):
     ADDRESS_SPACE = "address_space"
     BOGUS_SIZE = "bogus_size"
     DISGUISED = "disguised"
+    DID_NOT_FAIL = "did_not_fail"
+    """No request failed in the recording."""
     CANNOT_TELL = "cannot_tell"
 
 
@@ -93,7 +95,9 @@ def cause_of(
 ) -> Cause:
     """Return the one cause that explains the failure."""
     if recording.failing_op is None:
-        return Cause.LEAK if growth else Cause.CANNOT_TELL
+        if growth:
+            return Cause.LEAK
+        return Cause.DID_NOT_FAIL if len(recording.history) else Cause.CANNOT_TELL
     if not 0 <= evidence["requested_bytes"] <= BOGUS_BYTES:
         return Cause.BOGUS_SIZE
     if recording.refused_bytes:

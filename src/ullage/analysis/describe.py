@@ -4,7 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
-from ullage.analysis.explain import WARNING, Explanation, LineHolder
+from ullage.analysis.cause import Cause
+from ullage.analysis.explain import Explanation
+from ullage.analysis.holder import LineHolder, StreamMemory
+from ullage.analysis.note import WARNING
 from ullage.analysis.remedy import Remedy
 from ullage.report.report import (
     Icicle,
@@ -27,8 +30,8 @@ _PINS_SHOWN = 8
 _HOLDERS_SHOWN = 12
 _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
+_STREAMS_IN_SHORT = 4
 _MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
-_TONES = {"FITS": Tone.GOOD, "NOTHING FAILED": Tone.UNSURE, "CANNOT TELL": Tone.UNSURE}
 _STRIPS_SHOWN = 60
 
 
@@ -36,8 +39,8 @@ def describe(explanation: Explanation) -> Report:
     """Make the report of an explanation."""
     return Report(
         headline=explanation.headline,
-        tone=_TONES.get(explanation.headline, Tone.BAD),
-        subject=explanation.source,
+        tone=_tone_of(explanation),
+        subject=explanation.source + (f", card {explanation.device}" if explanation.cards else ""),
         sentence=explanation.sentence,
         sections=tuple(_sections(explanation)),
         pictures=tuple(_pictures(explanation)),
@@ -46,8 +49,25 @@ def describe(explanation: Explanation) -> Report:
     )
 
 
+def _tone_of(explanation: Explanation) -> Tone:
+    match explanation.cause:
+        case Cause.DID_NOT_FAIL if "room_bytes" not in explanation.evidence:
+            return Tone.PLAIN
+        case Cause.DID_NOT_FAIL:
+            evidence = explanation.evidence
+            return Tone.GOOD if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else Tone.BAD
+        case Cause.CANNOT_TELL:
+            return Tone.UNSURE
+        case _:
+            return Tone.BAD
+
+
 def _sections(explanation: Explanation) -> Iterator[Section]:
+    if explanation.cards:
+        yield _cards(explanation)
     yield _card(explanation)
+    if len(explanation.streams) > 1:
+        yield _streams(explanation.streams)
     if explanation.remedies:
         yield _helps(explanation) if "requested_bytes" in explanation.evidence else _alternatives(explanation)
     if explanation.holders:
@@ -94,14 +114,67 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def _cards(explanation: Explanation) -> Table:
+    rows = []
+    for card in explanation.cards:
+        failed = f"{text_of_bytes(card.failed_bytes)} failed" if card.failed_bytes is not None else "did not fail"
+        is_this = card.device == explanation.device
+        rows.append(
+            TableRow(
+                cells=(
+                    f"card {card.device}",
+                    failed,
+                    text_of_bytes(card.peak_reserved_bytes),
+                    text_of_bytes(card.allocated_bytes),
+                    "explained here" if is_this else f"--device {card.device}",
+                ),
+                tone=Tone.BAD if card.failures else Tone.PLAIN,
+            )
+        )
+    return Table(
+        title=f"The {len(rows)} cards of this snapshot",
+        columns=("card", "request", "peak reserved", "held at the end", ""),
+        rows=tuple(rows),
+    )
+
+
+def _streams(streams: Sequence[StreamMemory]) -> Table:
+    """Return the table of streams and private pools."""
+
+    def name(memory: StreamMemory) -> str:
+        stream = f"stream {memory.stream:#x}" if memory.stream else "default stream"
+        return f"{stream}, private pool {memory.pool}" if memory.pool else stream
+
+    return Table(
+        title="By stream and pool: what is free in one serves only requests of its own",
+        columns=("stream", "reserved", "allocated", "freed, pending"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    name(memory),
+                    *(
+                        text_of_bytes(size)
+                        for size in (memory.reserved_bytes, memory.allocated_bytes, memory.pending_bytes)
+                    ),
+                ),
+                is_detail=index >= _STREAMS_IN_SHORT,
+            )
+            for index, memory in enumerate(streams)
+        ),
+        instead=(f"{len(streams) - _STREAMS_IN_SHORT} more with less: --all",)
+        if len(streams) > _STREAMS_IN_SHORT
+        else (),
+    )
+
+
 def _card(explanation: Explanation) -> Meter:
     evidence = explanation.evidence
     room = evidence.get("room_bytes", evidence["reserved_bytes"])
     parts = [SizedPart(label="allocated", size_bytes=evidence["allocated_bytes"], remark="by tensors")]
     if evidence["pending_bytes"]:
-        parts.append(
-            SizedPart(label="freed, pending", size_bytes=evidence["pending_bytes"], remark="other streams may use it")
-        )
+        streams = sorted({f"{memory.stream:#x}" for memory in explanation.streams if memory.pending_bytes})
+        remark = f"other streams may use it; allocated on stream {', '.join(streams)}" if streams else ""
+        parts.append(SizedPart(label="freed, pending", size_bytes=evidence["pending_bytes"], remark=remark))
     largest = evidence.get("largest_free_block_bytes")
     cached = f"in pieces of at most {text_of_bytes(largest)}" if largest is not None else ""
     parts.append(SizedPart(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
@@ -160,9 +233,17 @@ def _costs(remedy: Remedy) -> tuple[str, str]:
     return text_of_bytes(remedy.peak_reserved_bytes or 0), calls
 
 
-def _alternatives(explanation: Explanation) -> Table:
+def _alternatives(explanation: Explanation) -> Section:
     """Return the table for a run that did not fail: what it would have reserved with other settings."""
     now = explanation.evidence["peak_reserved_bytes"]
+    if all(remedy.fits and remedy.peak_reserved_bytes == now for remedy in explanation.remedies):
+        return Remarks(
+            title="What this very run would have reserved otherwise",
+            items=(
+                f"{len(explanation.remedies)} settings and actions were replayed with it, and none changes the "
+                f"{text_of_bytes(now)} reserved: {_names(explanation.remedies)}",
+            ),
+        )
     ran = TableRow(cells=("as it ran", text_of_bytes(now), f"{explanation.evidence['driver_calls']:,}"))
     rows = [
         TableRow(

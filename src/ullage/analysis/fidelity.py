@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from ullage.allocator.replay import Call, Replay, ReplayDevice, replay
-from ullage.analysis.recording import Recording
-from ullage.history import History
-from ullage.rebuild import Rebuilt, program_of
-from ullage.settings import ALLOCATORS, USUAL, SettingsError
+from ullage.history import Action, History
+from ullage.program import Column, Op
+from ullage.rebuild import Rebuilt
 
 Driven = tuple[tuple[str, int], ...]
 """Driver calls in order, each ("take" or "give", bytes): memory taken from the driver or given back."""
@@ -14,47 +16,58 @@ Driven = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """Number of operations that call the driver in the recording or in the replay, and at how many the calls differ."""
+    """What was compared between a recording and its replay, and how much of it differs."""
 
     operations: int
+    """Number of operations that call the driver, in the recording or in the replay."""
     departures: int
+    """Number of operations at which the driver's calls differ."""
+    placements: int
+    """Number of recorded allocations, each of which has an address."""
+    displaced: int
+    """Number of allocations that the replay puts elsewhere. Segments are matched by the first block in each, because
+    the driver chooses where a segment lies."""
     address_ties: int
     """Number of choices between equally large free blocks that depend on an address which the recording lacks (torch up
     to 2.11)."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing differs of what was compared."""
+        return not self.departures and not self.displaced
 
-def fidelity_of(rebuilt: Rebuilt) -> Fidelity:
-    """Replay a program under its own settings and compare every call of the driver with the recorded segment events."""
-    done = replay(rebuilt.program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes), calls=True)
+
+def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
+    """Replay a program under its own settings, and compare all driver calls and all addresses with the recording."""
+    device = ReplayDevice(total_bytes=rebuilt.room_bytes)
+    done = replay(rebuilt.program, rebuilt.settings, device, calls=True, places=True)
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
     ops = ours.keys() | theirs.keys()
     departures = sum(ours.get(op) != theirs.get(op) for op in ops)
-    return Fidelity(operations=len(ops), departures=departures, address_ties=done.address_ties)
+    placed, is_elsewhere = placements_of(history, rebuilt, done)
+    return Fidelity(
+        operations=len(ops),
+        departures=departures,
+        placements=len(placed),
+        displaced=int(np.count_nonzero(is_elsewhere)),
+        address_ties=done.address_ties,
+    )
 
 
-def closest_semantics(history: History, *, alloc_conf: str | None = None) -> str | None:
-    """Return the version of the allocator whose replay is closest to the recording; None where 2.11's is exact.
-
-    Raises:
-        SettingsError: `alloc_conf` cannot be read.
-    """
-    departures = {}
-    # What a snapshot holds tells versions apart by their ties alone; the newest of each knows the most options, and of
-    # several that do it exactly the newest is told.
-    usual, *others = {allocator.tie: semantics for semantics, allocator in ALLOCATORS.items()}.values()
-    newest_first = others[::-1]
-    for semantics in (usual, *newest_first):
-        try:
-            rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf)
-        except SettingsError:  # an option that this version does not know
-            if semantics == newest_first[0]:
-                raise
-            continue
-        departures[semantics] = fidelity_of(Recording.of(history, rebuilt).rebuilt).departures
-        if not departures[semantics]:
-            break
-    nearest = min(departures, key=departures.__getitem__)
-    return nearest if nearest != USUAL else None
+def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:
+    """Return the operations that allocate what was recorded with an address, and for each whether it lies elsewhere."""
+    assert done.places is not None
+    program = rebuilt.program
+    ops = np.flatnonzero(program.op == Op.ALLOCATE)
+    ops = ops[history.action[rebuilt.row_of_op[ops]] == Action.ALLOC]
+    address, segment = done.places.address[ops], done.places.segment[ops]
+    moved = history.address[rebuilt.row_of_op[ops]] - address
+    # Segments that were there before have their addresses; of others the first block shows how far they are moved.
+    expandable = sum(start.is_expandable for start in program.start)
+    was_there = np.where(segment >= 0, segment < len(program.start) - expandable, ~segment < expandable)
+    _, first, of = np.unique(segment, return_index=True, return_inverse=True)
+    expected = np.where(was_there, 0, moved[first][of])
+    return ops, (moved != expected) | (address < 0)
 
 
 def driven_by_op(done: Replay) -> dict[int, Driven]:

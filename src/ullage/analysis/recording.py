@@ -103,7 +103,8 @@ class Recording:
         if done.ran_out:
             program = cut(program, done.done)
         else:
-            moment = replay(cut(program, done.peak_allocated_op + 1), rebuilt.settings, device)
+            fullest = max(program.setup, done.peak_allocated_op + 1)
+            moment = replay(cut(program, fullest), rebuilt.settings, device)
         failing_op = done.done - 1 if done.ran_out else None
         return cls(history=history, rebuilt=rebuilt, program=program, failing_op=failing_op, done=done, moment=moment)
 

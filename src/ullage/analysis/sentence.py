@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ullage._units import text_of_bytes
+from ullage._units import text_of_bytes, text_of_seconds
 from ullage.analysis.accumulation import Accumulation
 from ullage.analysis.cause import Cause, Evidence, is_full
 from ullage.analysis.growth import StepGrowth
+from ullage.analysis.holder import LineHolder
+from ullage.analysis.peak import lower_with, peak_sentence
 from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy
 from ullage.settings import line_to_paste
@@ -22,12 +24,10 @@ def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
     """Return the verdict in a few words."""
     if cause is Cause.ACCUMULATION:
         return "LEAK IN A LOOP"
-    if cause is not Cause.CANNOT_TELL:
+    if cause is not Cause.DID_NOT_FAIL:
         return cause.value.replace("_", " ").upper()
-    if not len(recording.history):
-        return "CANNOT TELL"
     if not recording.capacity_is_given:
-        return "NOTHING FAILED"
+        return f"PEAK {text_of_bytes(evidence['peak_allocated_bytes'])}"
     return "FITS" if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else "DOES NOT FIT"
 
 
@@ -37,8 +37,18 @@ def sentence_of(
     evidence: Evidence,
     growth: StepGrowth | Accumulation | None,
     pinning: Sequence[HeldBlock],
+    holders: Sequence[LineHolder],
 ) -> str:
-    """Return the sentence; `pinning` are the blocks without which the request would have succeeded."""
+    """Return the sentence.
+
+    Args:
+        cause: why the request failed, if one did.
+        recording: the run.
+        evidence: its numbers.
+        growth: what grows.
+        pinning: the blocks without which the request would have succeeded.
+        holders: who held memory at the moment that matters, the largest first.
+    """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     match cause:
         case Cause.FRAGMENTED:
@@ -87,7 +97,7 @@ def sentence_of(
             asked = evidence["requested_bytes"]
             return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
         case _:
-            return _nothing_failed(recording, evidence)
+            return _nothing_failed(recording, evidence, holders)
 
 
 def cure_of(
@@ -98,6 +108,8 @@ def cure_of(
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
         return _LET_GO + (_put_off(best, left, growth) if best is not None else "")
+    if cause is Cause.DID_NOT_FAIL and "room_bytes" not in evidence:
+        return lower_with(remedies, evidence)
     if "requested_bytes" not in evidence:
         return ""
     if best is None:
@@ -149,7 +161,7 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
         since = ", some of them before recording began"
     else:
         since = (
-            f" in the last {_duration(accumulation.seconds)}"
+            f" in the last {text_of_seconds(accumulation.seconds)}"
             if accumulation.seconds is not None
             else " one after the other"
         )
@@ -166,18 +178,12 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
     )
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-
-
 def free_when_refused(evidence: Evidence) -> int:
     """Return what the driver had free when it refused, in bytes."""
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
 
 
-def _nothing_failed(recording: Recording, evidence: Evidence) -> str:
+def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if not evidence["peak_reserved_bytes"]:
         return f"The snapshot is empty: nothing was recorded. {_RECORD}"
@@ -187,11 +193,7 @@ def _nothing_failed(recording: Recording, evidence: Evidence) -> str:
             f"and not what led to it: whether a request failed is not in it. {_RECORD}"
         )
     if not recording.capacity_is_given:
-        return (
-            f"No request failed in this recording; at its fullest {size['peak_allocated_bytes']} were allocated "
-            f"and {size['peak_reserved_bytes']} reserved. Record until the error, or give --capacity to ask "
-            "whether it would fit on a smaller card."
-        )
+        return peak_sentence(recording, evidence, holders)
     if evidence["peak_reserved_bytes"] > evidence["room_bytes"]:
         return (
             f"This run does not fit in {size['room_bytes']}: {size['peak_reserved_bytes']} were reserved, most of it "

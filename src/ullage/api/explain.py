@@ -1,17 +1,20 @@
 """Why did this run out of memory, and what would have prevented it?"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ullage._errors import UsageError
 from ullage._public import public
+from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation
 from ullage.analysis.explain import explain as explain_history
 from ullage.analysis.text.explain import TextExplanation, explain_messages
 from ullage.api.show import write_page
 from ullage.api.text import is_text, pieces_of
-from ullage.api.values import capacity_of, check_page, history_of, semantics_given
+from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, semantics_given
 from ullage.message.log import scan
+from ullage.snapshot.snapshot import load_snapshot
 from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
 
 
@@ -19,7 +22,7 @@ from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_ru
 def explain(
     file: str | Path | BaseException,
     *,
-    device: int | None = None,
+    device: int | str | None = None,
     capacity: int | str | None = None,
     alloc_conf: str | None = None,
     torch_version: str | None = None,
@@ -34,7 +37,8 @@ def explain(
     Args:
         file: a snapshot (`torch.cuda.memory._dump_snapshot`), a log or a text, gzip too; the folder of an
             `ullage run`; or the exception that was caught.
-        device: which card's history of a snapshot; None: the one with most entries.
+        device: which card of a snapshot: its number, or "all", which puts the other cards into `others`; None: the one
+            that failed, or else the one that reserved most.
         capacity: what the allocator could reserve at most; bytes, or a text such as "10GiB".
         alloc_conf: the settings in force, where the snapshot does not have them.
         torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.
@@ -59,15 +63,28 @@ def explain(
         _refuse(options, f"{path}, which is text")
         explanation = explain_text(path, progress).explanation
     else:
-        explanation = explain_history(
-            history_of(path, device),
-            source=str(path),
-            semantics=semantics_given(torch_version),
-            alloc_conf=alloc_conf,
-            capacity_bytes=capacity_of(capacity),
-            with_picture=picture or html is not None,
-            progress=progress,
-        )
+        if (picture or html is not None) and device == ALL_DEVICES:
+            raise UsageError("--html draws one card, and --device all asks for every one: give the number of one")
+        snapshot = load_snapshot(path)
+        cards = recorded_cards(snapshot.devices)
+        first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot)
+
+        def explain_card(number: int) -> Explanation:
+            return explain_history(
+                snapshot.devices[number],
+                source=str(path),
+                semantics=semantics_given(torch_version),
+                alloc_conf=alloc_conf,
+                capacity_bytes=capacity_of(capacity),
+                cards=cards,
+                with_picture=picture or html is not None,
+                progress=progress,
+            )
+
+        explanation = explain_card(first)
+        if device == ALL_DEVICES:
+            others = tuple(explain_card(card.device) for card in cards if card.device != first)
+            explanation = replace(explanation, others=others)
     if html is not None:
         write_page(explanation, html)
     return explanation

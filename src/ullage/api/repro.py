@@ -29,7 +29,7 @@ def repro(
     Args:
         file: a snapshot (`torch.cuda.memory._dump_snapshot`); gzip too.
         output: where to write the script.
-        device: which card's history; None: the one with most entries.
+        device: which card's history; None: the one that failed or reserved most.
         capacity: what the allocator could reserve at most; bytes, or a text such as "10GiB".
         alloc_conf: the settings in force, where the snapshot does not have them.
         torch_version: the torch that recorded it, such as "2.12".

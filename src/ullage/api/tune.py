@@ -27,7 +27,7 @@ def tune(
 
     Args:
         file: a snapshot (`torch.cuda.memory._dump_snapshot`); gzip too.
-        device: which card's history; None: the one with most entries.
+        device: which card's history; None: the one that failed or reserved most.
         capacity: what the allocator may reserve at most; bytes, or a text such as "10GiB".
         alloc_conf: the settings in force, where the snapshot does not have them.
         torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.

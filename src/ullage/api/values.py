@@ -10,10 +10,13 @@ from ullage.settings import semantics_of
 
 if TYPE_CHECKING:
     from ullage.history import History
+    from ullage.snapshot.snapshot import Snapshot
 
 _STEPS: Final = 3
 _MORE_STEPS: Final = 6
 _LARGEST_BYTES: Final = 1 << 50
+ALL_DEVICES: Final = "all"
+"""What --device has for every card of a snapshot."""
 
 
 def size_of(size: int | str | None, option: str) -> int | None:
@@ -65,18 +68,31 @@ def capacity_of(size: int | str | None) -> int | None:
 
 
 def history_of(file: Path, device: int | None) -> "History":
-    """Load a snapshot and return the history of one card: of `device`, or of the one with most entries.
+    """Load a snapshot and return the history of one card: of `device`, or of the one that failed or reserved most.
 
     Raises:
         SnapshotError: the file cannot be read.
         UsageError: the snapshot has no such card.
     """
-    from ullage.snapshot.snapshot import load_snapshot  # numpy is not for those who ask another command
+    from ullage.analysis.card import card_to_explain, recorded_cards  # numpy is not for those who ask other commands
+    from ullage.snapshot.snapshot import load_snapshot
 
     snapshot = load_snapshot(file)
-    if device is None:
-        device = max(snapshot.devices, key=lambda number: (len(snapshot.devices[number]), -number))
-    if device not in snapshot.devices:
+    chosen = card_to_explain(recorded_cards(snapshot.devices)) if device is None else device
+    return snapshot.devices[check_device(chosen, snapshot)]
+
+
+def check_device(device: int | str | None, snapshot: "Snapshot") -> int:
+    """Return the number of a card that a snapshot has; a text may hold it.
+
+    Raises:
+        UsageError: it is no number, or the snapshot has no such card.
+    """
+    try:
+        number = int(device if device is not None else "")
+    except ValueError:
+        number = -1
+    if number not in snapshot.devices:
         known = ", ".join(map(str, snapshot.devices))
-        raise UsageError(f"--device {device} has no history in {file}; expected one of {known}")
-    return snapshot.devices[device]
+        raise UsageError(f"--device {device} has no history in {snapshot.path}; expected one of {known}")
+    return number

@@ -10,7 +10,6 @@ from ullage._errors import UsageError
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
-    DeviceOption,
     TorchVersionOption,
 )
 from ullage.cli.progress import with_progress
@@ -43,7 +42,10 @@ RunFile = Annotated[
 
 def explain(
     file: RunFile,
-    device: DeviceOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Which card: its number, or all. [default: the one that failed or reserved most]"),
+    ] = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
@@ -84,7 +86,10 @@ def explain(
             progress=progress,
         )
     )
-    show(describe(explanation), explanation.to_json() if as_json else None, page=html, is_whole=is_whole)
+    answer = explanation.to_json() if as_json else None
+    show(describe(explanation), answer, page=html, is_whole=is_whole)
+    for other in explanation.others if not as_json else ():
+        show(describe(other), None, page=None, is_whole=is_whole)
 
 
 def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:

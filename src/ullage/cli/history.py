@@ -8,7 +8,9 @@ import typer
 SnapshotFile = Annotated[
     Path, typer.Argument(help="A snapshot that torch.cuda.memory._dump_snapshot() wrote; gzip too.")
 ]
-DeviceOption = Annotated[int | None, typer.Option(help="Which card's history. [default: the one with most entries]")]
+DeviceOption = Annotated[
+    int | None, typer.Option(help="Which card's history. [default: the one that failed or reserved most]")
+]
 CapacityOption = Annotated[str | None, typer.Option(help="What the allocator could reserve at most.")]
 AllocConfOption = Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF of the run.")]
 TorchVersionOption = Annotated[

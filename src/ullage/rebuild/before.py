@@ -1,20 +1,25 @@
 """The blocks that were there before recording began: freed later, or there at the end, without an allocation."""
 
-from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Final
 
 import numpy as np
 
-from ullage._units import MIB
+from ullage._units import GIB, MIB
 from ullage.history import Action, History, Segment
-from ullage.program import StartSegment
-from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
+from ullage.program import UNMAPPED_KEY, StartSegment
+from ullage.rebuild.life import BlockLives
+from ullage.rebuild.mapped import reserved_before
 
 _UNSPLIT_BYTES: Final = MIB
 """Largest remainder that the large pool does not split off (DeviceCachingAllocator::should_split): what looks like a
 small hole behind a block that is known only from its free belongs to that block."""
+_NEAR_BYTES: Final = 128 * GIB
+"""The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
+addresses of 9/8 of its card's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,78 +30,178 @@ class Before:
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
+    pending: tuple[int, ...]
+    """Keys of blocks that had been freed by then and waited for other streams."""
 
     @classmethod
-    def of(cls, history: History, lives: BlockLives) -> "Before":
+    def of(cls, history: History, lives: BlockLives, block_bytes: Mapping[int, int]) -> "Before":
+        """Find them; `block_bytes` has sizes by address, where one is known otherwise."""
         alive = _alive_before(history, lives)
-        addresses = sorted(alive)
-        segments, keys = [], {}
-        stacks: list[int] = []
-        requested: list[int] = []
-        for segment in sorted(_segments_before(history).values(), key=lambda segment: segment.address):
-            at, stop = segment.address, segment.address + segment.size
-            inside = addresses[bisect_left(addresses, at) : bisect_left(addresses, stop)]
-            blocks: list[tuple[int, int, int]] = []
-            for address, following in zip(inside, [*inside[1:], stop], strict=False):
-                size, asked, stack, is_exact = alive[address]
-                end = min(address + size, stop)
-                if end <= max(address, at):
-                    continue
-                if segment.is_large and not is_exact and 0 < following - end <= _UNSPLIT_BYTES:
-                    end = following
-                if address > at:
-                    blocks.append((address - at, 0, -1))
-                keys[address] = len(stacks)
-                blocks.append((end - address, asked, len(stacks)))
-                stacks.append(stack)
-                requested.append(asked)
-                at = end
-            if at < stop:
-                blocks.append((stop - at, 0, -1))
-            segments.append(
-                StartSegment(
-                    address=segment.address,
-                    stream=segment.stream,
-                    is_small=not segment.is_large,
-                    is_expandable=segment.is_expandable,
-                    blocks=tuple(blocks),
-                )
-            )
-        return cls(segments=tuple(segments), key_of_address=keys, stacks=tuple(stacks), requested=tuple(requested))
+        for address in block_bytes.keys() & alive.keys():
+            alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
+        layout = _Layout(alive=alive, holes=_Holes.of(history))
+        segments = [layout.segment(stretches) for stretches in _by_reservation(reserved_before(history))]
+        return cls(
+            segments=tuple(segments),
+            key_of_address=layout.keys,
+            stacks=tuple(layout.stacks),
+            requested=tuple(layout.requested),
+            pending=tuple(key for address, key in layout.keys.items() if alive[address].is_pending),
+        )
 
 
-def _alive_before(history: History, lives: BlockLives) -> dict[int, tuple[int, int, int, bool]]:
-    """Return the blocks that no entry allocated, by address: (bytes, bytes asked for, stack, is exact)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AliveBlock:
+    """A block that no entry allocated."""
+
+    size: int
+    requested: int
+    stack: int
+    freed_row: int
+    """The entry from which on its place is free again; the history's length where it is never freed."""
+    is_pending: bool
+    """Whether it had been freed when recording began, and waited for other streams."""
+    is_exact: bool
+    """Whether `size` is the block's own, from the final state; an entry that frees a block says what was asked for."""
+
+
+def _alive_before(history: History, lives: BlockLives) -> dict[int, _AliveBlock]:
+    """Return the blocks that no entry allocated, by address."""
     rows = lives.freed_unseen()
-    pairs = zip(history.address[rows].tolist(), history.size[rows].tolist(), strict=True)
-    alive = {address: (-(-size // 512) * 512, size, -1, False) for address, size in pairs}
+    ends = lives.reusable_from(len(history))[rows]
+    # Files before 2023 have one entry for a free; in others a free that only ends was asked for before.
+    has_requests = (history.action == Action.FREE_REQUESTED).any()
+    waited = has_requests & (history.action[rows] == Action.FREE_COMPLETED)
+    columns = (history.address[rows], history.size[rows], ends, waited)
+    alive = {
+        address: _AliveBlock(
+            size=-(-size // 512) * 512,
+            requested=size,
+            stack=-1,
+            freed_row=end,
+            is_pending=is_pending,
+            is_exact=False,
+        )
+        for address, size, end, is_pending in zip(*(column.tolist() for column in columns), strict=True)
+    }
     made = set(history.address[history.action == Action.ALLOC].tolist())
     for segment in history.segments:
         for block in segment.blocks:
             if block.state.startswith("active") and block.address not in made:
-                alive[block.address] = (block.size, block.requested, block.stack, True)
+                is_freed_later = block.address in alive
+                alive[block.address] = _AliveBlock(
+                    size=block.size,
+                    requested=block.requested,
+                    stack=block.stack,
+                    freed_row=len(history),
+                    is_pending=block.state == "active_pending_free" and not is_freed_later,
+                    is_exact=True,
+                )
     return alive
 
 
-def _segments_before(history: History) -> dict[int, Segment]:
-    """Return the segments that no entry created, by address."""
-    segments: dict[int, Segment] = {}
-    taken: set[int] = set()
-    for row in np.flatnonzero(np.isin(history.action, (*TAKEN, *GIVEN_BACK))).tolist():
-        action, address, size = int(history.action[row]), int(history.address[row]), int(history.size[row])
-        if action in TAKEN:
-            taken.add(address)
-        elif address not in taken and address not in segments:
-            segments[address] = Segment(
-                address=address,
-                size=size,
-                stream=int(history.stream[row]),
-                is_large=size != 2 * MIB,
-                is_expandable=action == Action.SEGMENT_UNMAP,
-                pool=0,
-                blocks=(),
-            )
-    for segment in history.segments:
-        if segment.address not in taken and segment.address not in segments:
-            segments[segment.address] = segment
-    return segments
+def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments one by one, and the stretches of an expandable segment together."""
+    expandable = []
+    for segment in segments:
+        if segment.is_expandable:
+            expandable.append(segment)
+        else:
+            yield [segment]
+    expandable.sort(key=lambda segment: (*_owner(segment), segment.address))
+    for _, several in groupby(expandable, key=_owner):
+        together: list[Segment] = []
+        for segment in several:
+            if together and segment.address - together[0].address > _NEAR_BYTES:
+                yield together
+                together = []
+            together.append(segment)
+        yield together
+
+
+def _owner(segment: Segment) -> tuple[int, bool, int]:
+    return segment.stream, segment.is_large, segment.pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holes:
+    """The allocations of a history, by address: the first one behind a block shows where that block ends."""
+
+    addresses: list[int]
+    rows: list[int]
+
+    @classmethod
+    def of(cls, history: History) -> "_Holes":
+        made = np.flatnonzero(history.action == Action.ALLOC)
+        order = made[np.argsort(history.address[made], kind="stable")]
+        return cls(addresses=history.address[order].tolist(), rows=order.tolist())
+
+    def first_in(self, start: int, stop: int, before_row: int) -> int | None:
+        """Return the address of the first allocation between two addresses, if there is one before an entry.
+
+        The allocator puts it at the beginning of the one free block that lies there.
+        """
+        low, high = bisect_left(self.addresses, start), bisect_left(self.addresses, stop)
+        first = min(range(low, high), key=self.rows.__getitem__, default=None)
+        return self.addresses[first] if first is not None and self.rows[first] < before_row else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Layout:
+    """The segments that were there, written one after the other, and the keys of their blocks."""
+
+    alive: Mapping[int, _AliveBlock]
+    holes: _Holes
+    keys: dict[int, int] = field(default_factory=dict)
+    stacks: list[int] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
+    _addresses: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._addresses = sorted(self.alive)
+
+    def segment(self, stretches: list[Segment]) -> StartSegment:
+        """Return one segment, of its mapped stretches in order, with all of its blocks."""
+        first = stretches[0]
+        blocks: list[tuple[int, int, int]] = []
+        at = first.address
+        for stretch in stretches:
+            if stretch.address > at:
+                blocks.append((stretch.address - at, 0, UNMAPPED_KEY))
+            blocks.extend(self._blocks(stretch))
+            at = stretch.address + stretch.size
+        return StartSegment(
+            address=first.address,
+            stream=first.stream,
+            is_small=not first.is_large,
+            is_expandable=first.is_expandable,
+            pool=first.pool,
+            blocks=tuple(blocks),
+        )
+
+    def _blocks(self, segment: Segment) -> Iterator[tuple[int, int, int]]:
+        at, stop = segment.address, segment.address + segment.size
+        inside = self._addresses[bisect_left(self._addresses, at) : bisect_right(self._addresses, stop - 1)]
+        for address, following in zip(inside, [*inside[1:], stop], strict=False):
+            block = self.alive[address]
+            end = min(address + block.size, stop)
+            if end <= max(address, at):
+                continue
+            if segment.is_large and not segment.is_expandable and not block.is_exact and end < following:
+                end = self._end_of(block, end, following)
+            if address > at:
+                yield address - at, 0, -1
+            self.keys[address] = len(self.stacks)
+            yield end - address, block.requested, len(self.stacks)
+            self.stacks.append(block.stack)
+            self.requested.append(block.requested)
+            at = end
+        if at < stop:
+            yield stop - at, 0, -1
+
+    def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
+        """Return where a block ends of which only the requested size is known: a rest may not have been split off."""
+        if following - end <= _UNSPLIT_BYTES:
+            return following
+        behind = self.holes.first_in(end, following, block.freed_row)
+        return behind if behind is not None and behind - end <= _UNSPLIT_BYTES else end

@@ -40,3 +40,14 @@ class BlockLives:
     def freed_unseen(self) -> Column:
         """Return the entries that free a block which no entry allocated."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
+
+    def reusable_from(self, length: int) -> Column:
+        """Return for each entry of a history that frees a block the entry from which on its place can be used again.
+
+        That is the free itself, or what completes it later; `length`, the history's, where nothing completes it.
+        """
+        found = np.arange(length)
+        found[self.row[self.action == Action.FREE_REQUESTED]] = length
+        completes = (self.action == Action.FREE_COMPLETED) & (self.previous == Action.FREE_REQUESTED)
+        found[self.previous_row[completes]] = self.row[completes]
+        return found

@@ -1,5 +1,6 @@
 """The operations of a program, and the driver calls that each of them made."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,14 +11,16 @@ from ullage.history import Action, History
 from ullage.program import Column, Op
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
+from ullage.rebuild.pool import given_up_at, pool_of_rows, pool_uses
 
-_FIRST, _MAIN, _AFTER, _LAST = 0, 3, 4, 5  # places of operations that one entry makes
+_FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # places of operations that one entry makes
+_BEFORE = -1  # the row of what brings about the state at the beginning
 _OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The program's columns, the entry behind each operation, and the driver's calls by operation."""
+    """The program's columns, the entry behind each operation (-1: none), and the driver's calls by operation."""
 
     op: Column
     key: Column
@@ -53,6 +56,7 @@ def write_operations(history: History, lives: BlockLives, before: Before, reserv
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
+    _write_pools(history, before, made, operations)
     calls = _write_releases(history, reserved, room, operations)
     rows = operations.sorted()
     order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
@@ -76,6 +80,7 @@ def _write_frees(
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
     key[first] = [known.get(address, -1) for address in history.address[lives.row[first]].tolist()]
+    _write_pending(lives, before, key, first, operations)
     following = np.minimum(lives.row + 1, max(0, len(history) - 1))
     at_once = (
         (lives.row < len(history) - 1)
@@ -89,6 +94,19 @@ def _write_frees(
     waits = (key >= 0) & is_request & ~at_once
     ends = is_end & np.concatenate([np.zeros(min(1, len(waits)), bool), waits[:-1]]) & (lives.previous >= 0)
     _write_waits(lives, key, waits, ends, operations)
+
+
+def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column, operations: _Operations) -> None:
+    """Add the waiting of blocks that had been freed before recording began, and its end; `key` loses their frees."""
+    stream_of_key = {pending: _OTHER_STREAM - 1 - index for index, pending in enumerate(before.pending)}
+    for pending, stream in stream_of_key.items():
+        operations.add(_BEFORE, _MAIN - 2, Op.HOLD, stream=stream)
+        operations.add(_BEFORE, _MAIN - 1, Op.RECORD_STREAM, key=pending, stream=stream)
+        operations.add(_BEFORE, _MAIN, Op.FREE, key=pending)
+    for index in first.tolist():
+        if int(key[index]) in stream_of_key:
+            operations.add(int(lives.row[index]), _MAIN, Op.COMPLETE, stream=stream_of_key[int(key[index])])
+            key[index] = -1
 
 
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
@@ -111,6 +129,23 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
         stream_of_request[row] = idle.pop()
         operations.add(row, _MAIN - 1, Op.RECORD_STREAM, key=key[index], stream=stream_of_request[row])
         operations.add(row, _MAIN, Op.FREE, key=key[index])
+
+
+def _write_pools(history: History, before: Before, made: Column, operations: _Operations) -> None:
+    """Add the routing of allocations to private pools, and the end of a pool before its memory is given back."""
+    pools = pool_of_rows(history)
+    users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
+    for use in pool_uses(history, pools):
+        operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
+        operations.add(use.last_row, _AFTER, Op.END_POOL, key=use.pool)
+        users[use.pool] += 2  # as beginAllocateToPool counts, each time
+    for pool, count in users.items():
+        row = given_up_at(history, pools, pool)
+        if row is not None:  # segments are given back at the request that follows
+            request = int(np.searchsorted(made, row))
+            at = (int(made[request]), _FIRST - 1) if request < len(made) else (len(history) - 1, _LAST - 1)
+            for _ in range(count):
+                operations.add(*at, Op.RELEASE_POOL, key=pool)
 
 
 def _write_releases(

@@ -11,6 +11,7 @@ shows, or given, and named in `Rebuilt.notes`:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -48,7 +49,7 @@ class Rebuilt:
     room_is_known: bool
     """Whether the room is known from a request that failed: reserved bytes plus what the driver reported free."""
     row_of_op: Column
-    """The history's entry behind each operation."""
+    """The history's entry behind each operation; -1 for those that bring about the state at the beginning."""
     row_of_key: Column
     """The entry that allocated each block; -1 where the block was there before."""
     stack_of_key: Column
@@ -98,6 +99,7 @@ def program_of(
     semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
+    block_bytes: Mapping[int, int] = MappingProxyType({}),
 ) -> Rebuilt:
     """Reconstruct the program of a history.
 
@@ -107,6 +109,7 @@ def program_of(
             usual one is taken, and a note says so.
         alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most; None: inferred from an out-of-memory entry, if any.
+        block_bytes: sizes, by address, of blocks that were there when recording began, where they are known otherwise.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
@@ -114,10 +117,8 @@ def program_of(
     settings_text = settings_text_of(history, alloc_conf=alloc_conf, semantics=semantics or USUAL)
     settings = parse_settings(settings_text, semantics=semantics or USUAL)
     lives = BlockLives.of(history)
-    before = Before.of(history, lives)
-    reserved = _reserved_over_time(
-        history, sum(sum(size for size, *_ in segment.blocks) for segment in before.segments)
-    )
+    before = Before.of(history, lives, block_bytes)
+    reserved = _reserved_over_time(history, sum(segment.reserved_bytes for segment in before.segments))
     known_room = _room_of(history, reserved)
     room = capacity_bytes if capacity_bytes is not None else known_room or UNBOUNDED_BYTES
     # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
@@ -133,6 +134,7 @@ def program_of(
             stream=written.stream,
             start=before.segments,
             recorded_addresses=tuple(history.address[history.action == Action.SEGMENT_ALLOC].tolist()),
+            setup=int(np.count_nonzero(written.row < 0)),
         ),
         settings=settings,
         settings_text=settings_text,

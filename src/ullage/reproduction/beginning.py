@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage._units import MIB
-from ullage.program import Op, StartSegment
+from ullage.program import UNMAPPED_KEY, Op, StartSegment
 from ullage.settings import Settings
 
 _LARGEST_SMALL_BYTES: Final = MIB  # up to here a request is served from the small pool
@@ -68,6 +68,10 @@ def _pieces(segment: StartSegment) -> Iterator[_Piece]:
             if held is not None:
                 yield held
             held = (size, asked, key)
+        elif key == UNMAPPED_KEY:
+            if held is not None:
+                yield held
+            held = None
         elif size < smallest and held is not None:
             held = (held[0] + size, held[1], held[2])
         else:

@@ -15,8 +15,8 @@ from ullage._errors import UsageError
 from ullage._public import public
 from ullage._units import text_of_bytes
 from ullage.allocator.placement import PLACEMENTS
+from ullage.analysis.assumption import closest
 from ullage.analysis.cause import Cause, evidence_of
-from ullage.analysis.fidelity import closest_semantics
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Column, Op
@@ -100,8 +100,14 @@ def reproduce(
         UsageError: no request failed, or it does not fail in a script.
     """
     progress("rebuilding the run")
-    semantics = semantics or closest_semantics(history, alloc_conf=alloc_conf)
-    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
+    rebuilt = program_of(
+        history,
+        semantics=semantics or assumed.semantics,
+        alloc_conf=alloc_conf,
+        capacity_bytes=capacity_bytes,
+        block_bytes=assumed.block_bytes,
+    )
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:
         raise UsageError(_nothing_failed(recording, capacity_bytes))
@@ -169,7 +175,7 @@ def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
             f"no request fails in this recording (at most {peak} are reserved), so there is nothing to reproduce; "
             "record until the error, or give --capacity below that to see what would fail on a smaller card"
         )
-    there = sum(size for segment in recording.program.start for size, *_ in segment.blocks)
+    there = sum(segment.reserved_bytes for segment in recording.program.start)
     before = f", of which {text_of_bytes(there)} were there when recording began" if there else ""
     return (
         f"no request fails within --capacity {text_of_bytes(capacity_bytes)} (at most {peak} are reserved{before}); "
@@ -196,7 +202,8 @@ def sketch_of(recording: Recording) -> Sketch:
     late[key[op == Op.RECORD_STREAM]] = True
     rows = (op <= Op.EMPTY_CACHE) & (op != Op.RECORD_STREAM) & ~((op == Op.FREE) & late[key])
     _free_when_back(program.op, program.stream, op, key, rows)
-    failed = recording.history.action[recording.rebuilt.row_of_op[: len(op)]] == Action.OOM
+    entries = recording.rebuilt.row_of_op[: len(op)]
+    failed = (entries >= 0) & (recording.history.action[entries] == Action.OOM)
     rows &= ~(failed & (op == Op.FREE))
     op[failed & (op == Op.ALLOCATE) & (np.arange(len(op)) < len(op) - 1)] = Op.EMPTY_CACHE
     beginning = beginning_of(program.start, settings, first_key=len(recording.rebuilt.row_of_key))

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ullage._errors import UllageError, UsageError
 from ullage._output import write_whole
+from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import Explanation, explain
 from ullage.report.page import draw_page
@@ -66,7 +67,7 @@ def explain_evidence(
     snapshot = load_snapshot(evidence.snapshot)
     device, version = evidence.surroundings.get("device"), evidence.surroundings.get("torch")
     if not isinstance(device, int) or device not in snapshot.devices:
-        device = max(snapshot.devices, key=lambda number: (len(snapshot.devices[number]), -number))
+        device = card_to_explain(recorded_cards(snapshot.devices))
     return explain(
         snapshot.devices[device],
         source=str(_shown(evidence.folder)),

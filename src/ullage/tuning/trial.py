@@ -59,7 +59,7 @@ class RecordedRun:
         return cls(
             program=program,
             allocations=int(np.count_nonzero(program.op == Op.ALLOCATE)),
-            start_bytes=sum(size for segment in program.start for size, *_ in segment.blocks),
+            start_bytes=sum(segment.reserved_bytes for segment in program.start),
         )
 
     def attempt(self, text: str, settings: Settings, room_bytes: int) -> Trial:

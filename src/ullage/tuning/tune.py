@@ -6,12 +6,13 @@ It proves what it says of this run alone.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from ullage._errors import UsageError
 from ullage._public import public
 from ullage._units import text_of_bytes
-from ullage.analysis.fidelity import closest_semantics
+from ullage.analysis.assumption import closest
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Op
@@ -105,10 +106,13 @@ def tune(
         UsageError: the recorded run had another allocator than PyTorch's own.
     """
     progress("rebuilding the run")
-    told = torch_version if torch_version is not None else closest_semantics(history, alloc_conf=alloc_conf)
+    given = semantics_of(torch_version) if torch_version is not None else None
+    assumed = closest(history, semantics=given, alloc_conf=alloc_conf)
+    told = torch_version or assumed.semantics
     is_version_known, torch_version = told is not None, told or USUAL
     semantics = semantics_of(torch_version)
-    rebuilt, room = _rebuilt(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    rebuild = partial(program_of, history, semantics=semantics, alloc_conf=alloc_conf, block_bytes=assumed.block_bytes)
+    rebuilt, room = _with_room(history, rebuild(capacity_bytes=capacity_bytes))
     now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
     run = RecordedRun.of(rebuilt)
     # Where no version is known, an option that older ones do not have would end the process there.
@@ -139,11 +143,8 @@ def tune(
     )
 
 
-def _rebuilt(
-    history: History, *, semantics: str, alloc_conf: str | None, capacity_bytes: int | None
-) -> tuple[Rebuilt, int]:
+def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
     """Return the run's program and the room for it."""
-    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     if rebuilt.room_is_known:  # a request that was refused with memory free met a limit: that is the room
         rebuilt = Recording.of(history, rebuilt).rebuilt
     if rebuilt.settings.backend != "native":

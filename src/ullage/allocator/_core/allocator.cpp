@@ -36,18 +36,21 @@ std::vector<BlockId> Allocator::all_blocks() const {
 
 // ---- what was there before
 
-std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, bool small, bool expandable,
-                                           const std::vector<StartBlock>& blocks) {
-  Bytes mapped = 0;
-  for (const StartBlock& block : blocks) mapped += block.size;
+std::vector<BlockId> Allocator::start_with(const StartSegment& start, const std::vector<StartBlock>& blocks) {
+  const auto [address, stream, small, expandable, pool] = start;
+  Bytes mapped = 0, extent = 0;
+  for (const StartBlock& block : blocks) {
+    extent += block.size;
+    if (block.mapped) mapped += block.size;
+  }
   // It may have been mapped by pages of another size, under other settings.
   const bool by_small_pages = small || mapped % settings_.large_segment_bytes != 0;
   const Bytes page = by_small_pages ? SMALL_SEGMENT : settings_.large_segment_bytes;
-  const Bytes wanted = std::max(mapped, driver_.total() + driver_.total() / 8);
+  const Bytes wanted = std::max(extent, driver_.total() + driver_.total() / 8);
   Segment segment;
   segment.expandable = expandable;
   segment.page = expandable ? page : 0;
-  segment.size = expandable ? (wanted + page - 1) / page * page : mapped;
+  segment.size = expandable ? (wanted + page - 1) / page * page : extent;
   segment.range =
       expandable ? driver_.found_reservation(address, segment.size, mapped) : driver_.found(address, mapped);
   add_segment(segment);
@@ -57,6 +60,13 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
   next.address = address;
   next.stream = stream;
   next.pool = small ? SMALL_POOL : LARGE_POOL;
+  if (pool) {
+    const auto known = private_pools_.find(pool);
+    PrivatePool& its = known == private_pools_.end() ? make_private_pool(pool) : known->second;
+    if (!its.users) its.users = 1;  // whoever made it has it still
+    its.mallocs += static_cast<std::int64_t>(expandable ? blocks.size() : 1);
+    next.pool = small ? its.small : its.large;
+  }
   next.segment = static_cast<std::int32_t>(segments_.size() - 1);
   next.expandable = expandable;
   const auto add = [&](Bytes size) {
@@ -67,18 +77,27 @@ std::vector<BlockId> Allocator::start_with(Bytes address, std::int32_t stream, b
     next.address += size;
     return id;
   };
+  const auto add_unmapped = [&](Bytes size) {
+    next.mapped = false;
+    const BlockId id = add(size);
+    next.mapped = true;
+    pool_at(next.pool).unmapped[static_cast<std::size_t>(stream)].emplace(at(id).address, id);
+    return id;
+  };
   std::vector<BlockId> ids;
   for (std::size_t i = 0; i < blocks.size(); i++) {
+    // What is free side by side is one block.
     const bool goes_on =
-        i > 0 && !blocks[i].allocated && !blocks[i - 1].allocated;  // what is free side by side is one block
+        i > 0 && blocks[i].mapped && !blocks[i].allocated && blocks[i - 1].mapped && !blocks[i - 1].allocated;
+    if (!blocks[i].mapped) {
+      add_unmapped(blocks[i].size);
+      ids.push_back(NONE);
+      continue;
+    }
     if (goes_on) at(next.before).size += blocks[i].size, next.address += blocks[i].size;
     ids.push_back(goes_on ? NONE : add(blocks[i].size));
   }
-  if (segment.size > mapped) {
-    next.mapped = false;
-    const BlockId rest = add(segment.size - mapped);
-    pool_at(next.pool).unmapped[static_cast<std::size_t>(stream)].emplace(at(rest).address, rest);
-  }
+  if (segment.size > extent) add_unmapped(segment.size - extent);
   for (std::size_t i = 0; i < blocks.size(); i++)
     if (ids[i] != NONE) settle(ids[i], blocks[i]);
   return ids;
@@ -100,22 +119,23 @@ void Allocator::settle(BlockId id, const StartBlock& start) {
 
 // ---- private pools
 
-void Allocator::begin_pool(std::int64_t id, std::optional<std::vector<std::int32_t>> streams) {
-  auto found = private_pools_.find(id);
-  if (found == private_pools_.end()) {
-    PrivatePool made{static_cast<std::int32_t>(pools_.size()), static_cast<std::int32_t>(pools_.size() + 1)};
-    for (const bool small : {true, false}) {
-      Pool& pool = pools_.emplace_back();
-      pool.small = small;
-      pool.owner = id;
-      pool.free.resize(static_cast<std::size_t>(streams_));
-      pool.unmapped.resize(static_cast<std::size_t>(streams_));
-    }
-    found = private_pools_.emplace(id, made).first;
-  } else if (found->second.users <= 0) {
-    throw InternalAssert("it->second->use_count > 0");
+Allocator::PrivatePool& Allocator::make_private_pool(std::int64_t id) {
+  const PrivatePool made{static_cast<std::int32_t>(pools_.size()), static_cast<std::int32_t>(pools_.size() + 1)};
+  for (const bool small : {true, false}) {
+    Pool& pool = pools_.emplace_back();
+    pool.small = small;
+    pool.owner = id;
+    pool.free.resize(static_cast<std::size_t>(streams_));
+    pool.unmapped.resize(static_cast<std::size_t>(streams_));
   }
-  found->second.users += 2;  // createOrIncrefPool, and beginAllocateToPool, which does the same
+  return private_pools_.emplace(id, made).first->second;
+}
+
+void Allocator::begin_pool(std::int64_t id, std::optional<std::vector<std::int32_t>> streams) {
+  const auto found = private_pools_.find(id);
+  PrivatePool& pool = found == private_pools_.end() ? make_private_pool(id) : found->second;
+  if (found != private_pools_.end() && pool.users <= 0) throw InternalAssert("it->second->use_count > 0");
+  pool.users += 2;  // createOrIncrefPool, and beginAllocateToPool, which does the same
   routes_.push_back({id, std::move(streams)});
 }
 

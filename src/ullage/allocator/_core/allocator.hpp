@@ -46,13 +46,19 @@ class Allocator {
 
   // What is there before the program begins: a segment, and its blocks from the first to the last. Returns their
   // ids; NONE of one that is free behind a free one.
+  struct StartSegment {
+    Bytes address;
+    std::int32_t stream;
+    bool small, expandable;
+    std::int64_t pool;  // 0: the default pool
+  };
   struct StartBlock {
     Bytes size;
     std::int64_t requested;
     bool allocated;
+    bool mapped;  // false: addresses of an expandable segment whose pages were given back
   };
-  std::vector<BlockId> start_with(Bytes address, std::int32_t stream, bool small, bool expandable,
-                                  const std::vector<StartBlock>& blocks);
+  std::vector<BlockId> start_with(const StartSegment& start, const std::vector<StartBlock>& blocks);
 
   // A block for `size` bytes; NONE if memory ran out, and `failure()` says how.
   BlockId allocate(Bytes size, std::int32_t stream);
@@ -77,6 +83,7 @@ class Allocator {
   const Levels& levels() const { return levels_; }
   // The highest that each has been, within an operation too: what is mapped for a request may be given back for it.
   const Levels& peak() const { return peak_; }
+  void forget_peak() { peak_ = levels_; }
   const Counters& counters() const { return counters_; }
   Failure failure() const { return failure_; }
   const Block& block(BlockId id) const { return blocks_[static_cast<std::size_t>(id)]; }
@@ -112,6 +119,7 @@ class Allocator {
     if (found == private_pools_.end()) throw InternalAssert("a block of a private pool that was destroyed");
     return found->second;
   }
+  PrivatePool& make_private_pool(std::int64_t id);
   FreeSet& free_of(const Block& block) { return pool_at(block.pool).free[static_cast<std::size_t>(block.stream)]; }
   FreeEntry entry_of(BlockId id) const {
     const Block& block = this->block(id);

@@ -128,10 +128,11 @@ nb::dict run(const Column& op, const Column& key, const Column& size, const Colu
              const std::vector<Numbers>& routes, const nb::list& settings, Bytes total, Bytes others, int placement,
              int ties, bool routes_capture, double fraction, bool levels, bool places, bool calls,
              std::int64_t stop_after_ooms, const std::vector<Numbers>& start,
-             const std::vector<Bytes>& recorded_addresses) {
-  Program program{op.data(), key.data(), size.data(), stream.data(),     static_cast<std::int64_t>(op.size()), ids,
-                  routes,    {},         {},          recorded_addresses};
-  program.start = {start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7]};
+             const std::vector<Bytes>& recorded_addresses, std::int64_t setup) {
+  Program program{
+      op.data(), key.data(), size.data(),        stream.data(), static_cast<std::int64_t>(op.size()), ids, routes,
+      {},        {},         recorded_addresses, setup};
+  program.start = {start[0], start[1], start[2], start[3], start[4], start[5], start[6], start[7], start[8]};
   for (const nb::handle fields : settings) program.settings.push_back(settings_of(nb::cast<nb::tuple>(fields)));
   const Machine machine{
       total, others, static_cast<Placement>(placement), {static_cast<Ties>(ties), routes_capture}, fraction};

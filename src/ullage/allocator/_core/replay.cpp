@@ -71,6 +71,7 @@ class Runner {
     if (wanted_.places)
       for (auto* column : {&out_.address, &out_.segment, &out_.offset}) column->reserve(length);
     for (std::int64_t i = 0; i < program_.length; i++) {
+      if (i > 0 && i == program_.setup) begin();
       driver_.at_operation(i);
       bool broke = false;
       try {
@@ -84,6 +85,7 @@ class Runner {
       const bool enough = wanted_.stop_after_ooms && failures() >= wanted_.stop_after_ooms;
       if (broke || enough) break;
     }
+    if (program_.setup > 0 && program_.setup == program_.length) begin();
     finish();
     return std::move(out_);
   }
@@ -99,14 +101,22 @@ class Runner {
       std::vector<Allocator::StartBlock> blocks;
       const std::size_t first = next;
       for (std::int64_t n = 0; n < start.blocks_in_segment[i]; n++, next++)
-        blocks.push_back(
-            {static_cast<Bytes>(start.block_size[next]), start.block_requested[next], start.block_key[next] >= 0});
+        blocks.push_back({static_cast<Bytes>(start.block_size[next]), start.block_requested[next],
+                          start.block_key[next] >= 0, start.block_key[next] != UNMAPPED_KEY});
       const std::vector<BlockId> ids =
-          allocator_.start_with(static_cast<Bytes>(start.address[i]), streams_.number(start.stream[i]),
-                                start.is_small[i] != 0, start.is_expandable[i] != 0, blocks);
+          allocator_.start_with({static_cast<Bytes>(start.address[i]), streams_.number(start.stream[i]),
+                                 start.is_small[i] != 0, start.is_expandable[i] != 0, start.pool[i]},
+                                blocks);
       for (std::size_t n = 0; n < ids.size(); n++)
         if (start.block_key[first + n] >= 0) live_[static_cast<std::size_t>(start.block_key[first + n])] = ids[n];
     }
+    begin();
+  }
+
+  void begin() {
+    allocator_.forget_peak();
+    out_.peak = {};
+    out_.peak_allocated_op = out_.peak_reserved_op = -1;
     note_peaks(-1);
   }
 

@@ -31,6 +31,9 @@ enum class Op : std::int64_t {
   NOTHING,
 };
 
+// Stands for the key of a stretch of an expandable segment that no memory is mapped to.
+constexpr std::int64_t UNMAPPED_KEY = -2;
+
 struct Program {
   const std::int64_t *op, *key, *size, *stream;
   std::int64_t length;
@@ -39,10 +42,11 @@ struct Program {
   std::vector<Settings> settings;  // the first is in force at the start
   // What is there before: a segment is blocks_in_segment blocks, one behind the other, from its address on.
   struct Start {
-    std::vector<std::int64_t> address, stream, is_small, is_expandable, blocks_in_segment;
-    std::vector<std::int64_t> block_size, block_requested, block_key;  // key -1: free
+    std::vector<std::int64_t> address, stream, is_small, is_expandable, pool, blocks_in_segment;
+    std::vector<std::int64_t> block_size, block_requested, block_key;  // key -1: free, UNMAPPED_KEY: not mapped
   } start;
   std::vector<Bytes> recorded_addresses;
+  std::int64_t setup = 0;  // first operations, which bring about the state at the beginning: peaks count after them
 };
 
 struct Machine {

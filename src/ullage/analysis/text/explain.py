@@ -74,7 +74,6 @@ def explain_messages(messages: Iterable[FoundMessage | Unread], *, source: str =
         growth=None,
         accumulation=None,
         remedies=verdict.remedies,
-        departures=0,
         notes=(*verdict.notes, *count.notes(found)),
     )
     return TextExplanation(explanation=explanation, found=replace(found, message=message), account=account)

@@ -1,0 +1,133 @@
+"""What a recording lacks and its replay tells: the allocator's version, and true sizes of blocks from before it began.
+
+An entry that frees a block from before says what was asked for, not how large the block was: up to 1 MiB behind it may
+not have been split off (DeviceCachingAllocator::should_split). The free block behind it is smaller by that. Where a
+replay puts a request there that the recording has elsewhere, that free block was too small for the request.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from ullage._units import MIB
+from ullage.allocator.replay import ReplayDevice, State, replay
+from ullage.analysis.fidelity import Fidelity, fidelity_of, placements_of
+from ullage.analysis.recording import Recording, cut
+from ullage.history import History
+from ullage.program import Op
+from ullage.rebuild import Rebuilt, program_of
+from ullage.settings import ALLOCATORS, USUAL, SettingsError
+
+_LARGEST_REST_BYTES: Final = MIB
+_UNIT_BYTES: Final = 512
+_MOST_BLOCKS: Final = 200
+"""The most blocks whose size is looked for."""
+_MOST_OPERATIONS: Final = 4_000_000
+"""The operations that the replays of one search may run: about a second of a processor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What a recording lacks, as the replay that is closest to the recording has it."""
+
+    semantics: str | None = None
+    """The allocator's version: one of `ullage.settings.SEMANTICS`; None where the usual one is as close as any."""
+    block_bytes: Mapping[int, int] = field(default_factory=dict)
+    """Sizes of blocks from before recording began, by address, where a rest was not split off."""
+
+
+def closest(history: History, *, semantics: str | None = None, alloc_conf: str | None = None) -> Assumptions:
+    """Return what is assumed of a recording, because the replay is closest to the recording with it.
+
+    Args:
+        history: the recording of one device.
+        semantics: the allocator's version, where it is known: one of `ullage.settings.SEMANTICS`.
+        alloc_conf: the settings in force, where the snapshot does not record them.
+
+    Raises:
+        SettingsError: `alloc_conf` cannot be read.
+    """
+    # What a snapshot holds tells versions apart by their ties alone; the newest of each knows the most options, and of
+    # several that do it exactly the newest is told.
+    usual, *others = {allocator.tie: each for each, allocator in ALLOCATORS.items()}.values()
+    candidates = [semantics] if semantics is not None else [usual, *reversed(others)]
+    best: tuple[tuple[int, int], Assumptions] | None = None
+    for version in candidates:
+        try:
+            distance, block_bytes = _distance(history, semantics=version, alloc_conf=alloc_conf)
+        except SettingsError:  # an option that this version does not know
+            if best is None and version == candidates[-1]:
+                raise
+            continue
+        told = version if semantics is None and version != USUAL else None
+        if best is None or distance < best[0]:
+            best = distance, Assumptions(semantics=told, block_bytes=block_bytes)
+        if distance == (0, 0):
+            break
+    assert best is not None
+    return best[1]
+
+
+def _distance(history: History, *, semantics: str, alloc_conf: str | None) -> tuple[tuple[int, int], Mapping[int, int]]:
+    """Return how far a replay by one version is from the recording, with the sizes of earlier blocks that help."""
+    rebuild = partial(_rebuild, history, semantics, alloc_conf)
+    rebuilt = rebuild({})
+    found = fidelity_of(history, rebuilt)
+    if found.is_exact or rebuilt.is_whole:
+        return _order(found), {}
+    learned = _sizes_behind_holes(history, rebuild)
+    better = fidelity_of(history, rebuild(learned)) if learned else found
+    return (_order(better), learned) if _order(better) < _order(found) else (_order(found), {})
+
+
+def _order(fidelity: Fidelity) -> tuple[int, int]:
+    return fidelity.departures, fidelity.displaced
+
+
+def _rebuild(history: History, semantics: str, alloc_conf: str | None, block_bytes: Mapping[int, int]) -> Rebuilt:
+    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, block_bytes=block_bytes)
+    return Recording.of(history, rebuilt).rebuilt
+
+
+def _sizes_behind_holes(history: History, rebuild: Callable[[Mapping[int, int]], Rebuilt]) -> Mapping[int, int]:
+    """Return the sizes that keep a replay from using holes which the recording did not use, one by one."""
+    sizes: dict[int, int] = {}
+    for _ in range(min(_MOST_BLOCKS, _MOST_OPERATIONS // (2 * len(history)))):
+        found = _block_before_a_wrong_hole(history, rebuild(sizes))
+        if found is None:
+            break
+        address, size = found
+        sizes[address] = size
+    return sizes
+
+
+def _block_before_a_wrong_hole(history: History, rebuilt: Rebuilt) -> tuple[int, int] | None:
+    """Return the address and a size of the block behind which the replay puts its first block that lies elsewhere.
+
+    The size is the least that leaves too little room for that request; None where no such block explains it.
+    """
+    program, device = rebuilt.program, ReplayDevice(total_bytes=rebuilt.room_bytes)
+    done = replay(program, rebuilt.settings, device, places=True)
+    assert done.places is not None
+    ops, is_displaced = placements_of(history, rebuilt, done)
+    if not is_displaced.any():
+        return None
+    op = int(ops[np.argmax(is_displaced)])
+    blocks = replay(cut(program, op), rebuilt.settings, device).blocks
+    row = int(np.searchsorted(blocks.address, done.places.address[op]))
+    if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
+        return None
+    key, size = int(blocks.key[row - 1]), int(blocks.size[row - 1])
+    is_from_before = blocks.state[row - 1] == State.ALLOCATED and rebuilt.row_of_key[key] < 0
+    if blocks.state[row] != State.FREE or not is_from_before or key not in program.key[program.op == Op.FREE]:
+        return None
+    grown = size + int(blocks.size[row]) - _rounded(int(program.size[op])) + _UNIT_BYTES
+    is_possible = size < grown <= _rounded(int(rebuilt.size_of_key[key])) + _LARGEST_REST_BYTES
+    return (int(blocks.address[row - 1]), grown) if is_possible else None
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _UNIT_BYTES) * _UNIT_BYTES

@@ -1,0 +1,57 @@
+"""The private pools of a recorded run: which allocation went to which, and which pools were given up."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ullage.history import Action, History
+from ullage.program import Column
+from ullage.rebuild.life import GIVEN_BACK, TAKEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolUse:
+    """A private pool between two entries that allocate: all in between went to it."""
+
+    pool: int
+    first_row: int
+    last_row: int
+
+
+def pool_of_rows(history: History) -> Column:
+    """Return the private pool of every entry; 0: the default pool.
+
+    Where entries do not say it, segments that are there at the end do, for what was allocated in them.
+    """
+    if len(history.labels.pool):
+        return history.labels.pool
+    pools = np.zeros(len(history), np.int64)
+    for segment in history.segments:
+        if segment.pool:
+            inside = (history.address >= segment.address) & (history.address < segment.address + segment.size)
+            made = np.flatnonzero(inside & np.isin(history.action, TAKEN))
+            rows = np.flatnonzero(inside & (history.action == Action.ALLOC))
+            pools[rows[rows >= made.max(initial=0)]] = segment.pool
+    return pools
+
+
+def pool_uses(history: History, pools: Column) -> list[PoolUse]:
+    """Return the stretches of a history in which a private pool was allocated from, in order."""
+    made = np.flatnonzero(np.isin(history.action, (Action.ALLOC, Action.OOM)))
+    of = pools[made]
+    edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()  # no pool's number is below 0
+    return [
+        PoolUse(pool=int(of[start]), first_row=int(made[start]), last_row=int(made[end - 1]))
+        for start, end in pairwise(edges)
+        if of[start]
+    ]
+
+
+def given_up_at(history: History, pools: Column, pool: int) -> int | None:
+    """Return the entry with which a pool's memory was given back, if it was not allocated from after that."""
+    mine = np.flatnonzero(pools == pool)
+    back = mine[np.isin(history.action[mine], GIVEN_BACK)]
+    used = mine[history.action[mine] == Action.ALLOC]
+    after = back[back > used.max(initial=-1)]
+    return int(after[0]) if len(after) else None
