@@ -54,10 +54,11 @@ lint: setup  ## Check style, types, layers, and the C code's warnings.
 sanitize:  ## Build the allocator core alone with sanitizers and run random programs (new seeds at every run).
 	tools/sanitize.sh
 
-fuzz:  ## Random operations on torch's own allocator and on the core (new seeds; PROGRAMS=400, VERSIONS="2.11.0 2.15.0").
+fuzz:  ## Random operations on torch's own allocator and on the core, and random recordings explained (new seeds; PROGRAMS=400, VERSIONS="2.11.0 2.15.0").
 	set -e; for version in $(or $(VERSIONS),$(OLDEST) $(NEWEST)); do \
 	  tools/environment.sh $$version $(call environment,$$version); \
-	  $(call environment,$$version)/bin/python tests/emulated/twin.py --programs $(or $(PROGRAMS),400); done
+	  $(call environment,$$version)/bin/python -m tests.emulated.twin --programs $(or $(PROGRAMS),400); \
+	  $(call environment,$$version)/bin/python -m tests.emulated.recordings --programs $(or $(PROGRAMS),400); done
 
 truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records

@@ -76,7 +76,8 @@ class SnapshotBlock:
     requested: int
     """Bytes asked for; for a free block, the bytes asked for when it was last allocated."""
     state: str
-    """PyTorch's name of the state: active_allocated, active_pending_free or inactive."""
+    """PyTorch's name of the state: active_allocated, active_pending_free or inactive; its C++ writes
+    active_awaiting_free for the second."""
     stack: int
 
 

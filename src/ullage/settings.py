@@ -20,6 +20,8 @@ from ullage._units import GIB, MIB
 UNLIMITED: Final = (1 << 64) - 1
 """`max_split_bytes` of an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
+BLOCK_UNIT_BYTES: Final = 512
+"""What the size of every block is a multiple of (kMinBlockSize)."""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
@@ -110,6 +112,17 @@ class Settings:
     reserve: tuple[str, float] | None = None
     """Address space of an expandable segment: ("fraction", of the card) or ("bytes", n); None: 9/8 of the card."""
     backend: str = "native"
+
+    def rounded_bytes(self, size_bytes: int) -> int:
+        """Return how large a block for a request has to be (DeviceCachingAllocator::round_size, torch 2.15)."""
+        if size_bytes < BLOCK_UNIT_BYTES:
+            return BLOCK_UNIT_BYTES
+        slot = min(max((size_bytes >> 20).bit_length() - 1, 0), _SLOTS - 1)
+        divisions = self.roundup_divisions[slot]
+        unit = BLOCK_UNIT_BYTES
+        if divisions > 1 and size_bytes > BLOCK_UNIT_BYTES * divisions:
+            unit = max(1, 1 << size_bytes.bit_length() - divisions.bit_length())
+        return -(-size_bytes // unit) * unit
 
     def reserve_bytes(self, total_bytes: int) -> int:
         """Return the address space of an expandable segment on a card; 0 where none is set."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-TWIN = Path(__file__).parent / "twin.py"
+ROOT = Path(__file__).parents[2]
+TWIN = ("-m", "tests.emulated.twin")
 PROGRAMS, OPERATIONS = 6, 250
 
 # The core is told of larger segments than torch is.
@@ -22,15 +23,14 @@ sys.exit(twin.main())
 
 def run(*command: object, placement: str = "linux") -> subprocess.CompletedProcess[str]:
     words = [sys.executable, *(str(word) for word in command)]
-    root = TWIN.parents[2]
     environment = os.environ | {"TWIN_PLACEMENT": placement}
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, cwd=root, env=environment)
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT, env=environment)
 
 
 @pytest.mark.parametrize("placement", ["linux", "windows"])
 def test_whatever_is_done_both_have_the_same_blocks_and_statistics(placement: str) -> None:
     """After every operation: segments with all blocks, statistics, peaks, retries, calls of the driver, errors."""
-    done = run(TWIN, "--programs", PROGRAMS, "--operations", OPERATIONS, placement=placement)
+    done = run(*TWIN, "--programs", PROGRAMS, "--operations", OPERATIONS, placement=placement)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert f"{PROGRAMS} programs" in done.stdout
 

@@ -180,7 +180,7 @@ def test_pages_that_were_unmapped_in_the_middle_were_not_there_before(tmp_path, 
 )
 def test_a_rest_that_was_not_split_off_before_recording_is_found(tmp_path, more: str) -> None:
     path = tmp_path / "unsplit.pickle"
-    reserved, allocated = answer(UNSPLIT.replace("MORE", more).replace("FILE", str(path)))
+    reserved, _ = answer(UNSPLIT.replace("MORE", more).replace("FILE", str(path)))
     explanation = explain(load_snapshot(path).devices[0])
     assert explanation.fidelity is not None
     assert explanation.fidelity.is_exact, explanation.notes

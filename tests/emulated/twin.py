@@ -1,6 +1,6 @@
 """The same random operations on torch's own allocator, over an emulated card, and on the core: compared after each one.
 
-    python tests/emulated/twin.py [--seed N] [--programs N] [--operations N]
+    python -m tests.emulated.twin [--seed N] [--programs N] [--operations N]
 
 It imports torch once and forks a process for every program: each has an allocator and settings of its own. Exit code 0:
 no difference; 1: the first difference, with the seed and the program that show it again. What the emulated card cannot
@@ -9,7 +9,6 @@ TWIN_PLACEMENT=windows in the environment places segments as Windows does.
 """
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ullage
+from tests.emulated.random_programs import in_a_fork, known_confs, set_settings
 
 MIB = 1 << 20
 CARD_BYTES, CONTEXT_BYTES = 1 << 30, 64 * MIB
@@ -30,34 +30,11 @@ import torch  # noqa: E402  the card has to be there first
 
 from ullage.allocator.replay import Call, Replay, ReplayDevice, State, replay  # noqa: E402  after the card
 from ullage.program import Op, ProgramWriter  # noqa: E402  after the card
-from ullage.settings import ALLOCATORS, Settings, SettingsError, Tie, parse_settings, semantics_of  # noqa: E402  after the card
+from ullage.settings import ALLOCATORS, Settings, Tie, parse_settings, semantics_of  # noqa: E402  after the card
 
 SEMANTICS = semantics_of(torch.__version__)
-CONFS = (
-    "",
-    "expandable_segments:True",
-    "max_split_size_mb:64",
-    "max_split_size_mb:32,garbage_collection_threshold:0.6",
-    "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
-    "roundup_power2_divisions:[1:8,4:4,64:2,>:1],large_segment_size_mb:64",
-    "expandable_segments:True,large_segment_size_mb:12",
-    "expandable_segments:True,max_split_size_mb:40,roundup_power2_divisions:8",
-    "large_segment_size_mb:33,max_split_size_mb:48,max_non_split_rounding_mb:100",
-    "expandable_segments:True,garbage_collection_threshold:0.7",
-)
-NEWER_CONFS = (  # with options that not every version knows
-    "throw_on_cudamalloc_oom:True",
-    "expandable_segments:True,expandable_segments_reserve:0.25",
-    "expandable_segments:True,throw_on_cudamalloc_oom:True,max_split_size_mb:50",
-)
 KEPT: list[Any] = []
 """Until its process ends: a MemPool's destructor counts its users, and those are released one by one here."""
-
-
-def set_settings(text: str) -> None:
-    """Tell torch's allocator."""
-    known = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # from torch 2.9 or 2.10 on
-    (known or torch._C._cuda_cudaCachingAllocator_set_allocator_settings)(text)
 
 
 class Different(Exception):
@@ -304,19 +281,10 @@ class Twin:
         return sorted(found)
 
 
-def is_known(conf: str) -> bool:
-    """Whether the installed torch knows every option: one that does not would abort."""
-    try:
-        parse_settings(conf, semantics=SEMANTICS)
-    except SettingsError:
-        return False
-    return True
-
-
 def run(seed: int, operations: int) -> tuple[int, str]:
     """Run one program; return how many operations were compared, and what differs, if anything."""
     chance = random.Random(seed)
-    conf = chance.choice([conf for conf in CONFS + NEWER_CONFS if is_known(conf)])
+    conf = chance.choice(known_confs(SEMANTICS))
     # With pools and expandable segments PyTorch miscounts, until an assertion of its own fails: tests/allocator has it.
     has_pools = chance.random() < 0.4 and "expandable_segments:True" not in conf
     if conf:
@@ -337,25 +305,6 @@ def run(seed: int, operations: int) -> tuple[int, str]:
     return compared, ""
 
 
-def forked(seed: int, operations: int) -> tuple[int, str]:
-    """Run one program in a process of its own."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = run(seed, operations)
-        except BaseException as error:
-            found = 0, f"{type(error).__name__}: {error}"
-        os.write(write, json.dumps((found[0], found[1][:3000])).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as stream:
-        said = stream.read()
-    _, status = os.waitpid(child, 0)
-    compared, text = json.loads(said or json.dumps((0, f"the process ended with status {status}")))
-    return compared, text
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(6), "little"))
@@ -364,11 +313,11 @@ def main() -> int:
     options = parser.parse_args()
     operations = 0
     for seed in range(options.seed, options.seed + options.programs):
-        compared, said = forked(seed, options.operations)
+        compared, said = in_a_fork(run, seed, options.operations)
         operations += compared
         if said:
             print(f"seed {seed}: {said}")
-            print(f"again: python tests/emulated/twin.py --seed {seed} --programs 1 --operations {options.operations}")
+            print(f"again: python -m tests.emulated.twin --seed {seed} --programs 1 --operations {options.operations}")
             return 1
     done = f"{options.programs} programs, {operations} operations from seed {options.seed}"
     print(f"torch {torch.__version__}: {done}: equal")

@@ -16,13 +16,12 @@ from ullage._units import MIB
 from ullage.allocator.replay import ReplayDevice, State, replay
 from ullage.analysis.fidelity import Fidelity, fidelity_of, placements_of
 from ullage.analysis.recording import Recording, cut
-from ullage.history import History
+from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import Rebuilt, program_of
-from ullage.settings import ALLOCATORS, USUAL, SettingsError
+from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, USUAL, SettingsError
 
 _LARGEST_REST_BYTES: Final = MIB
-_UNIT_BYTES: Final = 512
 _MOST_BLOCKS: Final = 200
 """The most blocks whose size is looked for."""
 _MOST_OPERATIONS: Final = 4_000_000
@@ -37,6 +36,8 @@ class Assumptions:
     """The allocator's version: one of `ullage.settings.SEMANTICS`; None where the usual one is as close as any."""
     block_bytes: Mapping[int, int] = field(default_factory=dict)
     """Sizes of blocks from before recording began, by address, where a rest was not split off."""
+    oom_pool: int = 0
+    """The private pool in which requests failed; 0: the default pool."""
 
 
 def closest(history: History, *, semantics: str | None = None, alloc_conf: str | None = None) -> Assumptions:
@@ -57,38 +58,57 @@ def closest(history: History, *, semantics: str | None = None, alloc_conf: str |
     best: tuple[tuple[int, int], Assumptions] | None = None
     for version in candidates:
         try:
-            distance, block_bytes = _distance(history, semantics=version, alloc_conf=alloc_conf)
+            distance, block_bytes, oom_pool = _distance(history, semantics=version, alloc_conf=alloc_conf)
         except SettingsError:  # an option that this version does not know
             if best is None and version == candidates[-1]:
                 raise
             continue
         told = version if semantics is None and version != USUAL else None
         if best is None or distance < best[0]:
-            best = distance, Assumptions(semantics=told, block_bytes=block_bytes)
+            best = distance, Assumptions(semantics=told, block_bytes=block_bytes, oom_pool=oom_pool)
         if distance == (0, 0):
             break
     assert best is not None
     return best[1]
 
 
-def _distance(history: History, *, semantics: str, alloc_conf: str | None) -> tuple[tuple[int, int], Mapping[int, int]]:
-    """Return how far a replay by one version is from the recording, with the sizes of earlier blocks that help."""
+def _distance(
+    history: History, *, semantics: str, alloc_conf: str | None
+) -> tuple[tuple[int, int], Mapping[int, int], int]:
+    """Return how far a replay by one version is from the recording, with what else is assumed to bring it near."""
     rebuild = partial(_rebuild, history, semantics, alloc_conf)
-    rebuilt = rebuild({})
-    found = fidelity_of(history, rebuilt)
-    if found.is_exact or rebuilt.is_whole:
-        return _order(found), {}
-    learned = _sizes_behind_holes(history, rebuild)
-    better = fidelity_of(history, rebuild(learned)) if learned else found
-    return (_order(better), learned) if _order(better) < _order(found) else (_order(found), {})
+    rebuilt = rebuild({}, 0)
+    nearest, oom_pool = _order(fidelity_of(history, rebuilt)), 0
+    block_bytes: Mapping[int, int] = {}
+    for pool in _pools_of_a_failure(history) if nearest > (0, 0) else ():
+        order = _order(fidelity_of(history, rebuild({}, pool)))
+        if order < nearest:
+            nearest, oom_pool = order, pool
+    if nearest > (0, 0) and not rebuilt.is_whole:
+        learned = _sizes_behind_holes(history, lambda sizes: rebuild(sizes, oom_pool))
+        order = _order(fidelity_of(history, rebuild(learned, oom_pool)))
+        if order < nearest:
+            nearest, block_bytes = order, learned
+    return nearest, block_bytes, oom_pool
+
+
+def _pools_of_a_failure(history: History) -> list[int]:
+    """Return the private pools in which a request may have failed, where its entry does not say it."""
+    if len(history.labels.pool) or not (history.action == Action.OOM).any():
+        return []
+    return sorted({segment.pool for segment in history.segments if segment.pool})
 
 
 def _order(fidelity: Fidelity) -> tuple[int, int]:
     return fidelity.departures, fidelity.displaced
 
 
-def _rebuild(history: History, semantics: str, alloc_conf: str | None, block_bytes: Mapping[int, int]) -> Rebuilt:
-    rebuilt = program_of(history, semantics=semantics, alloc_conf=alloc_conf, block_bytes=block_bytes)
+def _rebuild(
+    history: History, semantics: str, alloc_conf: str | None, block_bytes: Mapping[int, int], oom_pool: int
+) -> Rebuilt:
+    rebuilt = program_of(
+        history, semantics=semantics, alloc_conf=alloc_conf, block_bytes=block_bytes, oom_pool=oom_pool
+    )
     return Recording.of(history, rebuilt).rebuilt
 
 
@@ -124,10 +144,6 @@ def _block_before_a_wrong_hole(history: History, rebuilt: Rebuilt) -> tuple[int,
     is_from_before = blocks.state[row - 1] == State.ALLOCATED and rebuilt.row_of_key[key] < 0
     if blocks.state[row] != State.FREE or not is_from_before or key not in program.key[program.op == Op.FREE]:
         return None
-    grown = size + int(blocks.size[row]) - _rounded(int(program.size[op])) + _UNIT_BYTES
-    is_possible = size < grown <= _rounded(int(rebuilt.size_of_key[key])) + _LARGEST_REST_BYTES
+    grown = size + int(blocks.size[row]) - rebuilt.settings.rounded_bytes(int(program.size[op])) + BLOCK_UNIT_BYTES
+    is_possible = size < grown <= rebuilt.settings.rounded_bytes(int(rebuilt.size_of_key[key])) + _LARGEST_REST_BYTES
     return (int(blocks.address[row - 1]), grown) if is_possible else None
-
-
-def _rounded(size: int) -> int:
-    return -(-size // _UNIT_BYTES) * _UNIT_BYTES

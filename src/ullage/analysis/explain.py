@@ -143,6 +143,7 @@ def explain(
         semantics=semantics or assumed.semantics,
         alloc_conf=alloc_conf,
         block_bytes=assumed.block_bytes,
+        oom_pool=assumed.oom_pool,
     )
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)

@@ -3,7 +3,6 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from ullage.history import Action, History, Segment
 from ullage.program import UNMAPPED_KEY, StartSegment
 from ullage.rebuild.life import BlockLives
 from ullage.rebuild.mapped import reserved_before
+from ullage.settings import Settings
 
 _UNSPLIT_BYTES: Final = MIB
 """Largest remainder that the large pool does not split off (DeviceCachingAllocator::should_split): what looks like a
@@ -34,13 +34,13 @@ class Before:
     """Keys of blocks that had been freed by then and waited for other streams."""
 
     @classmethod
-    def of(cls, history: History, lives: BlockLives, block_bytes: Mapping[int, int]) -> "Before":
+    def of(cls, history: History, lives: BlockLives, settings: Settings, block_bytes: Mapping[int, int]) -> "Before":
         """Find them; `block_bytes` has sizes by address, where one is known otherwise."""
-        alive = _alive_before(history, lives)
+        alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
-        layout = _Layout(alive=alive, holes=_Holes.of(history))
-        segments = [layout.segment(stretches) for stretches in _by_reservation(reserved_before(history))]
+        layout = _Layout(alive=alive, holes=_Holes.of(history), settings=settings)
+        segments = [layout.segment(stretches) for stretches in _by_reservation(reserved_before(history, settings))]
         return cls(
             segments=tuple(segments),
             key_of_address=layout.keys,
@@ -65,7 +65,7 @@ class _AliveBlock:
     """Whether `size` is the block's own, from the final state; an entry that frees a block says what was asked for."""
 
 
-def _alive_before(history: History, lives: BlockLives) -> dict[int, _AliveBlock]:
+def _alive_before(history: History, lives: BlockLives, settings: Settings) -> dict[int, _AliveBlock]:
     """Return the blocks that no entry allocated, by address."""
     rows = lives.freed_unseen()
     ends = lives.reusable_from(len(history))[rows]
@@ -75,7 +75,7 @@ def _alive_before(history: History, lives: BlockLives) -> dict[int, _AliveBlock]
     columns = (history.address[rows], history.size[rows], ends, waited)
     alive = {
         address: _AliveBlock(
-            size=-(-size // 512) * 512,
+            size=settings.rounded_bytes(size),
             requested=size,
             stack=-1,
             freed_row=end,
@@ -94,33 +94,37 @@ def _alive_before(history: History, lives: BlockLives) -> dict[int, _AliveBlock]
                     requested=block.requested,
                     stack=block.stack,
                     freed_row=len(history),
-                    is_pending=block.state == "active_pending_free" and not is_freed_later,
+                    is_pending=block.state != "active_allocated" and not is_freed_later,
                     is_exact=True,
                 )
     return alive
 
 
 def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Yield segments one by one, and the stretches of an expandable segment together."""
-    expandable = []
+    """Yield segments in order, one by one; stretches of one expandable segment together."""
+    together: list[Segment] = []
     for segment in segments:
-        if segment.is_expandable:
-            expandable.append(segment)
+        if together and not _is_same(together, segment):
+            yield together
+            together = []
+        last = together[-1] if together else None
+        if last is not None and last.address + last.size == segment.address:
+            together[-1] = replace(last, size=last.size + segment.size)
         else:
-            yield [segment]
-    expandable.sort(key=lambda segment: (*_owner(segment), segment.address))
-    for _, several in groupby(expandable, key=_owner):
-        together: list[Segment] = []
-        for segment in several:
-            if together and segment.address - together[0].address > _NEAR_BYTES:
-                yield together
-                together = []
             together.append(segment)
+    if together:
         yield together
 
 
-def _owner(segment: Segment) -> tuple[int, bool, int]:
-    return segment.stream, segment.is_large, segment.pool
+def _is_same(stretches: list[Segment], behind: Segment) -> bool:
+    """Tell whether a stretch of memory belongs to the same reservation of addresses as those before it."""
+    first = stretches[0]
+    return (
+        behind.is_expandable
+        and (first.is_expandable, first.stream, first.is_large, first.pool)
+        == (True, behind.stream, behind.is_large, behind.pool)
+        and behind.address - first.address < _NEAR_BYTES
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ class _Layout:
 
     alive: Mapping[int, _AliveBlock]
     holes: _Holes
+    settings: Settings
     keys: dict[int, int] = field(default_factory=dict)
     stacks: list[int] = field(default_factory=list)
     requested: list[int] = field(default_factory=list)
@@ -201,7 +206,7 @@ class _Layout:
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
         """Return where a block ends of which only the requested size is known: a rest may not have been split off."""
-        if following - end <= _UNSPLIT_BYTES:
-            return following
+        if following - end <= _UNSPLIT_BYTES or block.size >= self.settings.max_split_bytes:
+            return following  # blocks above max_split_size_mb are never split
         behind = self.holes.first_in(end, following, block.freed_row)
         return behind if behind is not None and behind - end <= _UNSPLIT_BYTES else end

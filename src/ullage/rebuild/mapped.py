@@ -14,11 +14,10 @@ import numpy as np
 from ullage._units import MIB
 from ullage.history import Action, History, Segment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN
+from ullage.settings import Settings
 
 _SMALL_PAGE_BYTES: Final = 2 * MIB
 """The size of every segment of the small pool, and of its pages (kSmallBuffer)."""
-_LARGE_PAGE_BYTES: Final = 20 * MIB
-"""The page of an expandable segment of the large pool (kLargeBuffer, if large_segment_size_mb is not set)."""
 
 
 @dataclass(slots=True)
@@ -52,10 +51,10 @@ class _Ranges:
                 yield segment
 
 
-def reserved_before(history: History) -> list[Segment]:
+def reserved_before(history: History, settings: Settings) -> list[Segment]:
     """Return the segments that no entry of a history created, by address, without their blocks.
 
-    Of an expandable segment each stretch that was mapped is one entry.
+    Of an expandable segment each stretch that was mapped is one entry; the settings tell the size of its pages.
     """
     ranges = _Ranges()
     for segment in history.segments:
@@ -67,17 +66,33 @@ def reserved_before(history: History) -> list[Segment]:
         if action in TAKEN:
             ranges.remove(address, address + size)
             continue
-        is_expandable = action == Action.SEGMENT_UNMAP
-        page = _LARGE_PAGE_BYTES if is_expandable else _SMALL_PAGE_BYTES
-        ranges.add(
-            Segment(
-                address=address,
-                size=size,
-                stream=stream,
-                is_large=size % page == 0 if is_expandable else size != page,
-                is_expandable=is_expandable,
-                pool=0,
-                blocks=(),
-            )
-        )
+        large_page = settings.large_segment_bytes if action == Action.SEGMENT_UNMAP else None
+        ranges.add(_given_back(ranges, address, size, stream, large_page))
     return [ranges.segment_at[start] for start in ranges.starts]
+
+
+def _given_back(ranges: _Ranges, address: int, size: int, stream: int, large_page: int | None) -> Segment:
+    """Return the segment that an entry gave back, or the stretch of an expandable one; what touches it is of its kind.
+
+    Args:
+        ranges: what there is behind it in time.
+        address: where it begins.
+        size: its bytes.
+        stream: the stream that it was for.
+        large_page: bytes of a page of the large pool; None: the segment was no expandable one.
+    """
+    is_expandable = large_page is not None
+    if is_expandable:
+        beside = next(iter(ranges.overlapping(address - 1, address + size + 1)), None)
+        if beside is not None and beside.is_expandable and beside.stream == stream:
+            return replace(beside, address=address, size=size)
+    is_large = size % large_page == 0 if large_page is not None else size != _SMALL_PAGE_BYTES
+    return Segment(
+        address=address,
+        size=size,
+        stream=stream,
+        is_large=is_large,
+        is_expandable=is_expandable,
+        pool=0,
+        blocks=(),
+    )

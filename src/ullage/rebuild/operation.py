@@ -45,8 +45,10 @@ class _Operations:
         return np.asarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))], np.int64)
 
 
-def write_operations(history: History, lives: BlockLives, before: Before, reserved: Column, room: int) -> Written:
-    """Return the program's operations."""
+def write_operations(
+    history: History, lives: BlockLives, before: Before, reserved: Column, room: int, *, oom_pool: int = 0
+) -> Written:
+    """Return the program's operations; `oom_pool` is the private pool of requests that failed, where none is told."""
     operations = _Operations()
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     key_of_row = np.full(len(history), -1, np.int64)
@@ -56,7 +58,7 @@ def write_operations(history: History, lives: BlockLives, before: Before, reserv
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
-    _write_pools(history, before, made, operations)
+    _write_pools(history, before, made, pool_of_rows(history, oom_pool), operations)
     calls = _write_releases(history, reserved, room, operations)
     rows = operations.sorted()
     order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
@@ -131,9 +133,8 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
         operations.add(row, _MAIN, Op.FREE, key=key[index])
 
 
-def _write_pools(history: History, before: Before, made: Column, operations: _Operations) -> None:
+def _write_pools(history: History, before: Before, made: Column, pools: Column, operations: _Operations) -> None:
     """Add the routing of allocations to private pools, and the end of a pool before its memory is given back."""
-    pools = pool_of_rows(history)
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
@@ -160,15 +161,17 @@ def _write_releases(
     moved = np.flatnonzero(np.isin(history.action, (*TAKEN, *GIVEN_BACK)))
     calls: dict[tuple[int, int], list[tuple[str, int]]] = {}
     by_request: dict[int, list[tuple[str, int]]] = {}
-    for row, request in zip(moved.tolist(), np.searchsorted(made, moved).tolist(), strict=True):
-        what = "take" if history.action[row] in TAKEN else "give"
-        by_request.setdefault(request, []).append((what, int(history.size[row])))
-    for request, driven in by_request.items():
-        if request == len(made):
-            operations.add(len(history) - 1, _LAST, Op.EMPTY_CACHE)
-            calls[len(history) - 1, _LAST] = driven
+    first_row: dict[int, int] = {}
+    for row, request in zip(moved.tolist(), _request_behind(history, made, moved).tolist(), strict=True):
+        call = "take" if history.action[row] in TAKEN else "give", int(history.size[row])
+        if request >= 0:
+            by_request.setdefault(request, []).append(call)
             continue
-        row = int(made[request])
+        if request not in first_row:
+            first_row[request] = row
+            operations.add(row, _FIRST, Op.EMPTY_CACHE)
+        calls.setdefault((first_row[request], _FIRST), []).append(call)
+    for row, driven in by_request.items():
         split = _given_by_program(driven, int(history.size[row]), int(reserved[row]), room)
         if split:
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
@@ -176,6 +179,22 @@ def _write_releases(
         if driven[split:]:
             calls[row, _MAIN] = driven[split:]
     return calls
+
+
+def _request_behind(history: History, made: Column, moved: Column) -> Column:
+    """Return for each driver call the entry of the request that it may have been made for.
+
+    Where a block is freed before the next request, the call was the program's own (`empty_cache`): the result is then
+    below 0, and the same for calls between which nothing is freed.
+    """
+    # Files before 2023 have one entry for a free.
+    has_requests = (history.action == Action.FREE_REQUESTED).any()
+    freed = np.flatnonzero(history.action == (Action.FREE_REQUESTED if has_requests else Action.FREE_COMPLETED))
+    never = len(history)
+    next_request = np.append(made, never)[np.searchsorted(made, moved)]
+    next_free = np.searchsorted(freed, moved)
+    is_own = np.append(freed, never)[next_free] <= next_request
+    return np.where(is_own, -1 - next_free, next_request)
 
 
 def _given_by_program(driven: Sequence[tuple[str, int]], size: int, reserved: int, room: int) -> int:

@@ -19,10 +19,11 @@ class PoolUse:
     last_row: int
 
 
-def pool_of_rows(history: History) -> Column:
+def pool_of_rows(history: History, oom_pool: int = 0) -> Column:
     """Return the private pool of every entry; 0: the default pool.
 
-    Where entries do not say it, segments that are there at the end do, for what was allocated in them.
+    Where entries do not say it, segments that are there at the end do, for what was allocated in them; a request that
+    failed is taken to be of `oom_pool`.
     """
     if len(history.labels.pool):
         return history.labels.pool
@@ -33,6 +34,7 @@ def pool_of_rows(history: History) -> Column:
             made = np.flatnonzero(inside & np.isin(history.action, TAKEN))
             rows = np.flatnonzero(inside & (history.action == Action.ALLOC))
             pools[rows[rows >= made.max(initial=0)]] = segment.pool
+    pools[history.action == Action.OOM] = oom_pool
     return pools
 
 

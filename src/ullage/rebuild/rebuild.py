@@ -100,6 +100,7 @@ def program_of(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
     block_bytes: Mapping[int, int] = MappingProxyType({}),
+    oom_pool: int = 0,
 ) -> Rebuilt:
     """Reconstruct the program of a history.
 
@@ -110,6 +111,7 @@ def program_of(
         alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most; None: inferred from an out-of-memory entry, if any.
         block_bytes: sizes, by address, of blocks that were there when recording began, where they are known otherwise.
+        oom_pool: the private pool of requests that failed, where entries do not say it; 0: the default pool.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
@@ -117,13 +119,13 @@ def program_of(
     settings_text = settings_text_of(history, alloc_conf=alloc_conf, semantics=semantics or USUAL)
     settings = parse_settings(settings_text, semantics=semantics or USUAL)
     lives = BlockLives.of(history)
-    before = Before.of(history, lives, block_bytes)
+    before = Before.of(history, lives, settings, block_bytes)
     reserved = _reserved_over_time(history, sum(segment.reserved_bytes for segment in before.segments))
     known_room = _room_of(history, reserved)
     room = capacity_bytes if capacity_bytes is not None else known_room or UNBOUNDED_BYTES
     # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
     held = capacity_bytes if capacity_bytes and capacity_bytes >= reserved.max(initial=0) else UNBOUNDED_BYTES
-    written = write_operations(history, lives, before, reserved, known_room or held)
+    written = write_operations(history, lives, before, reserved, known_room or held, oom_pool=oom_pool)
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     none = np.full(len(before.requested), -1, np.int64)
     return Rebuilt(

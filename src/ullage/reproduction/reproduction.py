@@ -107,6 +107,7 @@ def reproduce(
         alloc_conf=alloc_conf,
         capacity_bytes=capacity_bytes,
         block_bytes=assumed.block_bytes,
+        oom_pool=assumed.oom_pool,
     )
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:

@@ -6,7 +6,6 @@ It proves what it says of this run alone.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from ullage._errors import UsageError
@@ -111,8 +110,17 @@ def tune(
     told = torch_version or assumed.semantics
     is_version_known, torch_version = told is not None, told or USUAL
     semantics = semantics_of(torch_version)
-    rebuild = partial(program_of, history, semantics=semantics, alloc_conf=alloc_conf, block_bytes=assumed.block_bytes)
-    rebuilt, room = _with_room(history, rebuild(capacity_bytes=capacity_bytes))
+    rebuilt, room = _with_room(
+        history,
+        program_of(
+            history,
+            semantics=semantics,
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_bytes,
+            block_bytes=assumed.block_bytes,
+            oom_pool=assumed.oom_pool,
+        ),
+    )
     now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
     run = RecordedRun.of(rebuilt)
     # Where no version is known, an option that older ones do not have would end the process there.
