@@ -67,6 +67,10 @@ class RecordedStacks:
         return tuple(self.table[row] for row in self.frames[self.starts[stack] : self.starts[stack + 1]].tolist())
 
 
+PENDING: Final = ("active_pending_free", "active_awaiting_free")
+"""The state of a freed block that other streams may still use, as PyTorch's Python and its C++ name it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotBlock:
     """A block of a segment when the snapshot was taken; sizes in bytes."""
@@ -76,8 +80,7 @@ class SnapshotBlock:
     requested: int
     """Bytes asked for; for a free block, the bytes asked for when it was last allocated."""
     state: str
-    """PyTorch's name of the state: active_allocated, active_pending_free or inactive; its C++ writes
-    active_awaiting_free for the second."""
+    """PyTorch's name of the state: active_allocated, one of `PENDING`, or inactive."""
     stack: int
 
 

@@ -5,11 +5,12 @@ from typing import Final
 
 _LIBRARY: Final = re.compile(
     r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<(?!ipython-input)|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so|o)$"
+    r"|[\\/]\w\w[\\/]c\w{40,}\.py$"  # torch.compile's own code, in inductor's cache
 )
 
 
 def is_library(file: str) -> bool:
-    """Return whether a file belongs to a library, is no file, or is C++: everything but the user's own Python."""
+    """Return whether a file is of a library, no file, C++ or generated: everything but the user's own Python."""
     return _LIBRARY.search(file) is not None
 
 

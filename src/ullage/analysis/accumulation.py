@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import State
-from ullage.analysis.recording import NO_LINE, Recording, short_line
+from ullage.analysis.recording import Recording, short_line
 from ullage.program import Column, Op
 from ullage.source_location import is_library
 
@@ -72,7 +72,9 @@ def accumulation_of(recording: Recording) -> Accumulation | None:
         return None
     alive = _Alive.of(recording)
     # Without a line, one loop cannot be told from many places.
-    candidates = [line for line in alive.by_size() if line != NO_LINE and len(alive.rows_of(line)) >= _LEAST_BLOCKS]
+    candidates = [
+        line for line in alive.by_size() if not line.startswith("(") and len(alive.rows_of(line)) >= _LEAST_BLOCKS
+    ]
     return next(
         filter(None, (_accumulated_at(recording, alive, line) for line in candidates[:_MOST_LINES_TRIED])), None
     )

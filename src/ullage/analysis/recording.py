@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
+from ullage.analysis.operation_name import operation_name
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
 from ullage.program import Op, Program
@@ -15,9 +16,6 @@ from ullage.settings import Settings
 from ullage.source_location import is_library, short_place
 
 _PATH_LINES: Final = 8
-
-NO_LINE: Final = "(no line of yours)"
-"""The text shown in place of a line where no frame of the user's was recorded."""
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
@@ -128,7 +126,7 @@ class Recording:
         if stack < 0:
             return "(before recording began)" if stack == -2 else "(no stack was recorded)"
         frame = users_frame(self.history.stacks.frames_of(stack))
-        return short_line(frame) if frame is not None else NO_LINE
+        return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
         """Return the user's own lines of a stack from the outermost to the innermost, at most the inner eight."""

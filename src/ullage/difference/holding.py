@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import ReplayDevice, State, replay
+from ullage.analysis.operation_name import operation_name
 from ullage.analysis.recording import cut, users_frame
-from ullage.history import Action, History
+from ullage.history import PENDING, Action, History
 from ullage.rebuild import program_of
 
 _NUMBER: Final = re.compile(r"#\d+$")  # ProfilerStep#12: every step has a name of its own
@@ -90,7 +91,7 @@ def _at_end(history: History) -> MomentHolding:
             for block in blocks
             if block.state == "active_allocated"
         ],
-        pending_bytes=sum(block.size for block in blocks if block.state == "active_pending_free"),
+        pending_bytes=sum(block.size for block in blocks if block.state in PENDING),
         reserved_bytes=history.reserved_bytes,
         segments=len(history.segments),
     )
@@ -100,7 +101,7 @@ def _at_peak(history: History, semantics: str | None) -> MomentHolding:
     rebuilt = program_of(history, semantics=semantics)  # what is allocated is the same in every version
     device = ReplayDevice(total_bytes=rebuilt.room_bytes)
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
-    done = replay(cut(rebuilt.program, peak + 1), rebuilt.settings, device)
+    done = replay(cut(rebuilt.program, max(rebuilt.program.setup, peak + 1)), rebuilt.settings, device)
     alive = done.blocks.state == State.ALLOCATED
     held = zip(done.blocks.size[alive].tolist(), done.blocks.key[alive].tolist(), strict=True)
     return _holding(
@@ -142,11 +143,12 @@ def _holding(
 
 
 def _place(history: History, stack: int, *, is_before: bool) -> Place:
-    frame = users_frame(history.stacks.frames_of(stack))
+    frames = history.stacks.frames_of(stack)
+    frame = users_frame(frames)
     if frame is not None:
         return Place(file="/".join(re.split(r"[\\/]", frame.file)[-2:]), function=frame.name, line=frame.line)
     if stack >= 0:
-        return Place(file="(no line of yours)", function="", line=0)
+        return Place(file=operation_name(frames), function="", line=0)
     is_told = is_before and len(history)
     return Place(file="(before recording began)" if is_told else "(no stack was recorded)", function="", line=0)
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ullage._units import GIB, MIB
-from ullage.history import Action, History, Segment
+from ullage.history import PENDING, Action, History, Segment
 from ullage.program import UNMAPPED_KEY, StartSegment
 from ullage.rebuild.life import BlockLives
 from ullage.rebuild.mapped import reserved_before
@@ -94,7 +94,7 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
                     requested=block.requested,
                     stack=block.stack,
                     freed_row=len(history),
-                    is_pending=block.state != "active_allocated" and not is_freed_later,
+                    is_pending=block.state in PENDING and not is_freed_later,
                     is_exact=True,
                 )
     return alive
