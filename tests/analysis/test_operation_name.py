@@ -17,14 +17,14 @@ EMPTY = "at::_ops::empty_strided::call(c10::ArrayRef<c10::SymInt>, c10::ArrayRef
     ("names", "told"),
     [
         (
-            (EMPTY, "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)"),
+            (EMPTY, "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)"),
             "(gradients of parameters: AccumulateGrad)",
         ),
         (
             (
-                "at::_ops::mul_Tensor::call(at::Tensor const&, at::Tensor const&)",
-                "torch::autograd::generated::details::div_tensor_other_backward(at::Tensor const&, at::Tensor const&)",
-                "torch::autograd::generated::DivBackward0::apply(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)",
+                "at::_ops::mul_Tensor::call(at::Tensor const&)",
+                "torch::autograd::generated::details::div_tensor_other_backward(at::Tensor const&)",
+                "torch::autograd::generated::DivBackward0::apply(std::vector<at::Tensor>&&)",
             ),
             "(backward: DivBackward0)",
         ),
