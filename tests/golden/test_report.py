@@ -22,6 +22,7 @@ from ullage.prediction.prediction import (
     CudnnUse,
     Growth,
     Guess,
+    HostRead,
     LineUse,
     Oom,
     Outside,
@@ -29,7 +30,6 @@ from ullage.prediction.prediction import (
     Placement,
     Prediction,
     RankPeaks,
-    Read,
     Step,
     Verdict,
 )
@@ -115,8 +115,8 @@ FITS = Prediction(
     lines=LINES,
     timeline={"allocated_bytes": [number % 40 * GIB // 8 for number in range(120)], "step_ends": [39, 79, 119]},
     reads=[
-        Read(file="train.py", line=52, op="item", count=3, bytes=12, decides_shape=False),
-        Read(file="train.py", line=40, op="nonzero", count=3, bytes=24, decides_shape=True),
+        HostRead(file="train.py", line=52, op="item", count=3, bytes=12, decides_shape=False),
+        HostRead(file="train.py", line=40, op="nonzero", count=3, bytes=24, decides_shape=True),
     ],
     oom=None,
     oom_count=0,

@@ -26,8 +26,8 @@ def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool
             return work(lambda text: status.update(escape(text)))
     began = time.monotonic()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if time.monotonic() - began > _QUIET_SECONDS:
             sys.stderr.write(f"ullage: {text} ({time.monotonic() - began:.0f} s)\n")
 
-    return work(tell)
+    return work(report)
