@@ -1,5 +1,6 @@
 """The grammar of PYTORCH_ALLOC_CONF: what PyTorch reads is read, what it refuses is refused in one sentence."""
 
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -75,6 +76,17 @@ def test_what_changes_at_run_time() -> None:
 def test_address_space_is_a_fraction_or_a_size(text: str, reserve: int) -> None:
     settings = parse_settings(f"expandable_segments_reserve:{text}", semantics="2.15")
     assert settings.reserve_bytes(100 * GIB) == reserve
+
+
+def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() -> None:
+    """No recording says which class a stream has; the text is checked as PyTorch checks it."""
+    option = "expandable_segments_reserve_by_class"
+    for text in ("[]", "[loader:0.5]", "[loader:0.5,prefetch:40G]"):
+        settings = parse_settings(f"{option}:{text},max_split_size_mb:64", semantics="2.15")
+        assert settings == parse_settings("max_split_size_mb:64", semantics="2.15")
+    for text, said in (("0.5", "in place of '['"), ("[a]", "in place of ':'"), ("[a:0]", "a fraction such as 0.5")):
+        with pytest.raises(SettingsError, match=re.escape(said)):
+            parse_settings(f"{option}:{text}", semantics="2.15")
 
 
 @pytest.mark.parametrize(
