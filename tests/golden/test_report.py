@@ -337,3 +337,25 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
     stream = io.StringIO()
     draw(REPORTS[name], Console(file=stream, width=80, highlight=False, force_terminal=False))
     assert max(len(line) for line in stream.getvalue().splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("reserved_mib", "headline", "sentence"),
+    [
+        (
+            2844,
+            "286.0 MiB LESS",
+            "With expandable_segments:True this run reserves 2.50 GiB at most in place of 2.78 GiB, and calls the "
+            "driver 74 times in place of 1,234.",
+        ),
+        (
+            2558,
+            "1,160 DRIVER CALLS FEWER",
+            "With expandable_segments:True this run calls the driver 74 times in place of 1,234, and reserves as much: "
+            "2.50 GiB.",
+        ),
+    ],
+)
+def test_a_run_that_fits_already_is_told_what_it_would_save(reserved_mib: int, headline: str, sentence: str) -> None:
+    report = describe_tune(dataclasses.replace(TUNE, present=trial("", reserved_mib, 1234)))
+    assert (report.headline, sentence in report.sentence) == (headline, True), report.sentence

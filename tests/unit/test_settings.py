@@ -113,6 +113,7 @@ def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() 
         ("roundup_power2_divisions:3", "expected a power of two"),
         ("roundup_power2_divisions:0", "expected a power of two"),
         ("roundup_power2_divisions:[3:4]", "expected sizes that are a power of two"),
+        ("roundup_power2_divisions:[64:3]", "[64:3] is not allowed; expected divisions that are a power of two"),
         ("roundup_power2_divisions:[4:4", "the settings end where"),
         ("pinned_num_register_threads:6", "expected a power of two up to 128"),
         ("expandable_segments:True;max_split_size_mb:64", "expected True or False"),
