@@ -51,6 +51,15 @@ def outcome(tests: ElementTree.Element) -> str:
     return f"{passed:,} passed, {counts['skipped']:,} skipped" + (f", {failed:,} failed" if failed else "")
 
 
+def failures(tests: ElementTree.Element) -> list[str]:
+    """Return the names of the tests that failed, each with its file's."""
+    return sorted(
+        f"`{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}`"
+        for case in tests.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    )
+
+
 def page(measured: dict[str, Any], tests: ElementTree.Element, asked: str) -> str:
     files = measured["files"]
     packages: dict[str, Counter[str]] = defaultdict(Counter)
@@ -64,15 +73,22 @@ def page(measured: dict[str, Any], tests: ElementTree.Element, asked: str) -> st
         "known, nor is what one ran that a test starts with an environment of its own; C and C++ are not measured."
     )
     listed = list(never_entered(files))
+    failed = failures(tests)
+    if failed:
+        beginning += (
+            " Failed while they were measured, by a tracer that keeps variables of frames alive and takes processor "
+            f"time: {', '.join(failed)}."
+        )
     rest = (
         "Functions that were not entered in any of these processes. Some run where nothing can be measured: after a "
-        "fork whose end is sudden, or where Python's tracing is switched off."
+        "fork whose end is sudden, where Python's tracing is switched off, or, as `_child/sitecustomize.py`, under a "
+        "name outside of the package."
     )
     return "\n".join(
         [
             "# Coverage",
             "",
-            textwrap.fill(beginning, 120),
+            textwrap.fill(beginning, 120, break_long_words=False, break_on_hyphens=False),
             "",
             "| package | statements | run | branches | taken | % of both |",
             "|---|---:|---:|---:|---:|---:|",
