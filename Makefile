@@ -15,6 +15,7 @@ environment = $(CACHE)/torch-$(1)-py$(shell $(PYTHON) -c 'import sys; print("%d.
 OLDEST_ENV := $(call environment,$(OLDEST))
 NEWEST_ENV := $(call environment,$(NEWEST))
 DOCS_ENV := $(CACHE)/docs
+COVERAGE_ENV := $(CACHE)/coverage
 PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 LIBRARIES ?= $(dir $(CACHE))libraries
@@ -22,7 +23,7 @@ REAL ?= $(dir $(CACHE))real
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow lint sanitize fuzz truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint sanitize fuzz truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,6 +43,9 @@ test:  ## Lint, run the whole suite, and the emulated card on the newest torch (
 
 slow: setup  ## The whole suite with all that `make test` leaves out (an hour and more).
 	ULLAGE_SLOW=1 $(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+
+coverage: setup  ## Run the suite with its branch coverage measured, and write docs/coverage.md (half an hour; ONLY="tests/unit").
+	tools/coverage.sh $(OLDEST_ENV) $(COVERAGE_ENV) $(JOBS) $(ONLY)
 
 lint: setup  ## Check style, types, layers, and the C code's warnings.
 	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks
@@ -80,8 +84,8 @@ public: setup  ## Predict public scripts of others on three cards, and write doc
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
 	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
-BENCHMARKS := predict.py allocator/run.py snapshot.py guard/overhead.py monitor/overhead.py recording/overhead.py ownership/many.py
-bench: setup  ## Measure the speed of predictions, of the allocator core beside PyTorch's own, of owners, of guards, monitors and runs, and of all beside the commit before (COMMIT=...); exit 1 past a bound.
+BENCHMARKS := predict.py commands.py allocator/run.py snapshot.py guard/overhead.py monitor/overhead.py recording/overhead.py ownership/many.py
+bench: setup  ## Measure the speed of predictions, of --help, of the allocator core beside PyTorch's own, of owners, of guards, monitors and runs, and of all beside the commit before (COMMIT=...); exit 1 past a bound.
 	@status=0; for each in $(BENCHMARKS) "before.py $(or $(COMMIT),HEAD~1)"; do echo "benchmarks/$$each"; $(OLDEST_ENV)/bin/python benchmarks/$$each || status=1; done; exit $$status
 
 bench-before: setup  ## Measure the speed beside an earlier commit alone (COMMIT=HEAD~1).

@@ -72,23 +72,10 @@ def where_it_goes(answer: dict, seconds: float) -> list[Measured]:
     ]
 
 
-def fastest_of_three(words: list[str]) -> float:
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "ullage", *words], stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
 def measurements() -> list[Measured]:
     predict(str(GPT2), "--gpu", "RTX 4090")  # warms the disk cache
     answer, seconds, _ = predict(str(GPT2), "--gpu", "RTX 4090")
     found = [Measured("GPT-2 small, 3 steps: the whole command", seconds, "s", 12.0), *where_it_goes(answer, seconds)]
-    found += [
-        Measured(f"ullage {' '.join(words)}", fastest_of_three(words), "s", 0.25)
-        for words in (["--help"], ["gpus"], ["explain", "--help"])
-    ]
     answer, _, _ = predict(str(GPT2), "--gpu", "RTX 4090", "--steps", "40")
     steps = [value for name, value in answer["seconds"].items() if name.startswith("step_")][2:]
     recorded = fastest_tenth(steps) * 1000

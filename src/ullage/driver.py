@@ -25,7 +25,7 @@ class Nvml:
     def __init__(self, library: ModuleType) -> None:
         self._library = library
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def call(self, function: str, *arguments: Any) -> Any:
         """Return the answer of a function of nvidia-ml-py; None where the driver lacks it or has no answer."""
         try:
             return getattr(self._library, function)(*arguments)
@@ -34,14 +34,14 @@ class Nvml:
 
     def handles(self) -> Iterator[tuple[int, Any]]:
         """Yield NVML's index and handle of each card that answers."""
-        for index in range(self.ask("nvmlDeviceGetCount") or 0):
-            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+        for index in range(self.call("nvmlDeviceGetCount") or 0):
+            handle = self.call("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 yield index, handle
 
     def memory_of(self, handle: Any) -> CardMemory | None:
         """Return a card's bytes; None where it reports none (no permission, or a card without a count)."""
-        memory = self.ask("nvmlDeviceGetMemoryInfo", handle)
+        memory = self.call("nvmlDeviceGetMemoryInfo", handle)
         return CardMemory(memory.total, memory.used) if memory is not None else None
 
 
@@ -68,7 +68,7 @@ def asked() -> Iterator[Nvml]:
     try:
         yield nvml
     finally:
-        nvml.ask("nvmlShutdown")
+        nvml.call("nvmlShutdown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,9 @@ def count_used() -> DriverCount:
     try:
         with asked() as driver:
             cards = tuple(
-                CardCount(index=index, name=driver.ask("nvmlDeviceGetName", handle) or "", used_bytes=memory.used_bytes)
+                CardCount(
+                    index=index, name=driver.call("nvmlDeviceGetName", handle) or "", used_bytes=memory.used_bytes
+                )
                 for index, handle in driver.handles()
                 if (memory := driver.memory_of(handle)) is not None
             )

@@ -48,9 +48,6 @@ class Frame:
     file: str
     line: int
 
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStacks:

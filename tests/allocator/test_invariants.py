@@ -372,3 +372,23 @@ def test_a_program_that_makes_no_sense_is_refused(change: dict[str, int], said: 
     columns = {name: np.array([change.get(name, 0)], np.int64) for name in ("op", "key", "size", "stream")}
     with pytest.raises(UsageError, match=said.replace("^", r"\^")):
         replay(Program(**columns), Settings(), ReplayDevice(total_bytes=1 << 30))
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ({"placement": "macos"}, "'macos' is not a placement; expected one of "),
+        ({"others_bytes": -1}, "with -1 held by others is impossible"),
+        ({"total_bytes": 0}, "a card of 0 bytes"),
+        ({"total_bytes": 1 << 62}, "is impossible"),
+    ],
+)
+def test_a_card_that_cannot_be_is_refused(device: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        replay(ProgramWriter().program(), Settings(), ReplayDevice(**{"total_bytes": 1 << 30} | device))
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    program = replace(ProgramWriter().program(), op=np.zeros(1, np.int64))
+    with pytest.raises(UsageError, match="the columns of a program have different lengths"):
+        replay(program, Settings(), ReplayDevice(total_bytes=1 << 30))

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import site
 import subprocess
 import sys
 from pathlib import Path
@@ -256,7 +255,7 @@ def without_torch(workplace: Path) -> Path:
     """A folder with every package of this environment but torch."""
     folder = workplace / "packages"
     folder.mkdir()
-    for place in site.getsitepackages():
+    for place in (path for path in sys.path if Path(path).name == "site-packages"):  # one may stand on another's
         for entry in Path(place).iterdir():
             if not entry.name.startswith(("torch", "functorch")) and not (folder / entry.name).exists():
                 (folder / entry.name).symlink_to(entry)

@@ -1,10 +1,15 @@
 """Real torch on the emulated card: its own bytes, errors and order."""
 
+import ctypes
+import importlib.util
+import inspect
 from pathlib import Path
 
 import pytest
 
 from tests.emulated.fresh import answer, run
+from tests.guard.inside import inside
+from ullage.emulator import library
 
 GIB = 1 << 30
 START = "import ullage; ullage.emulate({card!r}{more}); import torch\n"
@@ -49,28 +54,30 @@ tell([[s["is_expandable"] for s in segments], grown, torch.cuda.memory_reserved(
     assert after == 0
 
 
+@inside
 def test_streams_events_pinned_memory_and_graphs_work_as_on_a_card() -> None:
-    told = emulated(
-        """
-stream = torch.cuda.Stream()
-with torch.cuda.stream(stream):
-    x = torch.randn(1 << 20, device="cuda")
-x.record_stream(torch.cuda.current_stream())
-del x
-begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-begin.record(); end.record(); torch.cuda.synchronize()
-host = torch.randn(1000).pin_memory()
-layer, static = torch.nn.Linear(256, 256).cuda(), torch.zeros(256, 256, device="cuda")
-with torch.cuda.stream(stream):
-    layer(static)
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    out = layer(static)
-graph.replay()
-tell([begin.elapsed_time(end) >= 0, host.is_pinned(), static.is_pinned(), list(out.shape)])
-"""
-    )
-    assert told == [True, True, False, [256, 256]]
+    import torch
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = torch.randn(1 << 20, device="cuda")
+    x.record_stream(torch.cuda.current_stream())
+    del x
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    end.record()
+    torch.cuda.synchronize()
+    assert begin.elapsed_time(end) >= 0
+    layer, static = torch.nn.Linear(256, 256).cuda(), torch.zeros(256, 256, device="cuda")
+    assert torch.randn(1000).pin_memory().is_pinned()
+    assert not static.is_pinned()
+    with torch.cuda.stream(stream):
+        layer(static)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer(static)
+    graph.replay()
+    assert out.shape == (256, 256)
 
 
 def test_several_cards_have_memory_of_their_own() -> None:
@@ -86,110 +93,97 @@ tell([torch.cuda.device_count(), *(torch.cuda.max_memory_allocated(d) for d in r
     assert first > second > 64 << 20
 
 
+@inside
 def test_values_read_back_are_zero_but_for_what_the_host_just_wrote_and_masks() -> None:
-    told = emulated(
-        """
-x = torch.ones(1000, device="cuda")
-small = torch.tensor([1, 2, 3], device="cuda")
-written = small.tolist()
-address = small.data_ptr()
-del small
-again = torch.empty(3, dtype=torch.long, device="cuda")
-tell([x.sum().item(), written, again.data_ptr() == address, again.tolist(), (x > 0).all().item(),
-      torch.isnan(x).any().item(), list(x.nonzero().shape), x.cpu().abs().sum().item()])
-"""
-    )
-    assert told == [0.0, [1, 2, 3], True, [0, 0, 0], True, False, [0, 1], 0.0]
+    import torch
+
+    x = torch.ones(1000, device="cuda")
+    small = torch.tensor([1, 2, 3], device="cuda")
+    assert small.tolist() == [1, 2, 3]
+    address = small.data_ptr()
+    del small
+    again = torch.empty(3, dtype=torch.long, device="cuda")
+    assert again.data_ptr() == address
+    assert again.tolist() == [0, 0, 0]
+    assert x.sum().item() == x.cpu().abs().sum().item() == 0
+    assert (x > 0).all().item()
+    assert not torch.isnan(x).any().item()
+    assert x.nonzero().shape == (0, 1)
 
 
+@inside
 def test_all_of_one_element_reads_true_as_all_of_many_does_and_any_of_one_does_not() -> None:
-    told = emulated(
-        """
-one, host = torch.zeros(1, dtype=torch.long, device="cuda"), torch.tensor([False]).cuda()
-mask = one == 0
-tell([[mask.all().item(), mask.view(1, 1).all(-1).item(), mask[0].all().item(), bool(mask.all()),
-       torch.ones(1, device="cuda").all().item(), torch.all(mask, dim=(0,)).item()],
-      [mask.any().item(), mask[0].item(), mask.clone().item(), torch.isnan(torch.ones(1, device="cuda")).any().item()],
-      [host.all().item(), host.any().item(), (~host).all().item()]])
-"""
-    )
-    every, others, written = told
-    assert every == [True] * 6
-    assert others == [False] * 4
-    assert written == [False, False, True]  # what the host wrote is known, and what a kernel made of it is not
+    import torch
+
+    one, host = torch.zeros(1, dtype=torch.long, device="cuda"), torch.tensor([False]).cuda()
+    mask = one == 0
+    assert [each.item() for each in (mask.all(), mask.view(1, 1).all(-1), mask[0].all())] == [True] * 3
+    assert mask.all()
+    assert torch.ones(1, device="cuda").all().item()
+    assert torch.all(mask, dim=(0,)).item()
+    number = torch.isnan(torch.ones(1, device="cuda"))
+    assert [each.item() for each in (mask.any(), mask[0], mask.clone(), number.any())] == [False] * 4
+    # What the host wrote is known, and what a kernel made of it is not.
+    assert [each.item() for each in (host.all(), host.any(), (~host).all())] == [False, False, True]
 
 
+@inside
 def test_the_largest_of_whole_numbers_that_the_host_wrote_is_what_it_is() -> None:
-    told = emulated(
-        """
-lengths = torch.tensor([5, -3, 1 << 40, 7]).to("cuda")
-many = torch.arange(4096).cuda()
-rows = torch.tensor([[1, 9], [8, 2]]).cuda()
-tell([lengths.max().item(), lengths[2:].max().item(), lengths[:2].max().item(), many.max().item(),
-      torch.arange(60000).cuda().max().item(), rows.max(dim=1).values.tolist(), (lengths * 2).max().item(),
-      torch.tensor([-4]).cuda().max().item()])
-"""
-    )
+    import torch
+
+    lengths = torch.tensor([5, -3, 1 << 40, 7]).to("cuda")
+    assert [part.max().item() for part in (lengths, lengths[2:], lengths[:2])] == [1 << 40, 1 << 40, 5]
+    assert [torch.arange(count).cuda().max().item() for count in (4096, 60000)] == [4095, 59999]
+    assert torch.tensor([-4]).cuda().max().item() == -4
     # Over one dimension it is another kernel, and what a kernel made is zero.
-    assert told == [1 << 40, 1 << 40, 5, 4095, 59999, [0, 0], 0, -4]
+    assert torch.tensor([[1, 9], [8, 2]]).cuda().max(dim=1).values.tolist() == [0, 0]
+    assert (lengths * 2).max().item() == 0
 
 
+@inside
 def test_a_function_that_nobody_wrote_is_refused_and_named() -> None:
-    status, named = emulated(
-        """
-import ctypes
-from ullage.emulator import library
-status = ctypes.CDLL("libcufile.so.0").cuFileRead()
-tell([status, library.unwritten_functions()])
-"""
-    )
-    assert status != 0
-    assert named == {"cufile:cuFileRead": 1}
+    assert ctypes.CDLL("libcufile.so.0").cuFileRead() != 0
+    assert library.unwritten_functions() == {"cufile:cuFileRead": 1}
 
 
+@inside
 def test_every_optimizer_steps_and_nothing_is_unwritten() -> None:
-    used, named = emulated(
-        """
-import inspect, torch.optim as optim
-from ullage.emulator import library
-used = []
-for name, kind in inspect.getmembers(optim, inspect.isclass):
-    if not issubclass(kind, optim.Optimizer) or kind in (optim.Optimizer, optim.SparseAdam):
-        continue
-    layer = torch.nn.Linear(64, 64, bias=name != "Muon").cuda()
-    optimizer = kind(layer.parameters())
-    def closure():
-        optimizer.zero_grad()
-        loss = layer(torch.randn(8, 64, device="cuda")).square().mean()
-        loss.backward()
-        return loss
-    optimizer.step(closure)
-    used.append(name)
-tell([used, library.unwritten_functions()])
-"""
-    )
+    from torch import Tensor, nn, optim, randn
+
+    used = []
+    for name, kind in inspect.getmembers(optim, inspect.isclass):
+        if not issubclass(kind, optim.Optimizer) or kind in (optim.Optimizer, optim.SparseAdam):
+            continue
+        layer = nn.Linear(64, 64, bias=name != "Muon").cuda()
+        optimizer = kind(layer.parameters())
+
+        def closure(layer: nn.Module = layer, optimizer: optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = layer(randn(8, 64, device="cuda")).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        used.append(name)
     assert {"SGD", "Adam", "AdamW", "Adafactor", "LBFGS", "RMSprop"} <= set(used)
-    assert named == {}
+    assert library.unwritten_functions() == {}
 
 
+@inside
 def test_nvidias_own_libraries_stay_out_though_they_are_installed() -> None:
     """The test environment has NVIDIA's runtime wheel; torch binds to the emulated one all the same."""
-    wheel, loaded, emulator, major = emulated(
-        """
-import importlib.util
-torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")
-spec = importlib.util.find_spec("nvidia")
-wheel = list(spec.submodule_search_locations)[0] if spec else ""
-names = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
-emulator = [n.split("/")[-2] for n in names if "libullage_cudart" in n]
-tell([wheel, [n for n in names if "/nvidia/" in n], emulator, torch.version.cuda.split(".")[0]])
-"""
-    )
-    assert wheel, "the environment lacks nvidia-cuda-runtime, see tools/environment.sh"
+    import torch
+
+    torch.zeros(8, 8, device="cuda") @ torch.zeros(8, 8, device="cuda")
+    spec = importlib.util.find_spec("nvidia")
+    assert spec is not None, "the environment lacks nvidia-cuda-runtime, see tools/environment.sh"
+    (wheel,) = list(spec.submodule_search_locations or ())
     assert list(Path(wheel).rglob("libcudart.so*"))
-    assert loaded == []
-    assert major in emulator
-    assert sorted(emulator) == ["12", "13"]  # packages for the other version find theirs, too
+    names = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    assert [name for name in names if "/nvidia/" in name] == []
+    versions = [Path(name).parent.name for name in names if "libullage_cudart" in name]
+    assert torch.version.cuda.split(".")[0] in versions
+    assert sorted(versions) == ["12", "13"]  # packages for the other version find theirs, too
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from ullage.prediction.prediction import (
     CudnnUse,
     Growth,
     Guess,
+    HostRead,
     LineUse,
     Oom,
     Outside,
@@ -29,7 +30,6 @@ from ullage.prediction.prediction import (
     Placement,
     Prediction,
     RankPeaks,
-    Read,
     Step,
     Verdict,
 )
@@ -115,8 +115,8 @@ FITS = Prediction(
     lines=LINES,
     timeline={"allocated_bytes": [number % 40 * GIB // 8 for number in range(120)], "step_ends": [39, 79, 119]},
     reads=[
-        Read(file="train.py", line=52, op="item", count=3, bytes=12, decides_shape=False),
-        Read(file="train.py", line=40, op="nonzero", count=3, bytes=24, decides_shape=True),
+        HostRead(file="train.py", line=52, op="item", count=3, bytes=12, decides_shape=False),
+        HostRead(file="train.py", line=40, op="nonzero", count=3, bytes=24, decides_shape=True),
     ],
     oom=None,
     oom_count=0,
@@ -337,3 +337,25 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
     stream = io.StringIO()
     draw(REPORTS[name], Console(file=stream, width=80, highlight=False, force_terminal=False))
     assert max(len(line) for line in stream.getvalue().splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("reserved_mib", "headline", "sentence"),
+    [
+        (
+            2844,
+            "286.0 MiB LESS",
+            "With expandable_segments:True this run reserves 2.50 GiB at most in place of 2.78 GiB, and calls the "
+            "driver 74 times in place of 1,234.",
+        ),
+        (
+            2558,
+            "1,160 DRIVER CALLS FEWER",
+            "With expandable_segments:True this run calls the driver 74 times in place of 1,234, and reserves as much: "
+            "2.50 GiB.",
+        ),
+    ],
+)
+def test_a_run_that_fits_already_is_told_what_it_would_save(reserved_mib: int, headline: str, sentence: str) -> None:
+    report = describe_tune(dataclasses.replace(TUNE, present=trial("", reserved_mib, 1234)))
+    assert (report.headline, sentence in report.sentence) == (headline, True), report.sentence

@@ -1,31 +1,34 @@
-"""One rank of several that train one model: `python -m tests.guard.rank SCENARIO...`, with RANK and so on in its
-environment. Every scenario tells what it has found as one line of JSON.
-"""
+"""Ranks that train one model together: copies of a process with an emulated card, which talk over gloo."""
 
-import gc
 import json
 import os
 import random
-import sys
+import signal
+import tempfile
 import time
+import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import ullage
+from tests.guard.faults import TEXT, Faults
+from ullage.guard.batch import form_of
+from ullage.guard.ranks import RankError
 
-ullage.emulate("T4")
+RANK, SIZE = 0, 1
+"""Which rank of how many this process is; each copy has its own."""
+FOLDER = Path()
+"""Where each rank writes what it has found."""
+LIMIT_SECONDS = 240
 
-import torch  # noqa: E402  # the card has to be there first
-import torch.distributed as dist  # noqa: E402  # the card has to be there first
-from torch import nn  # noqa: E402  # the card has to be there first
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402  # the card has to be there first
-
-from tests.guard.faults import TEXT, Faults  # noqa: E402  # the card has to be there first
-from ullage.guard.batch import form_of  # noqa: E402  # the card has to be there first
-from ullage.guard.ranks import RankError  # noqa: E402  # the card has to be there first
-
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 Found = dict[str, Any]
 
 
@@ -149,13 +152,12 @@ def split() -> Found:
 
 
 def ended(step: Callable[[Any], Any], steps: int = 4) -> Found:
-    """Take steps until one raises; tell what and after how long."""
+    """Take steps until one raises; tell what."""
     for batch in batches_of(steps):
-        began = time.monotonic()
         try:
             step(batch)
         except (RankError, RuntimeError) as error:
-            return {"error": type(error).__name__, "text": str(error), "seconds": time.monotonic() - began}
+            return {"error": type(error).__name__, "text": str(error)}
     return {"error": None}
 
 
@@ -186,13 +188,13 @@ def dies() -> Found:
 
 
 def hangs() -> Found:
-    """The last rank does not come back for longer than the others wait."""
+    """The last rank does not come back before the others have ended."""
     model, optimizer = built()
     guard = ullage.Guard(model, optimizer, timeout=timedelta(seconds=3))
 
     def loss_of(batch: Any) -> torch.Tensor:
-        if RANK == SIZE - 1:
-            time.sleep(8)
+        while RANK == SIZE - 1 and not found_by(0).exists():
+            time.sleep(0.1)
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
     return ended(lambda batch: guard.step(batch, loss_of))
@@ -278,11 +280,41 @@ SCENARIOS: dict[str, Callable[[], Found]] = {
     "on_cards": on_cards,
 }
 
-if __name__ == "__main__":
+
+def run(scenario: str, ranks: int = 2) -> list[Found]:
+    """Run a scenario on so many ranks, and return what each has found: nothing, of one that ended within it."""
+    global FOLDER
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        copies = [_copy(scenario, rank, ranks) for rank in range(ranks)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) for copy in copies]
+        assert codes == [0] * ranks, "see standard error"
+        files = [found_by(rank) for rank in range(ranks)]
+        return [json.loads(file.read_text()) if file.exists() else {} for file in files]
+
+
+def found_by(rank: int) -> Path:
+    return FOLDER / str(rank)
+
+
+def _copy(scenario: str, rank: int, ranks: int) -> int:
+    """Start one rank, and return the number of its process."""
+    process = os.fork()
+    if process == 0:
+        try:
+            _run(scenario, rank, ranks)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    return process
+
+
+def _run(scenario: str, rank: int, ranks: int) -> NoReturn:
+    global RANK, SIZE
+    RANK, SIZE = rank, ranks
+    signal.alarm(LIMIT_SECONDS)
+    warnings.resetwarnings()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    gc.collect()
-    gc.freeze()  # the guard collects what is unreachable at every fault; what torch has loaded is not
-    for name in sys.argv[1:]:
-        print(json.dumps({"scenario": name} | SCENARIOS[name]()), flush=True)
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/group", rank=rank, world_size=ranks)
+    found_by(rank).write_text(json.dumps(SCENARIOS[scenario]()))
     os._exit(0)  # without the group's orderly end, which waits for ranks that are gone

@@ -23,7 +23,7 @@ import ullage
 from tests.integrations.run import run_the_docs
 from ullage.integrations.accelerate import MemoryTracker
 from ullage.integrations.lightning import MemoryCallback as LightningCallback
-from ullage.integrations.transformers import MemoryCallback as TransformersCallback
+from ullage.integrations.transformers import MemoryTrainerCallback as TransformersCallback
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")

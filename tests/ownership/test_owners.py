@@ -142,20 +142,20 @@ def test_smaller_holders_are_one_row() -> None:
 
 @inside
 def test_a_hundred_thousand_tensors_take_two_seconds() -> None:
-    """And sum to the byte. The best of three counts: a busy machine may be slow."""
+    """And sum to the byte. One of three has to: a busy machine may be slow."""
     import torch
 
     from ullage.ownership.owners import owners
 
     kept = [torch.empty(1, device="cuda") for _ in range(MANY)]
-    best = 1e9
-    for _ in range(3):
+    taken = []
+    while not taken or (min(taken) >= 2 and len(taken) < 3):
         began = time.process_time()
         holdings = owners(0)
-        best = min(best, time.process_time() - began)
+        taken.append(time.process_time() - began)
     assert holdings.total_bytes == torch.cuda.memory_allocated() == 512 * len(kept)
     assert [row.blocks for row in holdings] == [MANY]
-    assert best < 2
+    assert min(taken) < 2
 
 
 @pytest.mark.skipif(is_from("2.15"), reason="the document shows what is so until torch 2.15: cuBLAS's workspaces")

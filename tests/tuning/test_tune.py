@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ullage._units import GIB
 from ullage.allocator.replay import ReplayDevice, replay
 from ullage.cli.app import main
 from ullage.history import Action, History, Labels
@@ -16,7 +17,8 @@ from ullage.rebuild import program_of
 from ullage.settings import parse_settings, split_options
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.tuning.candidate import Candidate, Space, candidate_of
-from ullage.tuning.trial import ROOM_STEP_BYTES, RecordedRun
+from ullage.tuning.search import SettingsSearch
+from ullage.tuning.trial import ROOM_STEP_BYTES, RecordedRun, Trial
 from ullage.tuning.tune import Tuning, tune
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
@@ -92,6 +94,30 @@ def test_where_no_version_is_known_no_option_ends_an_older_process() -> None:
 
 def test_the_same_file_is_answered_alike() -> None:
     assert tune(recorded("two_streams")) == tune(recorded("two_streams"))
+
+
+@pytest.mark.parametrize(("calls", "is_better"), [(900, True), (901, False)])
+def test_settings_that_save_no_bytes_save_many_calls(calls: int, is_better: bool) -> None:
+    """A tenth of the calls to the driver, and one for each thousand requests: else nothing is recommended."""
+    rebuilt = program_of(recorded("normal"))
+    search = SettingsSearch(
+        run=replace(RecordedRun.of(rebuilt), allocations=100_000),
+        space=Space(version=(2, 11), kept=(), has_limit=True),
+        room_bytes=GIB,
+        semantics="2.11",
+        progress=lambda text: None,
+    )
+    search.present = _trial("max_split_size_mb:64", calls=1000, retries=5)
+    other = _trial("expandable_segments:True", calls=calls, retries=0)
+    search.trials = {parse_settings(one.text): one for one in (search.present, other)}
+    assert search.better() == (other if is_better else None)
+
+
+def _trial(text: str, *, calls: int, retries: int) -> Trial:
+    """Settings with which a run fits and reserves as much as with the others."""
+    return Trial(
+        text=text, fits=True, ooms=0, retries=retries, peak_reserved_bytes=GIB, driver_calls=calls, reached=1.0
+    )
 
 
 def test_nothing_better_is_said_plainly() -> None:

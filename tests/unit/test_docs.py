@@ -195,3 +195,26 @@ def test_every_net_is_compared_with_cudnn_on_every_card() -> None:
     for row in rows[4:]:
         equal, total = map(int, row[3].split(" of "))
         assert equal == total > 0
+
+
+wrap = module_of(ROOT / "tools" / "wrap.py")
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_a_paragraph_is_wrapped_once_and_nothing_else_is() -> None:
+    """Words stay, an item's later lines are indented, code is not broken; tables and fenced blocks stay as they are."""
+    wide = " ".join("ab" * 40)
+    text = f"* {wide}`c d`\n\n{wide}\nx\n\n```\n{wide}\n```\n| {wide} |\n* short\n  too short\n"
+    done = wrap.wrapped(text)
+    assert done.split() == text.split()
+    assert [len(line) for line in done.split("\n")] == [119, 48, 0, 119, 41, 0, 3, 159, 3, 163, 7, 11, 0]
+    assert wrap.wrapped(done) == done
+
+
+@pytest.mark.parametrize("document", wrap.documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_line_of_a_document_is_wider_than_the_code(document: Path) -> None:
+    """`python tools/wrap.py` mends paragraphs. A row of a table says less, or is an item of a list."""
+    text = document.read_text()
+    assert wrap.wrapped(text) == text
+    if f"--write docs/{document.name}" not in MAKEFILE:  # a part of it is a command's
+        assert [line for line in text.splitlines() if line.startswith("|") and len(line) > wrap.WIDTH] == []

@@ -46,8 +46,8 @@ def _beside_a_user_of_nvml() -> None:
         memory = nvml.memory_of(handle)
         assert memory is not None
         assert (index, memory.used_bytes < memory.total_bytes) == (0, True)
-        assert nvml.ask("nvmlDeviceGetComputeMode", handle) is None  # the emulated driver does not have it
-        assert nvml.ask("nvmlDeviceGetHandleByIndex", 1) is None
+        assert nvml.call("nvmlDeviceGetComputeMode", handle) is None  # the emulated driver does not have it
+        assert nvml.call("nvmlDeviceGetHandleByIndex", 1) is None
     assert pynvml._nvmlLib_refcount == 1
     pynvml.nvmlShutdown()
 

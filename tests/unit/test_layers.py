@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,14 @@ def test_no_function_is_long() -> None:
 
 def test_the_readme_is_read_in_one_go() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """Who reads a name in an error, a log or an import knows which class is meant; a leading underscore is no name."""
+    places = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    assert len(places) > 300, "the search finds nothing"
+    assert not {name: found for name, found in places.items() if len(found) > 1}

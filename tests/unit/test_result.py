@@ -10,7 +10,7 @@ from ullage._errors import ScriptError, UllageError
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures, PlanFigures
 from ullage.emulator.torch_build import TorchBuild
 from ullage.prediction import script
-from ullage.prediction.prediction import Growth, LineUse, Picture, Read, Step
+from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
 from ullage.prediction.process import ChildReport, Refusal
 from ullage.prediction.request import ChildRequest, Request
 from ullage.prediction.result import (
@@ -82,7 +82,7 @@ RESULT = RunResult(
     notes=["a note"],
     optimizers_changed=0,
     oom_count=1,
-    reads=[Read(file=None, line=None, op="nonzero", count=1, bytes=8, decides_shape=True)],
+    reads=[HostRead(file=None, line=None, op="nonzero", count=1, bytes=8, decides_shape=True)],
     unwritten={"cublas:cublasFoo": 2},
     outside=TakenOutside(
         by_library={"libfoo.so": OutsideFigures(calls=1, bytes=2, peak_bytes=3, managed_peak_bytes=4)},

@@ -1,5 +1,6 @@
 """The grammar of PYTORCH_ALLOC_CONF: what PyTorch reads is read, what it refuses is refused in one sentence."""
 
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_address_space_is_a_fraction_or_a_size(text: str, reserve: int) -> None:
     assert settings.reserve_bytes(100 * GIB) == reserve
 
 
+def test_address_space_of_a_class_of_streams_changes_nothing_that_is_replayed() -> None:
+    """No recording says which class a stream has; the text is checked as PyTorch checks it."""
+    option = "expandable_segments_reserve_by_class"
+    for text in ("[]", "[loader:0.5]", "[loader:0.5,prefetch:40G]"):
+        settings = parse_settings(f"{option}:{text},max_split_size_mb:64", semantics="2.15")
+        assert settings == parse_settings("max_split_size_mb:64", semantics="2.15")
+    for text, said in (("0.5", "in place of '['"), ("[a]", "in place of ':'"), ("[a:0]", "a fraction such as 0.5")):
+        with pytest.raises(SettingsError, match=re.escape(said)):
+            parse_settings(f"{option}:{text}", semantics="2.15")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -101,6 +113,7 @@ def test_address_space_is_a_fraction_or_a_size(text: str, reserve: int) -> None:
         ("roundup_power2_divisions:3", "expected a power of two"),
         ("roundup_power2_divisions:0", "expected a power of two"),
         ("roundup_power2_divisions:[3:4]", "expected sizes that are a power of two"),
+        ("roundup_power2_divisions:[64:3]", "[64:3] is not allowed; expected divisions that are a power of two"),
         ("roundup_power2_divisions:[4:4", "the settings end where"),
         ("pinned_num_register_threads:6", "expected a power of two up to 128"),
         ("expandable_segments:True;max_split_size_mb:64", "expected True or False"),

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import sys
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from ullage.tracing import journal
 from ullage.tracing.journal.stacks import _LAYOUTS, JournalStacks
-from ullage.tracing.source import Line
+from ullage.tracing.source import Line, is_users
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
 
@@ -147,3 +148,18 @@ def test_a_table_that_is_wrong_is_found_out(library: ctypes.CDLL, monkeypatch: p
     monkeypatch.setitem(_LAYOUTS, sys.version_info[:2], wrong)
     assert not JournalStacks(library).are_recorded
     assert library.stacks_here() == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/home/user/project/train.py", True),
+        ("/home/user/other/lib/python3.11/site-packages/triton/compiler.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False),
+        (json.__file__, False),
+        ("<string>", False),
+    ],
+)
+def test_a_package_of_any_environment_is_not_the_users(file: str, expected: bool) -> None:
+    """An environment may stand on another's packages (PYTHONPATH, a .pth file): these are libraries as well."""
+    assert is_users(file) == expected

@@ -18,6 +18,7 @@ from ullage.diagnosis.facts import CardFacts as DriverCard
 from ullage.diagnosis.facts import CardProcess
 from ullage.run_files.live import LiveWriter
 from ullage.watch.draw import Display, Page, draw
+from ullage.watch.plain import PlainText
 from ullage.watch.source import ViewSource
 from ullage.watch.target import target_of
 from ullage.watch.unseen import notes_of, sees_host_processes
@@ -300,8 +301,18 @@ def test_lines_end_with_what_they_watch(start: Start, tmp_path: Path) -> None:
         made.end(process)
         out, error = watching.communicate(timeout=30)
     assert (watching.returncode, error) == (0, "")
-    assert out.count("out of memory, step") == 1
+    assert "out of memory, step" in out
     assert out.count(f"evidence: ullage explain {tmp_path / f'oom-{process.pid}-1'}") == 1
+
+
+def test_a_process_that_has_ended_has_its_lines_once(start: Start, tmp_path: Path) -> None:
+    """While it is there each look has them, also of one that has written its end and is on its way out."""
+    process, lines = start(until="out of memory"), PlainText()
+    shown = [list(lines.lines_of(look(tmp_path))) for _ in range(2)]
+    assert [sum("runs, step" in line for line in one) for one in shown] == [1, 1]
+    made.end(process)
+    shown = [list(lines.lines_of(look(tmp_path))) for _ in range(2)]
+    assert [sum("out of memory, step" in line for line in one) for one in shown] == [1, 0]
 
 
 def test_lines_end_with_ctrl_c(start: Start, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def accumulation_of(recording: Recording) -> Accumulation | None:
     """Return the kept blocks that hold most of the memory when a request fails; None where there are none."""
     if recording.failing_op is None:
         return None
-    alive = _Alive.of(recording)
+    alive = _AliveAtFailure.of(recording)
     # Without a line, one loop cannot be told from many places.
     candidates = [
         line for line in alive.by_size() if not line.startswith("(") and len(alive.rows_of(line)) >= _LEAST_BLOCKS
@@ -81,7 +81,7 @@ def accumulation_of(recording: Recording) -> Accumulation | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alive:
+class _AliveAtFailure:
     """The blocks that are alive when the request fails, oldest first."""
 
     key: Column
@@ -93,7 +93,7 @@ class _Alive:
     """The user's line of each stack that allocates again and again; stacks that allocate once are left out."""
 
     @classmethod
-    def of(cls, recording: Recording) -> "_Alive":
+    def of(cls, recording: Recording) -> "_AliveAtFailure":
         blocks, program = recording.moment.blocks, recording.program
         chosen = (blocks.state == State.ALLOCATED) & ~np.isin(blocks.key, list(recording.held_back))
         key, size = blocks.key[chosen], blocks.size[chosen]
@@ -133,7 +133,7 @@ def _is_optimizers(recording: Recording, stack: int) -> bool:
     return any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
 
 
-def _accumulated_at(recording: Recording, alive: _Alive, line: str) -> Accumulation | None:
+def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:
     """Return the kept blocks of a line; None where the line keeps none."""
     end = len(recording.program) - 1
     own = _without_stragglers(alive.rows_of(line), alive.born, end)

@@ -76,7 +76,7 @@ def remedies_of(
     """
     work = [*_settings_to_try(recording), *_actions_to_try(recording, growth, accumulation)]
 
-    def run(trial: _Trial) -> Remedy:
+    def run(trial: _RemedyTrial) -> Remedy:
         progress(f"replaying with {trial.setting or trial.action}")
         return _remedy_of(recording, trial)
 
@@ -96,7 +96,7 @@ def remedies_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
+class _RemedyTrial:
     """One change to a recorded run, before it is replayed."""
 
     setting: str | None = None
@@ -105,7 +105,7 @@ class _Trial:
     program: Program
 
 
-def _settings_to_try(recording: Recording) -> Iterator[_Trial]:
+def _settings_to_try(recording: Recording) -> Iterator[_RemedyTrial]:
     own, own_text = recording.rebuilt.settings, recording.rebuilt.settings_text
     for text in SETTINGS:
         try:
@@ -113,18 +113,18 @@ def _settings_to_try(recording: Recording) -> Iterator[_Trial]:
         except SettingsError:  # cannot be combined with the settings in force
             continue
         if changed != own:
-            yield _Trial(setting=text, settings=changed, program=recording.program)
+            yield _RemedyTrial(setting=text, settings=changed, program=recording.program)
     if recording.rebuilt.room_bytes < UNBOUNDED_BYTES:
         threshold, share = _GARBAGE_COLLECTION
         collecting = replace(_settings_with(threshold, own, own_text), per_process_memory_fraction=share)
         limit = text_of_bytes(int(share * recording.rebuilt.room_bytes))
         action = f"{threshold}, with set_per_process_memory_fraction at {limit}"
-        yield _Trial(action=action, settings=collecting, program=recording.program)
+        yield _RemedyTrial(action=action, settings=collecting, program=recording.program)
 
 
 def _actions_to_try(
     recording: Recording, growth: StepGrowth | None, accumulation: Accumulation | None
-) -> Iterator[_Trial]:
+) -> Iterator[_RemedyTrial]:
     own = recording.rebuilt.settings
     steps = recording.step_ops()
     for every in _EMPTY_CACHE_INTERVALS:
@@ -132,27 +132,27 @@ def _actions_to_try(
         if marks:
             often = "every step" if every == 1 else f"every {every} steps"
             program = insert(recording.program, {op + 1: [(Op.EMPTY_CACHE, 0)] for op in marks})
-            yield _Trial(action=f"torch.cuda.empty_cache() after {often}", settings=own, program=program)
+            yield _RemedyTrial(action=f"torch.cuda.empty_cache() after {often}", settings=own, program=program)
 
     reordered = largest_first(recording.program, steps)
     if reordered is not None:
         action = "the largest step first, then by size (the first one stays put)"
-        yield _Trial(action=action, settings=own, program=reordered)
+        yield _RemedyTrial(action=action, settings=own, program=reordered)
 
     if growth is not None:
         action = f"free at each step's end the {text_of_bytes(growth.bytes_per_step)} that it keeps"
         frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
-        yield _Trial(action=action, settings=own, program=insert(recording.program, frees))
+        yield _RemedyTrial(action=action, settings=own, program=insert(recording.program, frees))
 
     if accumulation is not None:
         freed: dict[int, list[tuple[Op, int]]] = {}
         for op, key in accumulation.frees:
             freed.setdefault(op, []).append((Op.FREE, key))
         action = "free these blocks as the loop runs, keeping an eighth of them"
-        yield _Trial(action=action, settings=own, program=insert(recording.program, freed))
+        yield _RemedyTrial(action=action, settings=own, program=insert(recording.program, freed))
 
 
-def _remedy_of(recording: Recording, trial: _Trial) -> Remedy:
+def _remedy_of(recording: Recording, trial: _RemedyTrial) -> Remedy:
     done = recording.run(trial.settings, trial.program)
     own_text, room_bytes = recording.rebuilt.settings_text, recording.rebuilt.room_bytes
     return Remedy(

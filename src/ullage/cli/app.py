@@ -12,16 +12,17 @@ from types import FrameType
 from typing import Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
 
 import ullage
 from ullage._errors import UllageError
 from ullage.cli import diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
+from ullage.cli.command import Command, CommandGroup
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(
     name="ullage",
+    cls=CommandGroup,
     help="The GPU-memory toolkit for PyTorch. Start with: ullage predict train.py --gpu 'RTX 4090'",
     no_args_is_help=True,
     add_completion=False,
@@ -31,16 +32,19 @@ app = typer.Typer(
 )
 app.command(
     name="predict",
+    cls=Command,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=predict.EPILOG,
 )(predict.predict)
 app.command(
     name="fit",
+    cls=Command,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=fit.EPILOG,
 )(fit.run_fit)
 app.command(
     name="run",
+    cls=Command,
     # Options before the command are ours, and all that follows it is its own.
     context_settings={
         "allow_extra_args": True,
@@ -51,13 +55,13 @@ app.command(
     options_metavar="[OPTIONS] SCRIPT|-m MODULE|LAUNCHER ARGS...",
     epilog=run.EPILOG,
 )(run.run)
-app.command(name="explain", epilog=explain.EPILOG)(explain.explain)
-app.command(name="tune", epilog=tune.EPILOG)(tune.tune)
-app.command(name="diff", epilog=diff.EPILOG)(diff.diff)
-app.command(name="repro", epilog=repro.EPILOG)(repro.repro)
-app.command(name="doctor", epilog=doctor.EPILOG)(doctor.doctor)
-app.command(name="watch", epilog=watch.EPILOG)(watch.watch)
-app.command(name="gpus")(gpus.gpus)
+app.command(name="explain", cls=Command, epilog=explain.EPILOG)(explain.explain)
+app.command(name="tune", cls=Command, epilog=tune.EPILOG)(tune.tune)
+app.command(name="diff", cls=Command, epilog=diff.EPILOG)(diff.diff)
+app.command(name="repro", cls=Command, epilog=repro.EPILOG)(repro.repro)
+app.command(name="doctor", cls=Command, epilog=doctor.EPILOG)(doctor.doctor)
+app.command(name="watch", cls=Command, epilog=watch.EPILOG)(watch.watch)
+app.command(name="gpus", cls=Command)(gpus.gpus)
 
 
 def _version(wanted: bool) -> None:
@@ -95,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
+        from rich.console import Console
+
         Console(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

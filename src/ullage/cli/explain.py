@@ -14,7 +14,6 @@ from ullage.cli.history import (
 )
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.report.report import Remarks, Report, Tone
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -94,6 +93,7 @@ def explain(
 
 def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:
     """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the others."""
+    from ullage.report.report import Remarks, Report, Tone
     from ullage.supervision.summary import summary_of
     from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run, report_of
 

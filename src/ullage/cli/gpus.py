@@ -5,17 +5,16 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ullage._units import text_of_bytes
-from ullage.gpus import all_gpus
 
 
 def gpus(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the source of every figure.")] = False,
 ) -> None:
     """List the cards that --gpu knows, with their memory as the driver reports it."""
+    from ullage.gpus import all_gpus
+
     cards = all_gpus()
     if as_json:
         print(
@@ -25,6 +24,9 @@ def gpus(
             )
         )
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(
         "card",
         "memory",

@@ -5,9 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from rich.console import Console
-from rich.markup import escape
-
 _QUIET_SECONDS: Final = 2.0  # after which a run without a terminal reports its progress
 
 Answer = TypeVar("Answer")
@@ -20,14 +17,17 @@ def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool
         work: a function that is called with the function to report progress.
         live: whether a terminal gets a live line; not where something else writes to standard error.
     """
+    from rich.console import Console
+    from rich.markup import escape
+
     console = Console(stderr=True, highlight=False)
     if console.is_terminal and live:
         with console.status("starting") as status:
             return work(lambda text: status.update(escape(text)))
     began = time.monotonic()
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if time.monotonic() - began > _QUIET_SECONDS:
             sys.stderr.write(f"ullage: {text} ({time.monotonic() - began:.0f} s)\n")
 
-    return work(tell)
+    return work(report)

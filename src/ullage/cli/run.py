@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ullage._errors import UllageError, UsageError
-from ullage.api.values import size_of
 from ullage.cli.progress import with_progress
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def run(
     What follows is the command: a script with its options, -m and a module, torchrun, accelerate launch. It runs
     unchanged; a report is printed under its error, and written with everything that it was made from.
     """
+    from ullage.api.values import size_of
     from ullage.export.export import open_exports
     from ullage.recording.plan import HistoryMode, RecordingPlan
     from ullage.supervision.command import command_of

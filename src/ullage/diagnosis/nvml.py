@@ -27,8 +27,8 @@ def read_cards() -> tuple[Driver | None, tuple[CardFacts, ...]]:
 
 
 def _driver(nvml: Nvml) -> Driver:
-    number = nvml.ask("nvmlSystemGetCudaDriverVersion_v2") or 0
-    version = nvml.ask("nvmlSystemGetDriverVersion") or ""
+    number = nvml.call("nvmlSystemGetCudaDriverVersion_v2") or 0
+    version = nvml.call("nvmlSystemGetDriverVersion") or ""
     return Driver(version=version, cuda=(number // 1000, number % 1000 // 10))
 
 
@@ -38,12 +38,12 @@ def _card(nvml: Nvml, index: int, handle: Any) -> CardFacts | None:
         return None
     return CardFacts(
         index=index,
-        name=nvml.ask("nvmlDeviceGetName", handle) or "",
-        uuid=nvml.ask("nvmlDeviceGetUUID", handle) or "",
+        name=nvml.call("nvmlDeviceGetName", handle) or "",
+        uuid=nvml.call("nvmlDeviceGetUUID", handle) or "",
         total_bytes=memory.total_bytes,
         used_bytes=memory.used_bytes,
-        compute_capability=nvml.ask("nvmlDeviceGetCudaComputeCapability", handle),
-        compute_mode=_MODES.get(nvml.ask("nvmlDeviceGetComputeMode", handle)),
+        compute_capability=nvml.call("nvmlDeviceGetCudaComputeCapability", handle),
+        compute_mode=_MODES.get(nvml.call("nvmlDeviceGetComputeMode", handle)),
         processes=tuple(_processes(nvml, handle)),
     )
 
@@ -52,7 +52,7 @@ def _processes(nvml: Nvml, handle: Any) -> Iterator[CardProcess]:
     """Yield every other process once; the driver lists one that computes and draws twice."""
     seen = {os.getpid()}
     for kind in ("Compute", "Graphics"):
-        for one in nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle) or ():
+        for one in nvml.call(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle) or ():
             if one.pid not in seen:
                 seen.add(one.pid)
                 yield process_of(one.pid, one.usedGpuMemory)

@@ -73,7 +73,7 @@ def holding_at_peak(histories: Iterable[History], *, semantics: str | None = Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _BlockAtMoment:
     bytes: int
     stack: int
     row: int
@@ -87,7 +87,7 @@ def _at_end(history: History) -> MomentHolding:
     return _holding(
         history,
         [
-            _Block(block.size, block.stack, row_of.get(block.address, -1))
+            _BlockAtMoment(block.size, block.stack, row_of.get(block.address, -1))
             for block in blocks
             if block.state == "active_allocated"
         ],
@@ -107,9 +107,9 @@ def _at_peak(history: History, semantics: str | None) -> MomentHolding:
     return _holding(
         history,
         [
-            _Block(size, int(rebuilt.stack_of_key[key]), int(rebuilt.row_of_key[key]))
+            _BlockAtMoment(size, int(rebuilt.stack_of_key[key]), int(rebuilt.row_of_key[key]))
             if key >= 0
-            else _Block(size, -1, -1)
+            else _BlockAtMoment(size, -1, -1)
             for size, key in held
         ],
         pending_bytes=done.now.active_bytes - done.now.allocated_bytes,
@@ -119,7 +119,7 @@ def _at_peak(history: History, semantics: str | None) -> MomentHolding:
 
 
 def _holding(
-    history: History, blocks: Sequence[_Block], *, pending_bytes: int, reserved_bytes: int, segments: int
+    history: History, blocks: Sequence[_BlockAtMoment], *, pending_bytes: int, reserved_bytes: int, segments: int
 ) -> MomentHolding:
     place_of: dict[tuple[int, bool], Place] = {}
     annotation_of = _annotation_of(history)

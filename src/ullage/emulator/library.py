@@ -54,7 +54,7 @@ class PlanSource(IntEnum):
 GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
-class _PlanFigures(ctypes.Structure):
+class _PlanFiguresStruct(ctypes.Structure):
     """Field for field `struct plan_figures` of cuda/card.h."""
 
     _fields_ = (
@@ -67,7 +67,7 @@ class _PlanFigures(ctypes.Structure):
     )
 
 
-class _Plan(ctypes.Structure):
+class _PlanStruct(ctypes.Structure):
     """Field for field `struct cudnn_plan` of cuda/card.h."""
 
     _fields_ = (
@@ -80,7 +80,7 @@ class _Plan(ctypes.Structure):
     )
 
 
-class _GuessFigures(ctypes.Structure):
+class _GuessFiguresStruct(ctypes.Structure):
     """Field for field `struct guess_figures` of cuda/card.h."""
 
     _fields_ = (
@@ -92,7 +92,7 @@ class _GuessFigures(ctypes.Structure):
     )
 
 
-class _OutsideFigures(ctypes.Structure):
+class _OutsideFiguresStruct(ctypes.Structure):
     """Field for field `struct outside_figures` of cuda/card.h."""
 
     _fields_ = (
@@ -240,7 +240,7 @@ def cudnn_plans() -> CudnnPlans:
     card = _card()
     by_source = {}
     for source in PlanSource:
-        figures = _PlanFigures()
+        figures = _PlanFiguresStruct()
         card.card_plan_figures(int(source), ctypes.byref(figures))
         if figures.problems:
             by_source[source.name.lower()] = PlanFigures(**_fields(figures))
@@ -254,7 +254,7 @@ def cudnn_problems() -> list[Problem]:
     """Return the problems that cuDNN ran, in the order of their first run."""
     card = _card()
     found: list[Problem] = []
-    plan = _Plan()
+    plan = _PlanStruct()
     while card.card_problem(len(found), ctypes.byref(plan)):
         fields = _fields(plan)
         found.append(Problem(**{**fields, "source": PlanSource(fields["source"]).name.lower()}))
@@ -266,7 +266,7 @@ def guesses() -> dict[str, GuessFigures]:
     card = _card()
     found = {}
     for number, kind in enumerate(GUESSES):
-        figures = _GuessFigures()
+        figures = _GuessFiguresStruct()
         card.card_guess_figures(number, ctypes.byref(figures))
         if figures.count:
             found[kind] = GuessFigures(**_fields(figures))
@@ -277,7 +277,7 @@ def outside() -> dict[str, OutsideFigures]:
     """Return the memory requested outside PyTorch's allocator, by the shared object's file name."""
     card = _card()
     found: dict[str, OutsideFigures] = {}
-    figures = _OutsideFigures()
+    figures = _OutsideFiguresStruct()
     index = 0
     while (path := card.card_outside(index, ctypes.byref(figures))) is not None:
         if figures.calls:

@@ -70,7 +70,7 @@ PLAIN: Final = BatchPlan()
 
 
 @dataclass(slots=True)
-class _Memory:
+class _ShapeMemory:
     plan: BatchPlan
     successes: int = 0
     patience: int = _GROW_AFTER
@@ -81,7 +81,7 @@ class Plans:
     """The plan for each shape; it learns from what fails and grows back after a stretch that goes well."""
 
     def __init__(self) -> None:
-        self._shapes: OrderedDict[Shape, _Memory] = OrderedDict()
+        self._shapes: OrderedDict[Shape, _ShapeMemory] = OrderedDict()
 
     def plan_for(self, shape: Shape) -> BatchPlan | None:
         """Return the plan for a batch of this shape; None if nothing is known of the shape."""
@@ -104,7 +104,7 @@ class Plans:
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
         if memory is None:
-            self._shapes[shape] = _Memory(plan)
+            self._shapes[shape] = _ShapeMemory(plan)
             if len(self._shapes) > _SHAPES:
                 self._shapes.popitem(last=False)
             return
@@ -115,7 +115,7 @@ class Plans:
 
     def adopt(self, shape: Shape, parts: int) -> None:
         """Take batches of this shape in at least `parts` parts from now on, because another rank has to."""
-        memory = self._shapes.setdefault(shape, _Memory(PLAIN))
+        memory = self._shapes.setdefault(shape, _ShapeMemory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0

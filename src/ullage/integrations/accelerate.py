@@ -65,7 +65,7 @@ def guard(
         if before_step is not None:
             before_step()
 
-    return _Guard(
+    return _AccelerateGuard(
         accelerator,
         model,
         [_unwrapped(one) for one in optimizers],
@@ -128,7 +128,7 @@ class MemoryTracker(_accelerate.tracking.GeneralTracker):  # type: ignore[misc,n
         self._watch.stop()
 
 
-class _Guard(Guard):
+class _AccelerateGuard(Guard):
     """Steps the optimizer when `accelerator.accumulate` says so."""
 
     def __init__(self, accelerator: Any, model: Any, optimizer: Any, **options: Any) -> None:

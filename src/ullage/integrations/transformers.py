@@ -24,14 +24,14 @@ _IGNORED = -100
 _callback: Any = framework("transformers.trainer_callback")
 
 
-class MemoryCallback(_callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
+class MemoryTrainerCallback(_callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
     """Adds memory figures to what the Trainer logs, and warns of each leak once.
 
     Example:
-        MemoryCallback().add_to(trainer)
+        MemoryTrainerCallback().add_to(trainer)
 
-    If given as `callbacks=[MemoryCallback()]`, it comes after the Trainer's own callbacks that report to TensorBoard,
-    W&B and others, so they do not get the figures; the progress bar and `log_history` do.
+    If given as `callbacks=[MemoryTrainerCallback()]`, it comes after the Trainer's own callbacks that report to
+    TensorBoard, W&B and others, so they do not get the figures; the progress bar and `log_history` do.
     """
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:

@@ -133,7 +133,7 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _IsolatedRun:
     """The end of the process."""
 
     process: int
@@ -142,7 +142,7 @@ class _Run:
     """The exit code of the process; negative: the signal that ended it."""
 
 
-def _run(call: int, answer: int, timeout_seconds: float | None) -> _Run:
+def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
     """Make the call in a process of its own, and wait until that process and all that it started have ended."""
     deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
     with _process(call, answer) as (process, channel):
@@ -154,7 +154,7 @@ def _run(call: int, answer: int, timeout_seconds: float | None) -> _Run:
             _wait(process, channel, time.monotonic() + _INTERRUPT_SECONDS)
             raise
         code = process.kill()
-        return _Run(process=process.popen.pid, in_time=in_time, code=code)
+        return _IsolatedRun(process=process.popen.pid, in_time=in_time, code=code)
 
 
 @contextmanager
@@ -198,7 +198,9 @@ def _wait(process: ChildProcess, channel: int, deadline: float) -> bool:
     return True
 
 
-def _outcome(answer: int, note: dict[str, Any] | None, run: _Run, name: str, timeout_seconds: float | None) -> Any:
+def _outcome(
+    answer: int, note: dict[str, Any] | None, run: _IsolatedRun, name: str, timeout_seconds: float | None
+) -> Any:
     """Return the result, or raise the error, that the answer holds."""
     if not run.in_time:
         where = "had returned, but threads or exit handlers of its process" if note else "or what it called"

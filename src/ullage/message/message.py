@@ -121,7 +121,7 @@ def hits_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _WordsPlace:
     """A place in a text at which known words were found."""
 
     start: int
@@ -131,7 +131,7 @@ class _Place:
     backend: str | None
 
 
-def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -> Iterator[_Place]:
+def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -> Iterator[_WordsPlace]:
     for find, table in BY_FIND.items():
         at = text.find(find, begin)
         while at >= 0:
@@ -148,7 +148,7 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
             at = text.find(find, at + len(find))
 
 
-def _is_followed(text: str, found: list[_Place], at: int, counted: CountedMessages | None) -> bool:
+def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
     """Return whether other words begin within those at a place."""
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
@@ -156,7 +156,7 @@ def _is_followed(text: str, found: list[_Place], at: int, counted: CountedMessag
     return counted is not None and counted.next_head(text, place.start + 1, place.end, with_sizes=False) < place.end
 
 
-def _place(text: str, at: int, words: Words) -> _Place | None:
+def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
     if not text.endswith(words.before, 0, at):
         return None
     before = next(before for before in words.before if text.endswith(before, 0, at))
@@ -167,10 +167,10 @@ def _place(text: str, at: int, words: Words) -> _Place | None:
     if match is None:
         return None
     said_by = "" if words.kind is MessageKind.KILLED else _WORD.split(before)[0].upper()
-    return _Place(start, match.end(), words, match, words.backend or said_by or None)
+    return _WordsPlace(start, match.end(), words, match, words.backend or said_by or None)
 
 
-def _hit(text: str, place: _Place, stop: int) -> Hit:
+def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
     """Read the message at a place; it may extend up to `stop`."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}

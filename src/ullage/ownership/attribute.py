@@ -10,21 +10,21 @@ from torch import Tensor
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Read(Protocol[T_co]):
-    """One that is read."""
+class ReadableAttribute(Protocol[T_co]):
+    """An attribute that is read."""
 
     def __get__(self, tensor: Tensor, /) -> T_co: ...
 
 
-class ReadAndWritten(Read[T_co], Protocol[T_co]):
-    """One that is written as well."""
+class WritableAttribute(ReadableAttribute[T_co], Protocol[T_co]):
+    """An attribute that is written as well."""
 
     def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
 
 
-IS_CUDA: Final = cast("Read[bool]", Tensor.is_cuda)
-IS_LEAF: Final = cast("Read[bool]", Tensor.is_leaf)
-RETAINS_GRAD: Final = cast("Read[bool]", Tensor.retains_grad)
-GRAD: Final = cast("ReadAndWritten[Tensor | None]", Tensor.grad)
-GRAD_FN: Final = cast("Read[Any]", Tensor.grad_fn)
-BASE: Final = cast("Read[Tensor | None]", Tensor._base)
+IS_CUDA: Final = cast("ReadableAttribute[bool]", Tensor.is_cuda)
+IS_LEAF: Final = cast("ReadableAttribute[bool]", Tensor.is_leaf)
+RETAINS_GRAD: Final = cast("ReadableAttribute[bool]", Tensor.retains_grad)
+GRAD: Final = cast("WritableAttribute[Tensor | None]", Tensor.grad)
+GRAD_FN: Final = cast("ReadableAttribute[Any]", Tensor.grad_fn)
+BASE: Final = cast("ReadableAttribute[Tensor | None]", Tensor._base)

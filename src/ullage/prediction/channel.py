@@ -20,7 +20,7 @@ class Channel:
         status = os.fstat(self._number)
         return status.st_dev, status.st_ino
 
-    def tell(self, event: str, **details: Any) -> None:
+    def send(self, event: str, **details: Any) -> None:
         """Send one message, if the channel is still open."""
         data = json.dumps({"event": event, **details}).encode() + b"\n"
         # Closed by the script, or the parent is gone: it notices the one, the lifeline the other.

@@ -100,7 +100,7 @@ class Run:
         signal.signal(STOP_SIGNAL, self._on_time)
 
     def _before_import(self) -> None:
-        self._channel.tell("import")
+        self._channel.send("import")
         self._import_began = time.perf_counter()
         self._choose_allocator_settings()
         self._choose_cards()
@@ -154,7 +154,7 @@ class Run:
         self._keep_history(torch)
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
-        self._channel.tell("imported")
+        self._channel.send("imported")
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -168,7 +168,7 @@ class Run:
 
     def _refuse(self, error: UllageError) -> NoReturn:
         self._is_over = True
-        self._channel.tell("refused", text=str(error), type=type(error).__name__)
+        self._channel.send("refused", text=str(error), type=type(error).__name__)
         raise StopScript
 
     def _keep_history(self, torch: Any) -> None:
@@ -199,7 +199,7 @@ class Run:
         self._started = time.perf_counter()
         try:
             self.prepare()
-            self._channel.tell("start")
+            self._channel.send("start")
             self._execute()
             self._wait_for_threads()
             self._finish(ending.end_outcome(self._gave_up()))
@@ -209,7 +209,7 @@ class Run:
             if self._emulation is not None:
                 self._finish_failed(error)
             else:
-                self._channel.tell("refused", text=str(error), type=type(error).__name__)
+                self._channel.send("refused", text=str(error), type=type(error).__name__)
         except SystemExit as error:
             if error.code is None or (isinstance(error.code, int) and not error.code):
                 self._finish(ending.end_outcome(self._gave_up()))
@@ -261,7 +261,7 @@ class Run:
                 for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
             ]
         )
-        self._channel.tell("step", step=number)
+        self._channel.send("step", step=number)
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
             self._finish(Outcome(kind="steps"))
@@ -307,13 +307,13 @@ class Run:
         if self._is_over:
             return
         self._is_over = True
-        self._channel.tell("stopping")
+        self._channel.send("stopping")
         try:
             result = self._result(outcome).to_json()
         except Exception:
-            self._channel.tell("broken", traceback=traceback.format_exc())
+            self._channel.send("broken", traceback=traceback.format_exc())
         else:
-            self._channel.tell("result", result=result)
+            self._channel.send("result", result=result)
 
     def _result(self, outcome: Outcome) -> RunResult:
         times = [self._started + self._import_seconds, *self._step_times]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
 from ullage.prediction import outside
-from ullage.prediction.prediction import LineUse, Peaks, Placement, Prediction, Read, Verdict
+from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
 from ullage.report.report import (
     Curve,
@@ -287,7 +287,7 @@ def _settling(prediction: Prediction) -> str:
     return f"; the peak has not settled: {more}"
 
 
-def _reads(reads: list[Read]) -> tuple[str, ...]:
+def _reads(reads: list[HostRead]) -> tuple[str, ...]:
     shown = []
     for read in reads[:_READS_SHOWN]:
         place = str(Line(read.file, read.line)) if read.file and read.line else "a library"

@@ -88,7 +88,7 @@ def _split_by_new_group(distributed_c10d: ModuleType) -> Callable[..., Any]:
     return split_group
 
 
-def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) -> None:
+def run_spawned_here(torch: ModuleType, rank: int, note: Callable[[str], None]) -> None:
     """Have torch.multiprocessing.spawn run only one of its processes, inside this one.
 
     This applies only if it would wait for them: with `join=False` a script gets its processes, which are not measured.
@@ -96,7 +96,7 @@ def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) 
     Args:
         torch: the torch module.
         rank: the number of the process to run; the last one if there are fewer.
-        tell: called with a note on what was done instead.
+        note: called with a note on what was done instead.
     """
     module = import_module("torch.multiprocessing.spawn")
 
@@ -111,7 +111,7 @@ def run_spawned_here(torch: ModuleType, rank: int, tell: Callable[[str], None]) 
             if not asked["join"] or asked["nprocs"] < 1:
                 return original(*arguments, **keywords)
             index = min(rank % CARDS_OF_A_NODE, asked["nprocs"] - 1)
-            tell(f"torch.multiprocessing.spawn: process {index} of its {asked['nprocs']} ran here, the others did not")
+            note(f"torch.multiprocessing.spawn: process {index} of its {asked['nprocs']} ran here, the others did not")
             stand_in_for_the_others(torch)
             return asked["fn"](index, *asked["args"])
 

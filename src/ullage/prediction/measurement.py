@@ -11,7 +11,7 @@ from ullage._output import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
 from ullage.prediction import placement
-from ullage.prediction.prediction import Growth, Picture, Read, Step
+from ullage.prediction.prediction import Growth, HostRead, Picture, Step
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
@@ -205,9 +205,9 @@ def _compiled_graphs() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _reads(observer: "Observer") -> list[Read]:
+def _reads(observer: "Observer") -> list[HostRead]:
     return [
-        Read(
+        HostRead(
             file=line.file if line else None,
             line=line.line if line else None,
             op=op,

@@ -53,7 +53,7 @@ class LineUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class HostRead:
     """Values that the script read back from the card at one place; on an emulated card they are zero."""
 
     file: str | None
@@ -251,7 +251,7 @@ class Prediction:
     """The peak of each role by itself, in requested bytes."""
     lines: list[LineUse]
     timeline: dict[str, list[int]]
-    reads: list[Read]
+    reads: list[HostRead]
     oom: Oom | None
     oom_count: int
     """The number of out-of-memory errors, including errors that the script handled."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ullage._units import MIB, text_of_bytes
 from ullage.gpus import Gpu
-from ullage.prediction.prediction import CudnnUse, Growth, Placement, Read, Verdict
+from ullage.prediction.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.result import AtOom, Measured, RunResult
 
@@ -18,12 +18,12 @@ def growth_text(growth: Growth | None, free: int) -> str:
     return f" by then; every step keeps {text_of_bytes(each)} more{end}"
 
 
-def understatement(reads: Sequence[Read]) -> str:
+def understatement(reads: Sequence[HostRead]) -> str:
     ops = shape_deciding(reads)
     return f"; more than that in truth, because values decide shapes here ({', '.join(ops)})" if ops else ""
 
 
-def shape_deciding(reads: Sequence[Read]) -> list[str]:
+def shape_deciding(reads: Sequence[HostRead]) -> list[str]:
     """The operations whose values decided a shape."""
     return sorted({read.op for read in reads if read.decides_shape})
 

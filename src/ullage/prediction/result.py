@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.prediction.plain_data import from_plain, to_plain
-from ullage.prediction.prediction import Growth, LineUse, Picture, Read, Step
+from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
 from ullage.prediction.role import Role
 
 Ending = Literal["steps", "time", "ended", "oom", "error"]
@@ -145,7 +145,7 @@ class RunResult:
     optimizers_changed: int
     snapshot_error: str | None = None
     oom_count: int = 0
-    reads: list[Read] = field(default_factory=list)
+    reads: list[HostRead] = field(default_factory=list)
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
     lost_entries: int = 0

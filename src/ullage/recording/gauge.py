@@ -130,7 +130,7 @@ class Gauge:
         try:
             with asked() as nvml:
                 used = {
-                    nvml.ask("nvmlDeviceGetUUID", handle): memory.used_bytes
+                    nvml.call("nvmlDeviceGetUUID", handle): memory.used_bytes
                     for _, handle in nvml.handles()
                     if (memory := nvml.memory_of(handle)) is not None
                 }

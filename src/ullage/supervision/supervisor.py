@@ -68,7 +68,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
             )
         except OSError as error:
             raise UsageError(f"{command[0]} cannot be started: {error.strerror}; expected a program") from None
-        terminal.give(process.pid)
+        terminal.hand_over(process.pid)
         handed_on: set[int] = set()
         try:
             status = _wait(process, terminal, on_tick, handed_on)
@@ -111,7 +111,7 @@ def _wait(
             process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
             return status
         sent = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, max(0.0, due - time.monotonic()))
-        if sent is not None and sent.si_signo != signal.SIGCHLD and not terminal.has_told_all(sent):
+        if sent is not None and sent.si_signo != signal.SIGCHLD and not terminal.has_reached_command(sent):
             handed_on.add(sent.si_signo)
             with suppress(ProcessLookupError):
                 os.kill(process.pid, sent.si_signo)
@@ -136,11 +136,11 @@ class _Terminal:
         """Whether the command's group has the terminal instead of ours."""
         return self.is_ours and not self.is_shared
 
-    def has_told_all(self, sent: signal.struct_siginfo) -> bool:
+    def has_reached_command(self, sent: signal.struct_siginfo) -> bool:
         """Tell whether the command got a signal of ours by itself: from the terminal, or when a shell continues us."""
         return self.is_shared and (sent.si_code == _SI_KERNEL or sent.si_signo == signal.SIGCONT)
 
-    def give(self, group: int) -> None:
+    def hand_over(self, group: int) -> None:
         if self.is_shared:
             return
         with suppress(OSError):
@@ -224,6 +224,6 @@ def _let_go(lifeline_end: int) -> None:
 
 def _begin(mask: set[signal.Signals], lifeline_end: int, terminal: "_Terminal") -> None:
     """Run in the new process, before the command: make its own group, restore signals, and tie its life to ours."""
-    terminal.give(os.getpid())
+    terminal.hand_over(os.getpid())
     die_with_parent(lifeline_end, survives_exec=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,7 +1,6 @@
 """The distinction between a user's own code and the libraries that it calls."""
 
 import os
-import site
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+_PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 _OWN_FOLDER: Final = str(Path(__file__).resolve().parent.parent)
 
 
@@ -36,6 +36,8 @@ def is_users(file: str) -> bool:
     if file == getattr(sys.modules.get("__main__"), "__file__", None):
         return True
     path = Path(file).resolve()
+    if not _PACKAGES.isdisjoint(path.parts):  # of another environment too, which this one stands on
+        return False
     if any(part.startswith("torchinductor_") for part in path.parts):  # what torch.compile wrote
         return False
     return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
@@ -60,9 +62,8 @@ def callers_line() -> Line | None:
 
 @cache
 def _library_prefixes() -> tuple[str, ...]:
-    places: set[str | None] = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    places.add(os.environ.get("TORCHINDUCTOR_CACHE_DIR"))
-    places |= set(site.getsitepackages()) | {site.getusersitepackages(), _OWN_FOLDER}
+    places: set[str | None] = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    places |= {os.environ.get("TORCHINDUCTOR_CACHE_DIR"), _OWN_FOLDER}
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__:
         places.add(str(Path(torch.__file__).parent))

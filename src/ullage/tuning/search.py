@@ -48,7 +48,7 @@ class SettingsSearch:
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Try every option alone, then run_from down from the best few, option by option, until nothing is better."""
+        """Try every option alone, then go on from the best few, option by option, until nothing is better."""
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
             current = first

@@ -17,7 +17,7 @@ from ullage.tracing.source import Line, is_users
 _COMPARED_FRAMES: Final = 20  # frames, when the table is proved
 
 
-class _Layout(ctypes.Structure):
+class _FrameLayout(ctypes.Structure):
     """struct stacks_layout"""
 
     _fields_ = tuple(
@@ -31,7 +31,7 @@ class _Layout(ctypes.Structure):
     )
 
 
-class _Node(ctypes.Structure):
+class _StackNode(ctypes.Structure):
     """struct stacks_node"""
 
     _fields_ = (
@@ -46,11 +46,11 @@ class _Node(ctypes.Structure):
 # cpython/pystate.h (PyThreadState, _PyCFrame), internal/pycore_frame.h or pycore_interpframe_structs.h
 # (_PyInterpreterFrame, enum _frameowner), cpython/code.h (PyCodeObject).
 _LAYOUTS: Final = {
-    (3, 11): _Layout(56, 8, 32, 48, 56, 69, 3, 72, 112, 128, 136, 168, 184),
-    (3, 12): _Layout(56, 0, 0, 8, 56, 70, 3, 68, 112, 128, 136, 176, 192),
-    (3, 13): _Layout(72, -1, 0, 8, 56, 70, 3, 68, 112, 128, 136, 184, 200),
-    (3, 14): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 192, 208),
-    (3, 15): _Layout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 192, 208),
+    (3, 11): _FrameLayout(56, 8, 32, 48, 56, 69, 3, 72, 112, 128, 136, 168, 184),
+    (3, 12): _FrameLayout(56, 0, 0, 8, 56, 70, 3, 68, 112, 128, 136, 176, 192),
+    (3, 13): _FrameLayout(72, -1, 0, 8, 56, 70, 3, 68, 112, 128, 136, 184, 200),
+    (3, 14): _FrameLayout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 192, 208),
+    (3, 15): _FrameLayout(72, -1, 0, 8, 56, 74, 3, 68, 112, 128, 136, 192, 208),
 }
 
 
@@ -60,9 +60,9 @@ class JournalStacks:
     def __init__(self, library: ctypes.CDLL) -> None:
         library.stacks_here.restype = ctypes.c_uint32
         library.stacks_follow.restype = ctypes.c_bool
-        library.stacks_follow.argtypes = [ctypes.POINTER(_Layout)]
+        library.stacks_follow.argtypes = [ctypes.POINTER(_FrameLayout)]
         library.stacks_read.restype = ctypes.c_bool
-        library.stacks_read.argtypes = [ctypes.c_uint32, ctypes.POINTER(_Node)]
+        library.stacks_read.argtypes = [ctypes.c_uint32, ctypes.POINTER(_StackNode)]
         self._library = library
         self._users: dict[int, Line | None] = {0: None}
 
@@ -83,7 +83,7 @@ class JournalStacks:
     def stack(self, node: int) -> list[Line]:
         """Return the lines of a stack, innermost first: at most 200."""
         lines = []
-        found = _Node()
+        found = _StackNode()
         while self._library.stacks_read(node, found):
             lines.append(_line(found))
             node = found.parent
@@ -92,7 +92,7 @@ class JournalStacks:
     def users_line(self, node: int) -> Line | None:
         """Find the innermost line of the user's own code."""
         path = []
-        found = _Node()
+        found = _StackNode()
         while node not in self._users:
             path.append(node)
             self._library.stacks_read(node, found)
@@ -117,5 +117,5 @@ class JournalStacks:
         return bool(node) and self.stack(node)[:_COMPARED_FRAMES] == expected
 
 
-def _line(node: _Node) -> Line:
+def _line(node: _StackNode) -> Line:
     return Line(node.file.decode(errors="replace"), node.line, node.function.decode())
