@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.real_cards.bench import Bench
 from benchmarks.real_cards.case import HERE, Case, Figure, Origin, Result, Share, Status, Verdict, cases_of
-from benchmarks.real_cards.run import SOURCES, outcome_of, read_results, write_results
+from benchmarks.real_cards.run import SOURCES, asked_of, outcome_of, read_results, write_results
 from benchmarks.real_cards.source import SourceError, fetched
 from benchmarks.real_cards.table import page_of, summary_of
 
@@ -64,6 +64,15 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_results(path, {"one": EQUAL, "gone": EQUAL}, [CASE])
     assert read_results(path) == {"one": EQUAL}
     assert read_results(tmp_path / "none.json") == {}
+
+
+def test_a_whole_name_asks_for_one_case() -> None:
+    cases = {"recordings": [CASE, replace(CASE, name="one-more")], "golf": [replace(CASE, name="one")]}
+    asked = {only: [case.name for case in asked_of(cases, only)["recordings"]] for only in ("", "one", "golf/")}
+    assert asked == {"": ["one", "one-more"], "one": ["one", "one-more"], "golf/": []}
+    found = asked_of(cases, "recordings/one")
+    assert [case.name for case in found["recordings"]] == ["one"]
+    assert found["golf"] == []
 
 
 def test_a_row_says_why_it_was_not_run(tmp_path: Path) -> None:
