@@ -83,10 +83,8 @@ def outcome_of(case: Case, bench: Bench, run: Callable[[Case, Bench], Result]) -
         found = Result(case=case.name, status=Status.NOT_RUN, reason=" ".join(str(error).split()))
     except Exception as error:  # other people's scripts print other things than expected; the rest is run all the same
         found = Result(case=case.name, status=Status.NOT_RUN, reason=f"{type(error).__name__}: {error}")
-    reason = "; ".join(filter(None, [case.cause, found.reason])) if found.status is Status.DIFFERS else found.reason
     return replace(
         found,
-        reason=reason,
         seconds=round(time.monotonic() - began, 1),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions={**bench.versions(case), **found.versions},

@@ -87,6 +87,15 @@ def test_a_row_says_why_it_was_not_run(tmp_path: Path) -> None:
     assert "not run**: not run yet" in page_of({"recordings": [CASE]}, {"recordings": {}})
 
 
+def test_a_row_that_differs_tells_the_cause_as_it_is_known_today() -> None:
+    """The cause is the case's, not the result's: it may be found after the run."""
+    case = replace(CASE, cause="another cuDNN")
+    differs = replace(EQUAL, status=Status.DIFFERS, reason="of 3 runs", date="2000-01-01")
+    page = page_of({"recordings": [case]}, {"recordings": {"one": differs}})
+    assert "| **differs, 2000-01-01**: another cuDNN; of 3 runs |" in page
+    assert "another cuDNN" not in page_of({"recordings": [case]}, {"recordings": {"one": EQUAL}})
+
+
 def test_the_summary_counts_what_was_run() -> None:
     differs = replace(
         EQUAL,
