@@ -28,7 +28,7 @@ from ullage import UllageError
 
 SOURCES: Final = (
     *("recordings", "fitcheck", "fitcheck_verdicts", "liger", "golf", "litgpt", "megatron", "torchao", "torchtune"),
-    *("peft_images", "untried"),
+    *("torchtitan", "peft_images", "untried"),
 )
 """Modules of this folder, each with `run(case, bench) -> Result` and a toml of its name; the order of the page."""
 
