@@ -2,7 +2,7 @@
 
 The comparison's own script runs an experiment with a model made up from its figures (`drivers/peft_images.py`), for six
 of its 750 steps, with images made after every second one. A case names the `experiment`; how many parameters there are
-has to be as published. The text encoder is not there: it has left the card before what is published begins.
+has to be as published. The runs had cuDNN 9.7.1, which cannot be asked without a card: its workspaces are estimates.
 """
 
 import json

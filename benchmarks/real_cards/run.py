@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from ullage import UllageError
 
 SOURCES: Final = (
     *("recordings", "fitcheck", "fitcheck_verdicts", "liger", "golf", "litgpt", "megatron", "torchao", "torchtune"),
-    *("peft_images", "untried"),
+    *("torchtitan", "peft_images", "untried"),
 )
 """Modules of this folder, each with `run(case, bench) -> Result` and a toml of its name; the order of the page."""
 
@@ -40,15 +40,14 @@ def main() -> int:
     cases = {source: cases_of(HERE / f"{source}.toml") for source in SOURCES}
     results = {source: read_results(options.results / f"{source}.json") for source in SOURCES}
     worse = 0
-    for source, some in cases.items():
-        asked = [case for case in some if options.only in f"{source}/{case.name}" and not options.page]
+    for source, asked in ({} if options.page else asked_of(cases, options.only)).items():
         for case in asked:
             run: Callable[[Case, Bench], Result] = importlib.import_module(f"benchmarks.real_cards.{source}").run
             before, now = results[source].get(case.name), outcome_of(case, bench, run)
             print(f"{source}/{case.name}: {now.status} {now.reason}".rstrip(), flush=True)
             worse += now.status is not Status.EQUAL and (before is None or before.status is Status.EQUAL)
             results[source][case.name] = now
-            write_results(options.results / f"{source}.json", results[source], some)
+            write_results(options.results / f"{source}.json", results[source], cases[source])
     if options.write:
         options.write.write_text(page_of(cases, results))
     return 1 if worse else 0
@@ -61,11 +60,18 @@ def _options() -> argparse.Namespace:
         "--environments", type=Path, required=True, help="the folder of environments, as make setup has it"
     )
     parser.add_argument("--from", dest="pattern", default=os.environ.get("ULLAGE_REPOSITORIES", GITHUB))
-    parser.add_argument("--only", default="", help="cases whose SOURCE/NAME contains this")
+    parser.add_argument("--only", default="", help="the case SOURCE/NAME, or all that have this in it")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="the folder of what was run before")
     parser.add_argument("--page", action="store_true", help="run nothing: write the page of what was run before")
     parser.add_argument("--write", type=Path)
     return parser.parse_args()
+
+
+def asked_of(cases: Mapping[str, list[Case]], only: str) -> dict[str, list[Case]]:
+    """Return the cases that a text asks for, by source: the one whose SOURCE/NAME it is, or all that have it in it."""
+    names = {f"{source}/{case.name}" for source, some in cases.items() for case in some}
+    wanted = {only} if only in names else {name for name in names if only in name}
+    return {source: [case for case in some if f"{source}/{case.name}" in wanted] for source, some in cases.items()}
 
 
 def outcome_of(case: Case, bench: Bench, run: Callable[[Case, Bench], Result]) -> Result:
@@ -77,10 +83,8 @@ def outcome_of(case: Case, bench: Bench, run: Callable[[Case, Bench], Result]) -
         found = Result(case=case.name, status=Status.NOT_RUN, reason=" ".join(str(error).split()))
     except Exception as error:  # other people's scripts print other things than expected; the rest is run all the same
         found = Result(case=case.name, status=Status.NOT_RUN, reason=f"{type(error).__name__}: {error}")
-    reason = "; ".join(filter(None, [case.cause, found.reason])) if found.status is Status.DIFFERS else found.reason
     return replace(
         found,
-        reason=reason,
         seconds=round(time.monotonic() - began, 1),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions={**bench.versions(case), **found.versions},

@@ -103,11 +103,17 @@ def _table_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]
 
 def _facts(case: Case, result: Result) -> list[str]:
     said = f"{result.status}, {result.date}" if result.date else str(result.status)
-    reason = f": {result.reason.replace('|', '/')}" if result.reason else ""
     emulated = f"{case.gpu}, {result.versions.get('torch', case.torch)}"
     real = f"{case.card}, {case.torch_published or 'not told'}"
     bold = "" if result.status is Status.EQUAL else "**"
-    return [f"{case.name}: {case.what}", real, emulated, f"{bold}{said}{bold}{reason}"]
+    return [f"{case.name}: {case.what}", real, emulated, f"{bold}{said}{bold}{_reason(case, result)}"]
+
+
+def _reason(case: Case, result: Result) -> str:
+    """Say what the result says, after what is known of why the case differs, if it does."""
+    known = case.cause if result.status is Status.DIFFERS else ""
+    said = "; ".join(filter(None, [known, result.reason])).replace("|", "/")
+    return f": {said}" if said else ""
 
 
 def _shares(result: Result) -> list[str]:

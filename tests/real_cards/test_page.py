@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.real_cards.bench import Bench
 from benchmarks.real_cards.case import HERE, Case, Figure, Origin, Result, Share, Status, Verdict, cases_of
-from benchmarks.real_cards.run import SOURCES, outcome_of, read_results, write_results
+from benchmarks.real_cards.run import SOURCES, asked_of, outcome_of, read_results, write_results
 from benchmarks.real_cards.source import SourceError, fetched
 from benchmarks.real_cards.table import page_of, summary_of
 
@@ -66,6 +66,15 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_results(tmp_path / "none.json") == {}
 
 
+def test_a_whole_name_asks_for_one_case() -> None:
+    cases = {"recordings": [CASE, replace(CASE, name="one-more")], "golf": [replace(CASE, name="one")]}
+    asked = {only: [case.name for case in asked_of(cases, only)["recordings"]] for only in ("", "one", "golf/")}
+    assert asked == {"": ["one", "one-more"], "one": ["one", "one-more"], "golf/": []}
+    found = asked_of(cases, "recordings/one")
+    assert [case.name for case in found["recordings"]] == ["one"]
+    assert found["golf"] == []
+
+
 def test_a_row_says_why_it_was_not_run(tmp_path: Path) -> None:
     def run(case: Case, bench: Bench) -> Result:
         raise SourceError("GitHub cannot\nbe reached")
@@ -76,6 +85,15 @@ def test_a_row_says_why_it_was_not_run(tmp_path: Path) -> None:
     assert "**not run, 2000-01-01**: GitHub cannot be reached" in page
     assert "| cases that were run, of all | 0 of 1 |" in page
     assert "not run**: not run yet" in page_of({"recordings": [CASE]}, {"recordings": {}})
+
+
+def test_a_row_that_differs_tells_the_cause_as_it_is_known_today() -> None:
+    """The cause is the case's, not the result's: it may be found after the run."""
+    case = replace(CASE, cause="another cuDNN")
+    differs = replace(EQUAL, status=Status.DIFFERS, reason="of 3 runs", date="2000-01-01")
+    page = page_of({"recordings": [case]}, {"recordings": {"one": differs}})
+    assert "| **differs, 2000-01-01**: another cuDNN; of 3 runs |" in page
+    assert "another cuDNN" not in page_of({"recordings": [case]}, {"recordings": {"one": EQUAL}})
 
 
 def test_the_summary_counts_what_was_run() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.real_cards import golf, megatron, torchao, torchtune
+from benchmarks.real_cards import golf, megatron, torchao, torchtitan, torchtune
 from benchmarks.real_cards.bench import Bench, RunError
 from benchmarks.real_cards.case import Case
 
@@ -50,6 +50,15 @@ def test_a_technique_is_found_with_and_without_a_link() -> None:
     assert torchtune.published_in(text, "+ Packed") == 60.0
     with pytest.raises(RunError, match=r"^the table has no row LoRA$"):
         torchtune.published_in(text, "LoRA")
+
+
+def test_a_row_of_a_numbered_table() -> None:
+    rows = "| Techniques | TPS/GPU | Memory(GiB) |\n| --- | ---: | ---: |\n| FSDP | 1,234 | {} |\n"
+    text = f"**Table 1** 8 GPUs.\n\n{rows.format(50.5)}\n**Table 12** 128 GPUs.\n\n{rows.format(40.5)}"
+    assert torchtitan.published_in(text, "Table 1", "FSDP") == 50.5
+    assert torchtitan.published_in(text, "Table 12", "FSDP") == 40.5
+    with pytest.raises(RunError, match=r"^Table 2 has no row FSDP$"):
+        torchtitan.published_in(text, "Table 2", "FSDP")
 
 
 def test_golden_values_of_the_steps_that_are_there() -> None:

@@ -2,9 +2,10 @@
 
     peft_images.py FOLDER EXPERIMENT
 
-FOLDER holds the comparison's scripts. Weights, images, the text's embeddings and the encoder that judges images are of
-the real shapes and of no value. Images are made between the steps as the comparison does, in one step each; the judging
-after the last training step is left out. The peak that the comparison keeps is printed.
+FOLDER holds the comparison's scripts. Weights, images, tokens and the encoder that judges images are of the real shapes
+and of no value. The text encoder counts, although it has left the card before what is published begins: what is made of
+its results lies in its segments and keeps them. Images are made between the steps as the comparison does, in one step
+each; the judging after the last training step is left out. The peak that the comparison keeps is printed.
 """
 
 import math
@@ -33,7 +34,17 @@ _TRANSFORMER: Final = {
     "joint_attention_dim": 7680,
     "guidance_embeds": False,
 }
-_TOKENS, _COORDINATES = 512, 4
+_TEXT_ENCODER: Final = {
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+_WORDS: Final = 32  # of a prompt: the rest of its tokens are padding
 
 
 class _Images:
@@ -66,27 +77,45 @@ def _unwritten(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     return model.to(dtype).to_empty(device="cpu")
 
 
+class _Tokenizer:
+    """Gives every prompt the same tokens."""
+
+    def apply_chat_template(self, *_: Any, **__: Any) -> str:
+        return ""
+
+    def __call__(self, _: str, *, max_length: int, **__: Any) -> dict[str, torch.Tensor]:
+        tokens = torch.zeros(1, max_length, dtype=torch.int64)
+        return {"input_ids": tokens, "attention_mask": (torch.arange(max_length) < _WORDS).long()[None]}
+
+
+def _text_encoder(dtype: torch.dtype) -> torch.nn.Module:
+    """Return the text encoder, which leaves the card without its weights being copied: gigabytes of zeros, else."""
+    transformers = import_module("transformers")
+    with torch.device("meta"):
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(dtype=dtype, **_TEXT_ENCODER))
+    model = _unwritten(model, dtype)
+    model.tie_weights()  # one tensor again, where the two of the meta device became two
+    move = model.to
+
+    def moved(device: torch.device | str) -> torch.nn.Module:
+        leaves = torch.device(device).type == "cpu"
+        return model._apply(lambda tensor: torch.empty_like(tensor, device="cpu")) if leaves else move(device)
+
+    model.to = moved
+    return model
+
+
 def _pipeline(_: str, torch_dtype: torch.dtype) -> Any:
     diffusers = import_module("diffusers")
     with torch.device("meta"):
         transformer = diffusers.Flux2Transformer2DModel(**_TRANSFORMER)
-    pipeline = diffusers.Flux2KleinPipeline(
+    return diffusers.Flux2KleinPipeline(
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
         vae=diffusers.AutoencoderKLFlux2().to(torch_dtype),
-        text_encoder=torch.nn.Linear(1, 1),
-        tokenizer=None,
+        text_encoder=_text_encoder(torch_dtype),
+        tokenizer=_Tokenizer(),
         transformer=_unwritten(transformer, torch_dtype),
     )
-
-    def encode(prompt: Any = None, *, prompt_embeds: Any = None, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if prompt_embeds is None:
-            size = _TRANSFORMER["joint_attention_dim"]
-            prompt_embeds = torch.zeros(1, _TOKENS, size, dtype=torch_dtype, device="cuda")
-        places = torch.zeros(len(prompt_embeds), _TOKENS, _COORDINATES, dtype=torch.int64, device="cuda")
-        return prompt_embeds, places
-
-    pipeline.encode_prompt = encode
-    return pipeline
 
 
 def _encoder(*_: Any) -> tuple[Any, torch.nn.Module]:
