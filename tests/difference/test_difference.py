@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ullage._units import text_of_bytes
 from ullage.cli.app import main
+from ullage.difference.describe import describe
 from ullage.difference.difference import ChangeKind, Difference, LineChange, Moment, difference_of
 from ullage.difference.holding import UNNAMED, holding_at_end, holding_at_peak
 from ullage.history import Frame, History, Labels
@@ -72,6 +74,32 @@ def test_the_peak_is_what_pytorch_called_it(normal: History) -> None:
     assert round(found.allocated_bytes / MIB, 1) == 1104.0
     assert found.reserved_bytes <= normal.reserved_bytes
     assert sum(held.bytes for held in found.places.values()) == found.allocated_bytes
+
+
+@pytest.mark.parametrize("moment", Moment)
+def test_the_headline_says_the_end_reserved_and_the_peak_whatever_is_compared(normal: History, moment: Moment) -> None:
+    """A run that holds less at its end may have reserved more, and had a higher peak."""
+    other = recorded("oom_recover")
+    found = difference_of([normal], [other], moment=moment)
+    ends, peaks = ([holding(side) for side in ([normal], [other])] for holding in (holding_at_end, holding_at_peak))
+    assert [(level.before, level.after) for level in found.overall] == [
+        tuple(held.allocated_bytes for held in ends),
+        tuple(held.reserved_bytes for held in ends),
+        tuple(held.allocated_bytes for held in peaks),
+    ]
+    words = [
+        f"{text_of_bytes(abs(level.after - level.before))} {'MORE' if level.after > level.before else 'LESS'}"
+        for level in found.overall
+    ]
+    assert describe(found).headline == f"{words[0]} AT THE END, {words[1]} RESERVED, {words[2]} AT THE PEAK"
+
+
+def test_a_peak_that_nobody_recorded_is_not_told(normal: History) -> None:
+    state = replace(normal, **{name: getattr(normal, name)[:0] for name in ("action", "address", "size", "stream")})
+    state = replace(state, time_us=normal.time_us[:0], stack=normal.stack[:0], labels=Labels())
+    found = difference_of([state], [state])
+    assert [level.name for level in found.overall] == ["allocated at the end", "reserved at the end"]
+    assert describe(found).headline == "AS MUCH AS BEFORE"
 
 
 def test_a_run_and_itself(normal: History) -> None:

@@ -52,6 +52,34 @@ def test_an_oom_at_the_first_allocation_does_not_fit(predict: Predict) -> None:
     assert f"memory_runs_out.py:{line_of('memory_runs_out.py', 'torch.zeros')}" in ended.text
 
 
+@pytest.mark.parametrize(
+    ("how", "handled", "limit", "left"),
+    [
+        ("call", "handled", "1.50 GiB", "257.0 MiB left of the limit"),
+        ("call", "raised", "1.50 GiB", "257.0 MiB left of the limit"),
+        ("settings", "handled", "1.47 GiB", "229.5 MiB left of the limit"),
+    ],
+)
+def test_a_script_at_its_own_limit_does_not_fit(
+    predict: Predict, how: str, handled: str, limit: str, left: str
+) -> None:
+    """The limit is known, and decides: what is free on the card beside it is said to be the card's."""
+    ended = predict("limits_itself.py", how, handled)
+    assert ended.code == 1, ended.out + ended.error
+    assert f"DOES NOT FIT: the script's own limit of {limit}" in ended.text
+    assert left in ended.text
+    assert f"{limit} allowed" in ended.text
+    assert "has a total capacity of 14.74 GiB" in ended.text
+    assert f"{limit} reserved at most, whatever is free" in ended.text
+
+
+def test_where_the_card_itself_is_too_small_a_limit_is_not_to_blame(predict: Predict) -> None:
+    """1.25 GiB and a context are more than a card of 1.5 GiB has, though the limit is above that."""
+    ended = predict("limits_itself.py", "call", "raised", "--json", gpu="1.5GiB")
+    assert ended.code == 1, ended.out + ended.error
+    assert ended.json["oom"]["limit_bytes"] is None
+
+
 def test_a_retry_with_a_smaller_batch_fits(predict: Predict) -> None:
     """An out-of-memory error that the script handled is noted, and counts for nothing else."""
     ended = predict("memory_runs_out.py", "retry", "--json")

@@ -306,6 +306,11 @@ DIFF = Difference(
         Level(name="reserved", before=1000 * MIB, after=2400 * MIB, is_bytes=True),
         Level(name="segments", before=50, after=112, is_bytes=False),
     ),
+    overall=(
+        Level(name="allocated at the end", before=910 * MIB, after=2352 * MIB, is_bytes=True),
+        Level(name="reserved at the end", before=1000 * MIB, after=2400 * MIB, is_bytes=True),
+        Level(name="allocated at the peak", before=990 * MIB, after=970 * MIB, is_bytes=True),
+    ),
     notes=("2 cards are added up (--device takes one)",),
 )
 REPORTS = {

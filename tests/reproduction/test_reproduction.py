@@ -19,14 +19,14 @@ from ullage.allocator.replay import Replay, ReplayDevice, State, replay
 from ullage.analysis.cause import Cause
 from ullage.analysis.recording import Recording, cut
 from ullage.cli.app import main
-from ullage.history import Action, Annotation, Frame, History
+from ullage.history import Action, Annotation, Frame, History, Labels
 from ullage.program import Op
 from ullage.rebuild import program_of
 from ullage.reproduction.beginning import beginning_of
 from ullage.reproduction.oracle import Oracle
 from ullage.reproduction.reproduction import Reproduction, reproduce, sketch_of
 from ullage.reproduction.shrink import Sketch, shrink
-from ullage.reproduction.transcript import script_of
+from ullage.reproduction.transcript import script_of, statement_of
 from ullage.settings import Settings, parse_settings, text_of_settings
 from ullage.snapshot.snapshot import load_snapshot
 
@@ -394,7 +394,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ((recorded("normal"),), "no request fails in this recording (at most 1.24 GiB are reserved)"),
-        ((recorded("normal"), "--capacity", "2GiB"), "no request fails within --capacity 2.00 GiB"),
+        ((recorded("normal"), "--capacity", "2GiB"), "no request fails within --capacity 2.00 GiB: at most"),
         ((recorded("oom"), "--budget", "0"), "--budget 0 is not a time"),
         ((recorded("oom"), "--capacity", "lots"), "--capacity: 'lots' is not a size"),
     ],
@@ -429,3 +429,26 @@ def test_what_does_not_fail_in_a_script_is_said() -> None:
     whole = sketch_of(recording)
     with pytest.raises(UsageError, match="succeeds when the run is repeated as a script would do it, from an empty"):
         Oracle.of(recording, whole.of_rows(np.array([len(whole) - 1])))
+
+
+@pytest.mark.parametrize("capacity_mib", [None, 700, 2000])
+def test_no_capacity_fails_a_run_that_took_nothing_more(capacity_mib: int | None) -> None:
+    """What was reserved before recording began stays: less than that is no capacity in which a request fails."""
+    history = history_of("normal")
+    columns = ("action", "address", "size", "stream", "time_us", "stack")
+    later = replace(history, **{name: getattr(history, name)[-2000:] for name in columns}, labels=Labels())
+    with pytest.raises(UsageError, match=r"all of the 1\.24 GiB that the run used were reserved before") as refused:
+        reproduce(later, capacity_bytes=capacity_mib and capacity_mib * MIB)
+    assert "at most" not in str(refused.value)
+
+
+def test_what_the_driver_is_asked_for_is_said_where_it_decides() -> None:
+    """77 MiB - 1 KiB would fit into the 77 MiB that are left; the 78 MiB that PyTorch asks the driver for do not."""
+    rows = [(Action.SEGMENT_ALLOC, 1 << 30, 100 * MIB, 0), (Action.ALLOC, 1 << 30, 100 * MIB, 0)]
+    rows.append((Action.OOM, 77 * MIB, 77 * MIB - 1024, 0))
+    found = reproduce(made_of(rows), keep_sizes=True)
+    assert found.cause is Cause.TRULY_FULL
+    assert "77.0 MiB are asked for, for which the driver is asked for 78.0 MiB, with 77.0 MiB free" in statement_of(
+        found
+    )
+    assert "the driver is asked for 78.0 MiB" in " ".join(script_of(found).replace("#", " ").split())

@@ -129,6 +129,50 @@ def test_nothing_better_is_said_plainly() -> None:
     assert len(found.needs) == 1
 
 
+@pytest.mark.parametrize(
+    ("now", "other", "is_better"),
+    [
+        # (MiB reserved, driver calls), and the number of options that are set
+        ((59_920, 31, 0), (58_192, 31, 1), True),  # 1.69 GiB, 2.9 %: one option is worth more than its price of 1 GiB
+        ((59_920, 31, 0), (58_192, 31, 2), False),  # two options cost 2 GiB
+        ((100_000, 31, 0), (98_900, 31, 1), True),  # 1.07 GiB are less than 2 % of it, and enough
+        ((10_000, 31, 0), (9_790, 31, 1), True),  # 2.1 %
+        ((10_000, 31, 0), (9_810, 31, 1), False),  # 1.9 %
+        ((21_476, 1_163, 0), (21_118, 834, 1), True),  # 0.35 GiB are 1.7 %, but the driver is called less often, too
+        ((21_476, 1_163, 0), (21_476, 834, 1), True),
+        ((21_476, 1_163, 0), (21_478, 834, 1), False),  # fewer calls, and more reserved
+        ((21_476, 1_163, 0), (21_476, 1_060, 1), False),  # 9 % of the calls
+        ((21_476, 1_163, 0), (21_476, 1_000, 2), False),  # 14 % for two options
+        ((21_476, 1_163, 1), (21_476, 1_163, 0), False),
+    ],
+)
+def test_what_is_worth_a_change(now: tuple[int, int, int], other: tuple[int, int, int], *, is_better: bool) -> None:
+    names = (("expandable_segments:True",), ("max_split_size_mb:64", "roundup_power2_divisions:4"))
+    made = [
+        Trial(
+            text=",".join(known[:options]),
+            fits=True,
+            ooms=0,
+            retries=0,
+            peak_reserved_bytes=reserved_mib * MIB,
+            driver_calls=calls,
+            reached=1.0,
+        )
+        for known, (reserved_mib, calls, options) in zip(names, (now, other), strict=True)
+    ]
+    run = RecordedRun.of(program_of(recorded("two_streams")))
+    search = SettingsSearch(
+        run=run,
+        space=Space(version=(2, 11), kept=(), has_limit=False),
+        room_bytes=1 << 40,
+        semantics="2.11",
+        progress=lambda text: None,
+        trials={parse_settings(trial.text): trial for trial in made},
+        present=made[0],
+    )
+    assert search.better() == (made[1] if is_better else None)
+
+
 def test_where_nothing_fits_it_says_what_is_needed() -> None:
     found = tune(recorded("normal"), capacity_bytes=700 * MIB)
     assert found.best is None

@@ -70,6 +70,7 @@ MEASURED = Measured(
     at_oom=AtOom(
         levels=OomLevels(requested_bytes=6, allocated_bytes=5, reserved_bytes=9),
         free_bytes=-1,
+        limit_bytes=8,
         alive=Alive(roles={}, lines=[]),
     ),
 )

@@ -14,14 +14,35 @@ _COLUMNS: Final = ("change", "before", "after", "blocks", "")
 
 def describe(difference: Difference) -> Report:
     """Make the report of a difference."""
-    grown = _grown(difference)
     return Report(
-        headline=f"{text_of_bytes(abs(grown))} {'MORE' if grown > 0 else 'LESS'}" if grown else "AS MUCH AS BEFORE",
-        tone=Tone.BAD if grown > 0 else Tone.GOOD if grown else Tone.PLAIN,
+        headline=_headline(difference),
+        tone=_tone(difference),
         subject=f"{difference.before} -> {difference.after}",
         sentence=_sentence(difference),
         sections=tuple(_sections(difference)),
     )
+
+
+def _headline(difference: Difference) -> str:
+    """Return what grew or shrank of all three: at the end, reserved and at the peak may each differ from the others."""
+    if not any(level.after - level.before for level in difference.overall):
+        return "AS MUCH AS BEFORE"
+    where = ("AT THE END", "RESERVED", "AT THE PEAK")  # the last may not be known
+    return ", ".join(
+        f"{_more_or_less(level.after - level.before)} {name}"
+        for level, name in zip(difference.overall, where, strict=False)
+    )
+
+
+def _more_or_less(number: int) -> str:
+    return f"{text_of_bytes(abs(number))} {'MORE' if number > 0 else 'LESS'}" if number else "AS MUCH"
+
+
+def _tone(difference: Difference) -> Tone:
+    grown = [level.after - level.before for level in difference.overall]
+    if max(grown) > 0:
+        return Tone.UNSURE if min(grown) < 0 else Tone.BAD
+    return Tone.GOOD if min(grown) < 0 else Tone.PLAIN
 
 
 def _grown(difference: Difference) -> int:

@@ -10,8 +10,17 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from ullage._errors import UllageError
 from ullage._public import public
-from ullage.difference.holding import UNNAMED, HeldBytes, MomentHolding, Place, holding_at_end, holding_at_peak
+from ullage.difference.holding import (
+    UNNAMED,
+    HeldBytes,
+    MomentHolding,
+    Place,
+    holding_at_end,
+    holding_at_peak,
+    peak_allocated_bytes,
+)
 from ullage.history import Action, History
 from ullage.settings import recorded_settings
 
@@ -76,7 +85,10 @@ class Difference:
     annotations: tuple[LineChange, ...]
     """Changes by annotation; empty where neither run has annotations."""
     levels: tuple[Level, ...]
-    """Totals of the allocator by name: allocated, pending, cached, reserved, segments."""
+    """Totals of the allocator at the moment, by name: allocated, pending, cached, reserved, segments."""
+    overall: tuple[Level, ...]
+    """Allocated and reserved when the snapshots were taken, and allocated at the peaks, whatever the moment is; the
+    last is left out where a run cannot be replayed, or neither has a trace."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -101,10 +113,13 @@ def difference_of(
         moment: when the snapshots were taken, or when most was allocated, each run and device at its own time.
         semantics: the allocator's version, with which a run is repeated to find its peak.
     """
-    old, new = (
-        holding_at_end(side) if moment is Moment.END else holding_at_peak(side, semantics=semantics)
-        for side in (before, after)
-    )
+    ends = (holding_at_end(before), holding_at_end(after))
+    old, new = ends
+    if moment is Moment.PEAK:
+        old, new = (holding_at_peak(side, semantics=semantics) for side in (before, after))
+        peaks = [old.allocated_bytes, new.allocated_bytes]
+    else:
+        peaks = _peaks(before, after, semantics)
     return Difference(
         before=sources[0],
         after=sources[1],
@@ -112,6 +127,7 @@ def difference_of(
         lines=tuple(_by_growth(_lines(old.places, new.places))),
         annotations=tuple(_by_growth(_annotations(old.annotations, new.annotations, old, new))),
         levels=_levels(old, new),
+        overall=tuple(_overall(*ends, peaks)),
         notes=tuple(_notes(before, after, moment)),
     )
 
@@ -220,6 +236,23 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
     }
     levels = [Level(name=name, before=was, after=now, is_bytes=True) for name, (was, now) in values.items()]
     return (*levels, Level(name="segments", before=old.segments, after=new.segments, is_bytes=False))
+
+
+def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
+    """Return the most that each side had allocated, each device at its own time; nothing where that is not known."""
+    if not any(len(history) for history in (*before, *after)):
+        return []
+    try:
+        return [sum(peak_allocated_bytes(history, semantics) for history in side) for side in (before, after)]
+    except UllageError:  # a run under another allocator than PyTorch's own: its end can be compared even so
+        return []
+
+
+def _overall(old: MomentHolding, new: MomentHolding, peaks: Sequence[int]) -> Iterable[Level]:
+    yield Level(name="allocated at the end", before=old.allocated_bytes, after=new.allocated_bytes, is_bytes=True)
+    yield Level(name="reserved at the end", before=old.reserved_bytes, after=new.reserved_bytes, is_bytes=True)
+    if peaks:
+        yield Level(name="allocated at the peak", before=peaks[0], after=peaks[1], is_bytes=True)
 
 
 def _notes(before: Sequence[History], after: Sequence[History], moment: Moment) -> Iterable[str]:

@@ -72,6 +72,13 @@ def holding_at_peak(histories: Iterable[History], *, semantics: str | None = Non
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
+def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
+    """Return the most that a device had allocated, by replaying the run."""
+    rebuilt = program_of(history, semantics=semantics)
+    device = ReplayDevice(total_bytes=rebuilt.room_bytes)
+    return replay(rebuilt.program, rebuilt.settings, device).peak.allocated_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class _BlockAtMoment:
     bytes: int

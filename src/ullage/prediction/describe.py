@@ -23,6 +23,7 @@ from ullage.report.report import (
     Table,
     TableRow,
     Tone,
+    Within,
 )
 from ullage.tracing.source import Line
 
@@ -39,8 +40,10 @@ def describe(prediction: Prediction) -> Report:
     script = " ".join([prediction.script, *prediction.arguments])
     rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
     doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
+    limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
+    headline = _HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else "")
     return Report(
-        headline=_HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else ""),
+        headline=headline if limit is None else f"{headline}: the script's own limit of {text_of_bytes(limit)}",
         tone=Tone.UNSURE if doubt else _TONES[prediction.verdict],
         subject=f"{script} on {prediction.gpu}{rank}{', the fullest' if prediction.ranks else ''}",
         sentence=prediction.reason[0].upper() + prediction.reason[1:] + ".",
@@ -116,12 +119,20 @@ def _card(prediction: Prediction) -> Meter:
     ]
     if (taken := outside.part_of(prediction.outside)) is not None:
         parts.insert(2, taken)
+    limit = prediction.oom.limit_bytes if prediction.oom else None
+    if limit is not None:
+        rest = "free on the card"
+    limits = (
+        (Within(label="the script's own limit", text=f"{text_of_bytes(limit)} reserved at most, whatever is free"),)
+        if limit is not None
+        else ()
+    )
     return Meter(
         title=title,
         total_bytes=prediction.total_memory_bytes,
         total_label="total",
         parts=tuple(parts),
-        within=rows_of(prediction.cudnn, prediction.guesses) + outside.rows_of(prediction.outside),
+        within=rows_of(prediction.cudnn, prediction.guesses) + outside.rows_of(prediction.outside) + limits,
         rest_label=rest,
     )
 

@@ -28,14 +28,17 @@ class SeenOom:
     asked_bytes: int
     total_bytes: int
     free_bytes: int
+    limit_bytes: int | None
+    """The most that the process may reserve by its own limit; None if it has none."""
     line: Line | None
 
     def outcome(self) -> Outcome:
         """Return the outcome of a script that handled PyTorch's error itself and gave up."""
+        limit = f" {text_of_bytes(self.limit_bytes)} allowed;" if self.limit_bytes is not None else ""
         text = (
             f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
-            f"capacity of {text_of_bytes(self.total_bytes)} of which {text_of_bytes(self.free_bytes)} is free. (The "
-            "script handled the error itself: PyTorch's full text is lost, and this is made from its figures.)"
+            f"capacity of {text_of_bytes(self.total_bytes)} of which {text_of_bytes(self.free_bytes)} is free.{limit} "
+            "(The script handled the error itself: PyTorch's full text is lost, and this is made from its figures.)"
         )
         file, line = _place(self.line)
         return Outcome(kind="oom", type="OutOfMemoryError", text=text, file=file, line=line)

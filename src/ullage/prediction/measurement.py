@@ -11,6 +11,7 @@ from ullage._output import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
 from ullage.prediction import placement
+from ullage.prediction.ending import SeenOom
 from ullage.prediction.prediction import Growth, HostRead, Picture, Step
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.tracing.journal import Entries, EntryKind, Journal
@@ -113,7 +114,7 @@ def _measured(
         cudnn_version=library.cudnn_version(),
         cudnn=library.cudnn_plans(),
         guesses=library.guesses(),
-        elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, ran_out=bool(observer.ooms)),
+        elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
     )
@@ -125,22 +126,24 @@ def _elsewhere(
     device: int,
     reserved_peak: int,
     emulation: Emulation,
-    *,
-    ran_out: bool,
+    ooms: Sequence[SeenOom],
 ) -> Elsewhere | None:
     """Say what would be reserved elsewhere, where addresses count."""
     if not placement.addresses_count(result.torch):
         return None
     # What libraries took beside PyTorch.
     beside = max(0, result.outside.peak_used_bytes - emulation.context_bytes - reserved_peak)
+    room = emulation.total_memory_bytes - emulation.context_bytes - beside
+    limit = ooms[-1].limit_bytes if ooms else None
     return placement.reserved_elsewhere(
         recorded["device_traces"][device],
         recorded.get("allocator_settings", {}),
         torch_version=result.torch,
         placement=emulation.placement,
-        room_bytes=emulation.total_memory_bytes - emulation.context_bytes - beside,
+        room_bytes=room if limit is None else min(room, limit),
+        is_limited=limit is not None,
         reserved_bytes=reserved_peak,
-        ran_out=ran_out,
+        ran_out=bool(ooms),
     )
 
 
@@ -195,6 +198,7 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
     return AtOom(
         levels=trace.levels_at_oom(entries, oom.index),
         free_bytes=oom.free_bytes,
+        limit_bytes=oom.limit_bytes,
         alive=memory.alive_at(oom.index),
     )
 

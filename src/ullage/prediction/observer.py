@@ -276,13 +276,16 @@ class Observer:
     # ---- errors and reads
 
     def _on_oom(self, device: int, size: int, total: int, free: int) -> None:
+        # With torch.cuda.set_per_process_memory_fraction PyTorch gives what that allows in place of the card's memory.
+        card = torch.cuda.get_device_properties(device).total_memory
         self.ooms.append(
             SeenOom(
                 index=self._journal.length() - 1,
                 device=device,
                 asked_bytes=size,
-                total_bytes=total,
+                total_bytes=card,
                 free_bytes=free,
+                limit_bytes=total if total < card else None,
                 line=callers_line(),
             )
         )

@@ -35,6 +35,7 @@ def reserved_elsewhere(
     torch_version: str,
     placement: str,
     room_bytes: int,
+    is_limited: bool,
     reserved_bytes: int,
     ran_out: bool,
 ) -> Elsewhere:
@@ -45,7 +46,8 @@ def reserved_elsewhere(
         settings: the allocator's settings, as in the snapshot.
         torch_version: the version of torch of the run.
         placement: the placement of the run; one of `ullage.emulator.library.PLACEMENTS`.
-        room_bytes: the card's memory without the context.
+        room_bytes: the card's memory without the context, or the limit of the process where that is less.
+        is_limited: whether the process has a limit of its own, so that a share of the card says no more than the room.
         reserved_bytes: the peak of reserved memory in the run.
         ran_out: whether the run ran out of memory.
     """
@@ -56,6 +58,8 @@ def reserved_elsewhere(
         rebuilt = program_of(
             _history_of(trace, settings), semantics=semantics_of(torch_version), capacity_bytes=room_bytes
         )
+        if is_limited:
+            rebuilt = replace(rebuilt, settings=replace(rebuilt.settings, per_process_memory_fraction=1.0))
         here = _replay(rebuilt, {"wsl": "windows", "linux-host": "linux"}.get(placement, placement))
     except UllageError:
         return unknown

@@ -77,6 +77,9 @@ class Oom:
     reserved_bytes: int
     roles: dict[str, int]
     lines: list[LineUse]
+    limit_bytes: int | None = None
+    """The script's own limit of what it may reserve (`torch.cuda.set_per_process_memory_fraction`), where that refused
+    the request and not the card; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

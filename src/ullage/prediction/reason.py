@@ -32,8 +32,18 @@ def lacking_bytes(request: Request, gpu: Gpu, at_oom: AtOom | None) -> int:
     """What the driver was asked for beyond what it had when memory ran out; the whole card if nothing was recorded."""
     if at_oom is None:
         return request.total_bytes(gpu)
-    # Where there was enough, PyTorch's own limit for the process (a fraction of the card) was too little.
-    return max(1, _driver_bytes(at_oom.levels.requested_bytes) - at_oom.free_bytes)
+    limit = limit_that_refused(at_oom)
+    left = at_oom.free_bytes if limit is None else limit - at_oom.levels.reserved_bytes
+    return max(1, _driver_bytes(at_oom.levels.requested_bytes) - left)
+
+
+def limit_that_refused(at_oom: AtOom) -> int | None:
+    """Return the process's own limit if that refused the request; None if it has none, or if the card was full.
+
+    PyTorch compares its limit with what it has reserved, and does not ask the driver for what goes beyond.
+    """
+    is_on_card = at_oom.free_bytes >= _driver_bytes(at_oom.levels.requested_bytes)
+    return at_oom.limit_bytes if is_on_card else None
 
 
 def _driver_bytes(requested: int) -> int:
@@ -59,7 +69,11 @@ def reason_of_ending(
             if is_enough
             else ""
         )
-        return f"the script ran out of memory: {_oom_text(measured.at_oom, placement)}{guessed}"
+        limit = limit_that_refused(measured.at_oom)
+        where = (
+            f" at its own limit of {text_of_bytes(limit)} (per_process_memory_fraction)" if limit is not None else ""
+        )
+        return f"the script ran out of memory{where}: {_oom_text(measured.at_oom, placement)}{guessed}"
     if measured is None:
         what = "allocated nothing on the GPU" if result.imported else "did not import torch"
         return f"the script's own process {what} (the processes that it starts are not measured)"
@@ -70,13 +84,17 @@ def reason_of_ending(
 
 def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
     """Say what was asked for and what was there, and what to try where the two disagree."""
-    levels, free = at_oom.levels, at_oom.free_bytes
+    levels, limit = at_oom.levels, limit_that_refused(at_oom)
+    free = at_oom.free_bytes if limit is None else limit - levels.reserved_bytes
     cached = levels.reserved_bytes - levels.allocated_bytes
     fragmented = "; try --alloc-conf expandable_segments:True" if cached + free > levels.requested_bytes else ""
     if placement is not None and placement.fits_somewhere:
         fragmented += "; elsewhere it would not, and where the driver puts segments decides"
+    needed = _driver_bytes(levels.requested_bytes)
+    whole = f" ({text_of_bytes(needed)} from the driver)" if needed > free >= levels.requested_bytes else ""
+    there = "free" if limit is None else "left of the limit"
     return (
-        f"it asked for {text_of_bytes(levels.requested_bytes)}, with {text_of_bytes(max(free, 0))} free and "
+        f"it asked for {text_of_bytes(levels.requested_bytes)}{whole}, with {text_of_bytes(max(free, 0))} {there} and "
         f"{text_of_bytes(cached)} cached in pieces{fragmented}"
     )
 

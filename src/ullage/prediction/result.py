@@ -54,6 +54,8 @@ class AtOom:
     levels: OomLevels
     free_bytes: int
     """What the driver had left."""
+    limit_bytes: int | None
+    """The most that the process may reserve by its own limit (per_process_memory_fraction); None if it has none."""
     alive: Alive
 
 

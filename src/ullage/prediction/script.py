@@ -27,6 +27,7 @@ from ullage.prediction.process import ChildReport, Progress, run
 from ullage.prediction.reason import (
     growth_text,
     lacking_bytes,
+    limit_that_refused,
     placement_of,
     reason_of_ending,
     reason_of_size,
@@ -278,6 +279,7 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
         reserved_bytes=at.levels.reserved_bytes if at else 0,
         roles=at.alive.roles if at else {},
         lines=at.alive.lines if at else [],
+        limit_bytes=limit_that_refused(at) if at else None,
     )
 
 

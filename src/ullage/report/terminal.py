@@ -1,15 +1,16 @@
 """Draw a report on a terminal, with no knowledge of what the numbers mean."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table as Grid
 from rich.text import Text
 
 from ullage._units import text_of_bytes
+from ullage.report.columns import Column, in_columns
 from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, TableRow, Tone
 
 _STYLE_OF_TONE: Final = {
@@ -44,9 +45,9 @@ _BAR_WIDTH: Final = 10
 _CONTROL_CHARACTERS: Final = dict.fromkeys(
     (*set(range(32)).difference(b"\n\t"), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "�"
 )
-_UNWRAPPED_CHARACTERS = 40  # characters of a table's cell
 _INDENT: Final = 2
 _COLUMN_GAP: Final = 2
+_LEGEND_GAP: Final = 1
 _SHARE_WIDTH: Final = 12
 _COLUMNS_BESIDE_LABEL: Final = 44
 """Columns that the bytes, share, bar and remark of a part need."""
@@ -99,7 +100,7 @@ def without_control_characters(thing: Any) -> Any:
 def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
     match section:
         case Meter():
-            return _meter(section, min(_METER_WIDTH, width - 4))
+            return _meter(section, width)
         case Shares():
             return _shares(section, width)
         case Curve():
@@ -117,37 +118,43 @@ def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
 
 def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
     parts: list[RenderableType] = [Text(table.title, style="bold underline")]
+    table = _without_empty_columns(table)
     if table.rows:
-        grid = _grid(table) if _needed(table) <= width - _INDENT else _list(table)
-        parts.append(Padding(grid, (0, 0, 0, _INDENT)))
+        parts.append(Padding(_grid(table, width - _INDENT) or _list(table), (0, 0, 0, _INDENT)))
     if not is_whole:
         parts += [Padding(Text(line), (0, 0, 0, _INDENT)) for line in table.instead]
     return Group(*parts)
 
 
-def _grid(table: Table) -> RenderableType:
-    grid = Grid(box=None, padding=(0, _COLUMN_GAP, 0, 0), pad_edge=False, header_style="dim")
-    has_bars = any(row.share is not None for row in table.rows)
-    for number, column in enumerate(table.columns):
-        grid.add_column(
-            Text(column),
-            justify="right" if _is_numeric(table, number) else "left",
-            no_wrap=_is_unwrapped(table, number),
-            min_width=_least(table, number),
-            overflow="fold",
+def _without_empty_columns(table: Table) -> Table:
+    """Return a table without the columns that have no text in any row; the first column names the rows, and stays."""
+    kept = [
+        number for number in range(len(table.columns)) if not number or any(row.cells[number] for row in table.rows)
+    ]
+    rows = tuple(replace(row, cells=tuple(row.cells[number] for number in kept)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[number] for number in kept), rows=rows)
+
+
+def _grid(table: Table, width: int) -> RenderableType | None:
+    """Draw the rows of a table as rows; None where the terminal is too narrow for that."""
+    styles = [_COLOUR_OF_TONE[row.tone] for row in table.rows]
+    columns = [
+        Column(
+            texts=tuple(Text(row.cells[number], style=style) for row, style in zip(table.rows, styles, strict=True)),
+            heading=heading,
+            is_right=_is_numeric(table, number),
         )
-    if has_bars:
-        grid.add_column("", no_wrap=True, min_width=max(len(_bar_of(row)) for row in table.rows))
-    for row in table.rows:
-        style = _COLOUR_OF_TONE[row.tone]
-        bar = [Text(_bar_of(row), style=style)] if has_bars else []
-        grid.add_row(*(Text(cell, style=style) for cell in row.cells), *bar)
-    return grid
+        for number, heading in enumerate(table.columns)
+    ]
+    if any(row.share is not None for row in table.rows):
+        bars = tuple(Text(_bar_of(row), style=style) for row, style in zip(table.rows, styles, strict=True))
+        columns.append(Column(texts=bars))
+    return in_columns(columns, width, gap=_COLUMN_GAP)
 
 
 def _list(table: Table) -> RenderableType:
     """Draw the rows of a table that is too wide one below the other: first the name, then the rest."""
-    lines: list[RenderableType] = []
+    lines: list[RenderableType] = [Text(table.columns[0], style="dim")] if table.columns[0] else []
     for row in table.rows:
         style = _COLOUR_OF_TONE[row.tone]
         named = zip(table.columns[1:], row.cells[1:], strict=True)
@@ -164,27 +171,9 @@ def _is_numeric(table: Table, number: int) -> bool:
     return all(row.cells[number][:1] in "0123456789+->" for row in table.rows)
 
 
-def _is_unwrapped(table: Table, number: int) -> bool:
-    return max((len(row.cells[number]) for row in table.rows), default=0) <= _UNWRAPPED_CHARACTERS
-
-
-def _least(table: Table, number: int) -> int:
-    """Return the width that a table's column needs so that no word in it is broken."""
-    texts = [table.columns[number], *(row.cells[number] for row in table.rows)]
-    if not _is_unwrapped(table, number):
-        texts = [word for text in texts for word in text.split()]
-    return max(map(len, texts), default=0)
-
-
-def _needed(table: Table) -> int:
-    """Return the width that a whole table needs."""
-    bars = max((len(_bar_of(row)) for row in table.rows if row.share is not None), default=0)
-    columns = [_least(table, number) for number in range(len(table.columns))] + ([bars] if bars else [])
-    return sum(columns) + _COLUMN_GAP * len(columns)
-
-
-def _meter(meter: Meter, width: int) -> RenderableType:
+def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
     """Draw a stacked bar with a legend line for each part."""
+    width = min(_METER_WIDTH, width_of_terminal - 4)
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
     position, filled = 0, 0
@@ -194,61 +183,53 @@ def _meter(meter: Meter, width: int) -> RenderableType:
         bar.append("█" * cells, style=_PALETTE[number % len(_PALETTE)])
         filled += cells
     bar.append("░" * (width - filled), style="dim")
-    table = _columns()
-    for number, part in enumerate(meter.parts):
-        table.add_row(
+    rows = [
+        (
             Text("■", style=_PALETTE[number % len(_PALETTE)]),
             Text(part.label),
-            text_of_bytes(part.size_bytes),
+            Text(text_of_bytes(part.size_bytes)),
             Text(part.remark, style="dim"),
         )
-    for within in meter.within:
-        table.add_row("", Text(within.label), "", Text(within.text, style="dim"))
+        for number, part in enumerate(meter.parts)
+    ]
+    rows += [(Text(), Text(within.label), Text(), Text(within.text, style="dim")) for within in meter.within]
     rest = meter.total_bytes - sum(part.size_bytes for part in meter.parts)
     if meter.rest_label:
-        table.add_row(
-            Text("░", style="dim"),
-            Text(meter.rest_label),
-            Text(text_of_bytes(rest), style="bold" if rest >= 0 else "bold red"),
-            "",
-        )
-    table.add_row("", Text(meter.total_label), text_of_bytes(meter.total_bytes), "")
-    return Group(Text(meter.title, style="bold underline"), bar, table)
+        size = Text(text_of_bytes(rest), style="bold" if rest >= 0 else "bold red")
+        rows.append((Text("░", style="dim"), Text(meter.rest_label), size, Text()))
+    rows.append((Text(), Text(meter.total_label), Text(text_of_bytes(meter.total_bytes)), Text()))
+    return Group(Text(meter.title, style="bold underline"), bar, _legend(rows, width_of_terminal, right=(2,)))
 
 
-def _columns() -> Grid:
-    table = Grid.grid(padding=(0, 1))
-    table.add_column(width=3, justify="right")
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    return table
+def _legend(rows: Sequence[Sequence[Text]], width: int, *, right: Sequence[int]) -> RenderableType:
+    """Draw the rows below a bar or beside bars: in columns, or, on a narrow terminal, each as one text."""
+    columns = [
+        Column(texts=texts, is_right=number in right, keeps_short_whole=False)
+        for number, texts in enumerate(zip(*rows, strict=True))
+    ]
+    grid = in_columns(columns, width - _INDENT, gap=_LEGEND_GAP)
+    lines = [Text("  ").join(cell for cell in row if cell.plain) for row in rows]
+    return Padding(grid or Group(*lines), (0, 0, 0, _INDENT))
 
 
 def _shares(shares: Shares, width: int) -> RenderableType:
-    table = Grid.grid(padding=(0, 1))
-    table.add_column(width=1)
     longest = max((len(part.label) for part in shares.parts), default=0)
     has_bars = longest <= width - _COLUMNS_BESIDE_LABEL
-    table.add_column(
-        no_wrap=False, max_width=max(24, width - _COLUMNS_BESIDE_LABEL + (0 if has_bars else _SHARE_WIDTH))
-    )
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(style="dim")
+    rows = []
     for part in shares.parts:
         share = part.size_bytes / shares.total_bytes if shares.total_bytes else 0.0
         bar = ("█" * round(share * _SHARE_WIDTH) or ("▏" if part.size_bytes else "")) if has_bars else ""
-        table.add_row(
-            "",
-            Text(part.label),
-            text_of_bytes(part.size_bytes),
-            f"{share:6.1%}",
-            Text(bar, style=_PALETTE[0]),
-            Text(part.remark),
+        size = Text(text_of_bytes(part.size_bytes))
+        rows.append(
+            (
+                Text(part.label),
+                size,
+                Text(f"{share:6.1%}"),
+                Text(bar, style=_PALETTE[0]),
+                Text(part.remark, style="dim"),
+            )
         )
-    return Group(Text(shares.title, style="bold underline"), table)
+    return Group(Text(shares.title, style="bold underline"), _legend(rows, width, right=(1, 2)))
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:

@@ -170,18 +170,22 @@ def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
             "there is no trace in this file, only what was there when it was written, so there is nothing to "
             "reproduce; call torch.cuda.memory._record_memory_history() first"
         )
-    peak = text_of_bytes(recording.done.peak.reserved_bytes)
+    reserved_bytes = recording.done.peak.reserved_bytes
+    there_bytes = sum(segment.reserved_bytes for segment in recording.program.start)
+    peak, there = text_of_bytes(reserved_bytes), text_of_bytes(there_bytes)
+    capacity = f" within --capacity {text_of_bytes(capacity_bytes)}" if capacity_bytes is not None else ""
+    if reserved_bytes and reserved_bytes == there_bytes:
+        return (
+            f"no request fails{capacity}, nor in less: all of the {there} that the run used were reserved before "
+            "recording began, and it asked the driver for nothing more; record from the start of the process"
+        )
     if capacity_bytes is None:
         return (
             f"no request fails in this recording (at most {peak} are reserved), so there is nothing to reproduce; "
             "record until the error, or give --capacity below that to see what would fail on a smaller card"
         )
-    there = sum(segment.reserved_bytes for segment in recording.program.start)
-    before = f", of which {text_of_bytes(there)} were there when recording began" if there else ""
-    return (
-        f"no request fails within --capacity {text_of_bytes(capacity_bytes)} (at most {peak} are reserved{before}); "
-        "expected a capacity in which one does"
-    )
+    least = f", and more than the {there} that were there when recording began" if there_bytes else ""
+    return f"no request fails{capacity}: at most {peak} are reserved; expected less than that{least}"
 
 
 def _recorded_allocations(recording: Recording) -> int:

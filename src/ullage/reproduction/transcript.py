@@ -115,7 +115,8 @@ def statement_of(reproduction: Reproduction) -> str:
     if reproduction.cause is Cause.FRAGMENTED:
         return f"Memory is fragmented: {needed} are needed in one piece; {free} are free and {cached} cached."
     name = reproduction.cause.value.replace("_", " ")
-    return f"The cause is {name}: {request} are asked for with {free} free and {cached} cached."
+    of_driver = f", for which the driver is asked for {needed}," if needed != request else ""
+    return f"The cause is {name}: {request} are asked for{of_driver} with {free} free and {cached} cached."
 
 
 def counts_of(reproduction: Reproduction) -> str:
@@ -128,6 +129,7 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
     """Return the report of a reproduction: the recording and the script in comparison."""
     pairs = (
         ("asked for", reproduction.requested_bytes, reproduction.requested_bytes),
+        ("the driver is asked for", reproduction.needed_bytes, reproduction.needed_bytes),
         ("free on the card", reproduction.recorded_free_bytes, reproduction.free_bytes),
         ("cached", reproduction.recorded_cached_bytes, reproduction.cached_bytes),
     )

@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from ullage._units import text_of_bytes
+from ullage._units import GIB, text_of_bytes
 from ullage.settings import Settings
 from ullage.tuning.candidate import Candidate, Space
 from ullage.tuning.trial import RecordedRun, Trial
 
-_GAIN_ONE_PART_IN: Final = 100  # what is less than one of so many parts of what is reserved now is not worth a change
-_PARTS_PER_OPTION: Final = 2
-"""Number of such parts that each further option must save to be worth it."""
+_GAIN_ONE_PART_IN: Final = 100
+_GAIN_ENOUGH_BYTES: Final = GIB // 2
+"""Settings that save less than one of so many parts of what is reserved now, and less than these bytes, are not worth a
+change. On a large card a part is more than a batch may need, so that a part alone would hide what can be used."""
+_GAINS_PER_OPTION: Final = 2
+"""Number of such savings that each further option must bring to be worth it: 2 %, or 1 GiB where that is less."""
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
@@ -133,7 +136,7 @@ class SettingsSearch:
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best trial; of those that are nearly as good, the one with the fewest retries and options.
+        """Return the best trial; of those nearly as good with as many options, the one with the fewest retries.
 
         Every option has to earn its place: the more are set, the more they are fitted to this one run.
         """
@@ -144,15 +147,24 @@ class SettingsSearch:
         found = [
             trial for trial in found if trial.fits and self._needs_many_calls(trial) == self._needs_many_calls(first)
         ]
-        price = _PARTS_PER_OPTION * self._least_gain()
-        score = {trial.text: trial.peak_reserved_bytes + trial.options * price for trial in found}
-        alike = min(score.values()) + self._least_gain()
-        near = [trial for trial in found if score[trial.text] <= alike]
-        return min(near, key=lambda trial: (trial.retries, trial.options, trial.driver_calls, self._key(trial)))
+        price = _GAINS_PER_OPTION * self._least_gain()
+
+        def score(trial: Trial) -> tuple[int, int]:
+            return trial.peak_reserved_bytes + trial.options * price, trial.options
+
+        first = min(found, key=score)
+        # With fewer options a trial would be as good only if the price of the others were counted twice.
+        near = [
+            trial
+            for trial in found
+            if trial.options == first.options
+            and trial.peak_reserved_bytes <= first.peak_reserved_bytes + self._least_gain()
+        ]
+        return min(near, key=lambda trial: (trial.retries, trial.driver_calls, self._key(trial)))
 
     def _least_gain(self) -> int:
         assert self.present is not None
-        return self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN
+        return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def _few_calls(self) -> int:
         return max(10, self.run.allocations // 1000)
@@ -161,21 +173,26 @@ class SettingsSearch:
         """Return a trial to recommend: it fits where the present settings do not, or saves bytes or calls."""
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
-        if not best.fits or best.text == now.text:
+        if not best.fits:
             return None
         if not now.fits:
-            return best
+            return best if best.text != now.text else None
         saved = now.peak_reserved_bytes - best.peak_reserved_bytes
         if saved > 0 and saved >= self._least_gain() and not self._needs_many_calls(best):
             return best
+        worth = max(self._few_calls(), now.driver_calls // 10)
         fewer = [
             trial
             for trial in self.trials.values()
             if trial.fits
             and trial.peak_reserved_bytes <= now.peak_reserved_bytes
-            and now.driver_calls - trial.driver_calls >= max(self._few_calls(), now.driver_calls // 10)
+            and now.driver_calls - trial.driver_calls >= worth * max(1, trial.options - now.options)
         ]
-        return min(fewer, key=lambda trial: (trial.driver_calls, self._key(trial)), default=None)
+        return min(
+            fewer,
+            key=lambda trial: (trial.driver_calls + trial.options * worth, trial.retries, self._key(trial)),
+            default=None,
+        )
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
