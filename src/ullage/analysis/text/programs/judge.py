@@ -1,0 +1,90 @@
+"""Which function judges which wording of another program, and whose settings help where an error came within one.
+
+The keys are the names of wordings in `ullage.message.program_wording`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from ullage._units import GIB
+from ullage.analysis.text.account import CONTEXT_BYTES
+from ullage.analysis.text.programs import frameworks, llama_cpp, ray, servers, sglang, vllm
+from ullage.analysis.text.verdict import TextVerdict, estimate
+from ullage.message.log import FoundMessage
+from ullage.message.message import Message
+from ullage.message.server_log import ServerMemory
+from ullage.message.wording import MessageKind
+
+JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] = {
+    "vllm_no_blocks": vllm.no_blocks,
+    "vllm_free_at_start": vllm.free_at_start,
+    "vllm_length": vllm.length,
+    "vllm_tokens": vllm.tokens,
+    "vllm_sampler": vllm.sampler,
+    "vllm_cumem": vllm.cumem,
+    "vllm_profiling": vllm.profiling,
+    "sglang_fraction": sglang.fraction,
+    "sglang_requests": sglang.requests,
+    "sglang_tokens": sglang.tokens,
+    "tgi": servers.tgi,
+    "trtllm_executor": servers.trtllm_executor,
+    "trtllm_driver": servers.trtllm_driver,
+    "tensorrt_tactic": servers.tensorrt_tactic,
+    "tensorrt_driver": servers.tensorrt_driver,
+    "lmdeploy": servers.lmdeploy,
+    "llama_buffer": llama_cpp.buffer,
+    "llama_driver": llama_cpp.driver,
+    "llama_pinned": llama_cpp.pinned,
+    "llama_host": llama_cpp.host,
+    "llama_perhaps": llama_cpp.perhaps,
+    "ray": ray.node,
+    "jax_pool": frameworks.jax_pool,
+    "jax_tpu": frameworks.jax_tpu,
+    "tf_tensor": frameworks.tf_tensor,
+    "tf_not_a_failure": frameworks.tf_not_a_failure,
+    "tf_pool": frameworks.tf_pool,
+    "tf_pinned": frameworks.tf_pinned,
+    "onnxruntime": frameworks.onnxruntime,
+    "paddle": frameworks.paddle,
+    "bitsandbytes": frameworks.bitsandbytes,
+    "triton_driver": frameworks.triton_driver,
+    "cupy": frameworks.cupy,
+    "rmm": frameworks.rmm,
+}
+_OF_THE_CARD: Final = (MessageKind.ALLOCATOR, MessageKind.DRIVER, MessageKind.LIBRARY)
+_INSTEAD: Final = {
+    "TensorFlow": estimate(
+        "tf.config.experimental.set_memory_growth(gpu, True)",
+        "TensorFlow else takes nearly all of the card at the start, and its libraries find nothing",
+    ),
+    "CuPy": estimate(
+        "cupy.get_default_memory_pool().free_all_blocks()", "what CuPy's pool keeps is free for libraries"
+    ),
+}
+
+
+_SERVER_LIBRARIES_BYTES: Final = 4 * GIB
+"""What CUDA graphs, NCCL and kernels' libraries may hold in a server of models where nothing is wrong."""
+
+
+def libraries_bytes(found: FoundMessage) -> int:
+    """Return the most that libraries hold outside PyTorch's allocator, in the program whose log it is."""
+    is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
+    return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
+
+
+def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
+    """Give an error of PyTorch, CUDA or a library the settings of the program in whose log it stands."""
+    if found.message.kind not in _OF_THE_CARD:
+        return verdict
+    context = found.context
+    if "vLLM" in context or (found.server is not None and found.server.program == "vLLM"):
+        return vllm.in_vllm(verdict, found.message, context, found.server)
+    if "SGLang" in context or found.server is not None:
+        return sglang.in_sglang(verdict, found.message, context, found.server)
+    for program, remedy in _INSTEAD.items():
+        if program in context and found.message.kind is not MessageKind.ALLOCATOR:
+            notes = tuple(note for note in verdict.notes if "torch" not in note)
+            return replace(verdict, remedies=(remedy,), notes=(f"it happened within {program}", *notes))
+    return verdict
