@@ -65,7 +65,7 @@ def test_the_corpus_is_large_and_has_every_program() -> None:
 def test_a_text_is_judged_as_a_person_judged_it(name: str) -> None:
     text = TEXTS[name]
     if text["cause"] is None:
-        with pytest.raises(UsageError, match="says nothing about memory running out"):
+        with pytest.raises(UsageError, match=r"says nothing about memory running out|does not know and cannot judge"):
             explain_text(text["text"])
         return
     explained = told(name)

@@ -10,7 +10,17 @@ _SIGNS: Final = {
     "text-generation-inference": ("text_generation_server",),
     "TensorFlow": ("tensorflow/", "tensorflow\\"),
     "CuPy": ("cupy.cuda", "cupy\\cuda"),
-    "CUDA graphs": ("capture_model", "cudagraph capture", "Capturing CUDA graph", "capture cuda graph"),
+    "CTranslate2": ("ctranslate2", "faster_whisper", "CUDA failed with error out of memory"),
+    "onnxruntime": ("onnxruntime", "ONNXRuntime"),
+    "CUDA graphs": (
+        "capture_model",
+        "capture_end",
+        "torch.cuda.graph(",
+        "Capturing cudagraphs",
+        "Capturing CUDA graph",
+        "apture cuda graph",
+    ),
+    "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
     "wake_up": ("wake_up",),
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
 }

@@ -39,6 +39,10 @@ _MARK: Final = re.compile(
     r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:DP\d{1,4} )?TP\d{1,4})\]"  # SGLang
     r"|(?P<task>\d{1,5}): )"  # srun -l
 )
+_MENTIONS: Final = (
+    *("out of memory", "Out of memory", "Out Of Memory", "OutOfMemory", "OUT_OF_MEMORY", "out-of-memory"),
+    *("RESOURCE_EXHAUSTED", "nsufficient memory", "nsufficient Memory", "ot enough memory", "ot enough GPU memory"),
+)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[A-Za-z]")
 _PART_OF_COLOUR: Final = re.compile(r"\x1b(?:\[[\d;]{0,16})?\Z")
 
@@ -62,6 +66,15 @@ class FoundMessage:
     """What a server of models has written of its memory before this message."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """The first place of a text that speaks of memory running out, where no message is known."""
+
+    row: int
+    text: str
+    """That row, at most 160 characters."""
+
+
 def find_messages(text: str) -> list[FoundMessage]:
     """Return every message of a text in order; of each beginning, at most the first thousand."""
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
@@ -72,16 +85,19 @@ def pieces_of(text: str) -> Iterator[str]:
     return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
 
 
-def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread]:
+def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
     """Yield every message of a text that comes in pieces, which may end anywhere.
 
     Of each beginning of a message the first thousand are read. The others are counted: an `Unread` has the count up to
-    the end of the searched text, and comes before the messages that follow.
+    the end of the searched text, and comes before the messages that follow. Where there is no message at all, a
+    `Mention` may come last.
     """
     counted, rest = CountedMessages(), Unread(0, 0)
     kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
     last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
     server, told = ServerLog(), 0  # told: characters of what is kept that were searched for a server's memory
+    mention: Mention | None = None
+    is_any = False
     for piece, is_last in _with_last(_without_colours(pieces)):
         kept += piece
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
@@ -91,6 +107,9 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread]:
         hits = list(hits_of(kept, done, until, counted))
         if rest != (rest := counted.rest()):
             yield rest
+        is_any = is_any or bool(hits)
+        if not is_any and mention is None:
+            mention = _mention(kept, done, until, rows)
         for hit in hits:
             row += kept.count("\n", at, hit.start)
             at, done = hit.start, hit.end
@@ -102,6 +121,18 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread]:
         rows += kept.count("\n", 0, cut)
         kept, done, told = kept[cut:], done - cut, max(0, told - cut)
         last = {rank: end - cut for rank, end in last.items() if end > cut}
+    if mention is not None and not is_any:
+        yield mention
+
+
+def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
+    at = min((found for words in _MENTIONS if (found := text.find(words, begin, until)) >= 0), default=-1)
+    if at < 0:
+        return None
+    start = max(text.rfind("\n", 0, at) + 1, at - 80)
+    end = text.find("\n", at, at + 80)
+    row = text[start : end if end >= 0 else at + 80]
+    return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
 
 
 def _without_colours(pieces: Iterable[str]) -> Iterator[str]:

@@ -166,6 +166,9 @@ _LLAMA: Final = (
         "ggml_vulkan: Device memory allocation of size ",
         figures=(r"of size (?P<requested_bytes>\d+)",),
     ),
+    _program(
+        "MLX", "mlx", "[METAL] Command buffer execution failed: Insufficient Memory", r"(?: \(\w{1,16}:\w{1,60}\))?"
+    ),
     _program("llama.cpp", "llama_driver", "kIOGPUCommandBufferCallbackErrorOutOfMemory"),
     _program(
         "llama.cpp",
@@ -228,7 +231,8 @@ _FRAMEWORKS: Final = (
     _program(
         "JAX",
         "jax_pool",
-        "RESOURCE_EXHAUSTED: Failed to allocate request for ",
+        "Failed to allocate request for ",
+        r"[\d.]{1,12}[KMGT]?i?B \(\d{1,20}B\) on device",
         figures=(r"request for \S+ \((?P<requested_bytes>\d+)B\)", r"device ordinal (?P<device>\d+)", _XLA_PLAN),
     ),
     _program(
@@ -252,11 +256,19 @@ _FRAMEWORKS: Final = (
         ),
     ),
     _program(
+        "JAX",
+        "jax_tpu",
+        "Attempting to allocate ",
+        r"[\d.]{1,12}[KMGT]\. That was not possible",
+        figures=(r"to allocate (?P<requested_bytes>SIZE)\. That", r"There are (?P<free_bytes>SIZE) free"),
+    ),
+    _program(
         "TensorFlow",
         "tf_tensor",
-        "OOM when allocating tensor with shape",
+        "OOM when allocating tensor ",
+        r"(?:with|of) shape",
         figures=(
-            r"shape\[(?P<shape>[\d,]+)\](?: and type (?P<type>\w+))?",
+            r"shape ?\[(?P<shape>[\d,]+)\](?: and type (?P<type>\w+))?",
             r"device:(?P<place>[CG]PU):(?P<device>\d+) by allocator",
         ),
     ),

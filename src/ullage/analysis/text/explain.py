@@ -18,7 +18,7 @@ from ullage.analysis.text.other_errors import judge_other
 from ullage.analysis.text.programs.judge import JUDGES, libraries_bytes, within_a_program
 from ullage.analysis.text.verdict import TextVerdict
 from ullage.message.counted_messages import Unread
-from ullage.message.log import FoundMessage, pieces_of, scan
+from ullage.message.log import FoundMessage, Mention, pieces_of, scan
 from ullage.message.message import Message
 from ullage.message.wording import MessageKind
 
@@ -55,7 +55,7 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
     return explain_messages(scan(pieces_of(text)), source=source)
 
 
-def explain_messages(messages: Iterable[FoundMessage | Unread], *, source: str = "") -> TextExplanation:
+def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
     """Explain what `ullage.message.log.scan` found: the first message that is certain decides.
 
     Raises:
@@ -64,10 +64,7 @@ def explain_messages(messages: Iterable[FoundMessage | Unread], *, source: str =
     together = Messages.of(messages)
     found = together.deciding
     if found is None:
-        raise UsageError(
-            f"{source or 'the text'} says nothing about memory running out: it contains no error of memory that ullage "
-            "knows, of PyTorch, CUDA, the system or another program; give the whole error, or a snapshot"
-        )
+        raise UsageError(_refusal(source or "the text", together.mention))
     found = replace(found, message=together.with_warning(found.message))
     account = account_of(found.message)
     verdict = _verdict(found, account)
@@ -88,6 +85,18 @@ def explain_messages(messages: Iterable[FoundMessage | Unread], *, source: str =
         notes=(*verdict.notes, *_notes_of_ranks(ranks, together), *together.notes(found)),
     )
     return TextExplanation(explanation=explanation, found=found, account=account, ranks=ranks)
+
+
+def _refusal(source: str, mention: Mention | None) -> str:
+    if mention is not None:
+        return (
+            f"{source} speaks of memory running out at line {mention.row}, in words that ullage does not know and "
+            f"cannot judge: {mention.text!r}; give the whole error of PyTorch or the program, or a snapshot"
+        )
+    return (
+        f"{source} says nothing about memory running out: it contains no error of memory that ullage knows, of "
+        "PyTorch, CUDA, the system or another program; give the whole error, or a snapshot"
+    )
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ullage.message.counted_messages import Unread
-from ullage.message.log import FoundMessage
+from ullage.message.log import FoundMessage, Mention
 from ullage.message.message import Message
 from ullage.message.wording import MessageKind
 
@@ -41,14 +41,18 @@ class Messages:
     """The same for each card, of messages whose lines are not marked."""
     rest: Unread = _NOTHING_UNREAD
     """Counts of the messages that were not read."""
+    mention: Mention | None = None
+    """A place that speaks of memory running out in words that are not known."""
 
     @classmethod
-    def of(cls, messages: Iterable[FoundMessage | Unread]) -> "Messages":
+    def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
         """Go through what `ullage.message.log.scan` finds."""
         together = cls()
         for found in messages:
             if isinstance(found, Unread):
                 together.rest = found
+            elif isinstance(found, Mention):
+                together.mention = found
             else:
                 together.add(found)
         return together
@@ -137,4 +141,4 @@ def _snapshot_helps(found: FoundMessage) -> bool:
         return False
     if message.kind is MessageKind.WARNING and message.wording not in _OF_PYTORCH:
         return False
-    return not set(found.context) & {"TensorFlow", "CuPy"}
+    return not set(found.context) & {"TensorFlow", "CuPy", "CTranslate2", "onnxruntime"}

@@ -243,6 +243,21 @@ def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
     )
 
 
+def mlx(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge MLX's error on Apple's chips, whose memory is the machine's."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="Metal had no memory left for MLX's work; the text does not say how much it asked for.",
+        remedies=(
+            estimate("a smaller batch or a shorter prompt, or weights in fewer bits", "all of it is in one memory"),
+            estimate(
+                "mx.set_wired_limit and mx.set_cache_limit", "what MLX caches is given back above the second limit"
+            ),
+        ),
+        notes=("sudo sysctl iogpu.wired_limit_mb=N lets Metal have more of the machine's memory",),
+    )
+
+
 def rmm(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge RAPIDS' allocator: its error is a MemoryError, but of the card."""
     return TextVerdict(

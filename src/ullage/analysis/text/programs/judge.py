@@ -50,6 +50,7 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "bitsandbytes": frameworks.bitsandbytes,
     "triton_driver": frameworks.triton_driver,
     "cupy": frameworks.cupy,
+    "mlx": frameworks.mlx,
     "rmm": frameworks.rmm,
 }
 _OF_THE_CARD: Final = (MessageKind.ALLOCATOR, MessageKind.DRIVER, MessageKind.LIBRARY)
@@ -57,6 +58,14 @@ _INSTEAD: Final = {
     "TensorFlow": estimate(
         "tf.config.experimental.set_memory_growth(gpu, True)",
         "TensorFlow else takes nearly all of the card at the start, and its libraries find nothing",
+    ),
+    "CTranslate2": estimate(
+        "compute_type='int8' or 'int8_float16', a smaller batch_size or beam_size, or a smaller model",
+        "weights in one byte instead of two or four; activations grow with batch and beams",
+    ),
+    "onnxruntime": estimate(
+        "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
+        "the arena else doubles each time it grows, and leaves nothing for CUDA and its libraries",
     ),
     "CuPy": estimate(
         "cupy.get_default_memory_pool().free_all_blocks()", "what CuPy's pool keeps is free for libraries"
@@ -86,5 +95,7 @@ def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
     for program, remedy in _INSTEAD.items():
         if program in context and found.message.kind is not MessageKind.ALLOCATOR:
             notes = tuple(note for note in verdict.notes if "torch" not in note)
-            return replace(verdict, remedies=(remedy,), notes=(f"it happened within {program}", *notes))
+            sentence = verdict.sentence.replace("PyTorch's allocator", f"{program}'s allocator")
+            notes = (f"it happened within {program}", *notes)
+            return replace(verdict, sentence=sentence, remedies=(remedy,), notes=notes)
     return verdict

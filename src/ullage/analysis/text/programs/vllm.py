@@ -234,6 +234,8 @@ def in_vllm(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
     """Return the verdict on an error of PyTorch or CUDA that came within vLLM, with vLLM's settings for remedies."""
+    if verdict.cause is Cause.CANNOT_TELL and server is not None:
+        verdict = _by_its_log(verdict, message, server)
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
     lower = estimate("a lower gpu_memory_utilization", "what vLLM has not planned is paid from what the budget leaves")
     total = message.total_bytes or (server.total_bytes if server is not None else None)
@@ -244,15 +246,41 @@ def in_vllm(
             f"{server.utilization:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down",
         )
     remedies: list[Remedy] = [lower]
+    where = ""
     if "CUDA graphs" in context:
+        where = " while it captured CUDA graphs"
         remedies.append(estimate("enforce_eager=True, or fewer cudagraph_capture_sizes", "each graph keeps memory"))
     remedies.append(estimate("a lower max_num_seqs or max_num_batched_tokens", "activations grow with the batch"))
+    if "CUDA graphs" not in context and (server is None or server.weights_bytes is None):
+        where = " while it loaded the weights" if "weights" in context else where
+        more = estimate(
+            "more cards (tensor_parallel_size), or quantized weights",
+            "where weights are still being loaded no lower budget helps: they must fit",
+        )
+        remedies.insert(0 if "weights" in context else len(remedies), more)
     remedies += [remedy for remedy in verdict.remedies if remedy.setting is not None]
-    where = " while it captured CUDA graphs" if "CUDA graphs" in context else ""
     return replace(
         verdict,
         remedies=tuple(remedies),
         notes=(f"it happened within vLLM{where}, which takes its budget of the card at the start", *verdict.notes),
+    )
+
+
+def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) -> TextVerdict:
+    """Where an error does not say who holds the card: vLLM's log does, if it has planned nearly all of it."""
+    taken, total = server.taken_bytes, server.total_bytes
+    if taken is None or total is None or server.kv_cache_bytes is None or server.kv_cache_bytes <= 0:
+        return verdict
+    planned = taken + server.kv_cache_bytes
+    if planned + (message.requested_bytes or 0) < total - _CONTEXT_BYTES:
+        return verdict
+    return replace(
+        verdict,
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"Memory was truly full: vLLM's log adds up to {text_of_bytes(planned)} of the {text_of_bytes(total)} that "
+            "the card has, and what is left was too little for what it had not planned."
+        ),
     )
 
 
