@@ -211,6 +211,8 @@ _RAY: Final = (
         kind=MessageKind.HOST,
         figures=(r"is used \((?P<host_used_gib>[\d.]+) / (?P<host_total_gib>[\d.]+) GB\)",),
     ),
+    # One of the reasons that Ray lists where a worker is gone.
+    _program("Ray", "ray_perhaps", "killed by SIGKILL by OOM killer", kind=MessageKind.HOST, likely=True),
 )
 _XLA_PLAN: Final = r"total allocation: (?P<program_bytes>SIZE)"
 _FRAMEWORKS: Final = (
@@ -276,9 +278,17 @@ _FRAMEWORKS: Final = (
         "TensorFlow",
         "tf_not_a_failure",
         "_bfc) ran out of memory trying to allocate ",
+        r"[^\n]{1,200}not a failure",
         kind=MessageKind.WARNING,
         figures=(r"trying to allocate (?P<requested_bytes>SIZE)",),
     ),
+    _program(
+        "TensorFlow",
+        "tf_request",
+        "_bfc) ran out of memory trying to allocate ",
+        figures=(r"trying to allocate (?P<requested_bytes>SIZE)", r"requested by op (?P<operation>[\w/]{1,100})"),
+    ),
+    _program("TensorFlow", "tf_copy", "Dst tensor is not initialized", likely=True),
     _program(
         "TensorFlow",
         "tf_pool",
@@ -334,5 +344,12 @@ _FRAMEWORKS: Final = (
     ),
     _program("RMM", "rmm", "std::bad_alloc: ", r"(?:out_of_memory: )?CUDA error at", before=("MemoryError: ", "")),
     _program("RMM", "rmm", "RMM_ERROR_OUT_OF_MEMORY"),
+    _program(
+        "XGBoost",
+        "xgboost",
+        "Memory allocation error on worker ",
+        r"\d{1,5}: [^\n]{0,80}?out of memory",
+        figures=(r"Free memory: (?P<free_bytes>SIZE)", r"Requested memory: (?P<requested_bytes>SIZE)"),
+    ),
 )
 TABLE: Final = (*_VLLM, *_SERVERS, *_LLAMA, *_RAY, *_FRAMEWORKS)

@@ -124,6 +124,7 @@ TABLE: Final = (
         at_start=True,
         has_sizes=True,
     ),
+    words(MessageKind.ALLOCATOR, "allocator", "out of the memory. ", r"(?=Tried to)", before=_CARDS, has_sizes=True),
     words(
         MessageKind.ALLOCATOR,
         "async",
@@ -185,6 +186,15 @@ TABLE: Final = (
     words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
     words(MessageKind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
+    # Thrust's errors are the card's, although one of them is called bad_alloc; so are those at lines of .cu files.
+    words(MessageKind.DRIVER, "cuda_error", "thrust::system::detail::bad_alloc", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "parallel_for failed: out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", ".cu(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", ".cuh(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "opencl", "Memory Object Allocation Failure", backend="OPENCL"),
+    words(MessageKind.DRIVER, "opencl", "CL_MEM_OBJECT_ALLOCATION_FAILURE", backend="OPENCL"),
+    words(MessageKind.HOST, "opencl_host", "Out of Host Memory", backend="OPENCL"),
+    words(MessageKind.HOST, "opencl_host", "CL_OUT_OF_HOST_MEMORY", backend="OPENCL"),
     words(
         MessageKind.HOST,
         "library_host",

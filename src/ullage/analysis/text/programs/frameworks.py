@@ -1,4 +1,4 @@
-"""Other frameworks and libraries with an allocator of their own: JAX, TensorFlow, onnxruntime, Paddle, CuPy, RMM."""
+"""Other frameworks and libraries with an allocator of their own: JAX, onnxruntime, Paddle, CuPy, RMM, MLX, XGBoost."""
 
 from typing import Final
 
@@ -12,10 +12,6 @@ from ullage.message.server_log import ServerMemory
 _NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"
 _SMALL_BYTES: Final = GIB // 4
 """A request below this that fails says that the card was taken, rather than that this program is too large."""
-_GROWTH: Final = estimate(
-    "tf.config.experimental.set_memory_growth(gpu, True)",
-    "TensorFlow else takes nearly all of the card at the start; this changes nothing if the model is too large",
-)
 
 
 def jax_pool(message: Message, server: ServerMemory | None) -> TextVerdict:
@@ -69,68 +65,6 @@ def jax_tpu(message: Message, server: ServerMemory | None) -> TextVerdict:
         cause=Cause.TRULY_FULL,
         sentence=f"The TPU's memory was full when a program was loaded (XLA, JAX){figures}.",
         remedies=(estimate("a smaller batch", "activations grow with it"),),
-    )
-
-
-def tf_tensor(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge a tensor for which TensorFlow's pool had no room."""
-    shape = message.said.get("shape", "").replace(",", " x ")
-    asked = f"{text_of_bytes(message.requested_bytes)} ({shape})" if message.requested_bytes else f"a tensor ({shape})"
-    if message.said.get("place") == "CPU":
-        return TextVerdict(
-            cause=Cause.DISGUISED,
-            sentence=f"The machine's own memory ran out, not the card's: TensorFlow asked for {asked} on the CPU.",
-            remedies=(estimate("a smaller batch or shuffle buffer", "both are kept in the machine's memory"),),
-        )
-    where = f" on card {message.device}" if message.device is not None else ""
-    notes = ["the log above has the pool's statistics (Limit, InUse, MaxInUse): Limit - InUse is what was left"]
-    if not where:
-        notes.append("the text does not even say whether it was the card's memory or the machine's")
-    return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=f"TensorFlow's pool{where} could not give {asked}; the text does not say what the pool had.",
-        remedies=(estimate("a smaller batch", "the first of the shape's numbers is most often the batch"), _GROWTH),
-        notes=(*notes, _NVIDIA_SMI),
-    )
-
-
-def tf_not_a_failure(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge TensorFlow's remark that more memory would have made something faster."""
-    asked = text_of_bytes(message.requested_bytes or 0)
-    return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=(
-            f"No failure: TensorFlow looked for {asked} of scratch memory to compute faster, did not get it, and goes "
-            "on in another way."
-        ),
-        notes=("where the run did fail, its error comes later: give the whole log",),
-    )
-
-
-def tf_pool(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge the beginning of TensorFlow's pool: it asks for nearly all of the card, then for less and less."""
-    asked = text_of_bytes(message.requested_bytes or 0)
-    return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=(
-            f"TensorFlow wanted {asked} of the card at once for its pool and the driver had less; it then asks for "
-            "less, so that this line alone is no failure."
-        ),
-        remedies=(_GROWTH,),
-        notes=(_NVIDIA_SMI, "where the run did fail, its error comes later: give the whole log"),
-    )
-
-
-def tf_pinned(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Judge host memory that TensorFlow could not pin."""
-    asked = f" ({text_of_bytes(message.requested_bytes)})" if message.requested_bytes else ""
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=(
-            f"The machine's own memory could not be pinned{asked}: TensorFlow's error reads as if it were the card's."
-        ),
-        remedies=(estimate("smaller batches, or less prefetching", "what goes to the card is pinned first"),),
-        notes=("a limit of locked memory (ulimit -l), WSL or a container allows little pinned memory",),
     )
 
 
@@ -274,5 +208,39 @@ def rmm(message: Message, server: ServerMemory | None) -> TextVerdict:
                 "rmm.reinitialize(pool_allocator=True)", "fewer requests to the driver, and less lost between them"
             ),
         ),
+        notes=(_NVIDIA_SMI,),
+    )
+
+
+def xgboost(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge XGBoost's error, which says what was free; older ones do not."""
+    asked, free = message.requested_bytes, message.free_bytes
+    smaller = (
+        estimate("max_bin=64", "the data are kept as bins on the card; fewer bins take fewer bits"),
+        estimate("ExtMemQuantileDMatrix, or fewer rows on each card", "the data then come in pieces"),
+    )
+    if asked is None or free is None:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            sentence="XGBoost got no memory of the card; the text does not say what was asked for and what was free.",
+            remedies=smaller,
+            notes=(_NVIDIA_SMI,),
+        )
+    if free >= asked:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            sentence=(
+                f"XGBoost asked for {text_of_bytes(asked)} of the card and {text_of_bytes(free)} were free: not the "
+                "card's size, then; the text does not say what else."
+            ),
+            notes=("an error before this one may show itself here: compute-sanitizer tells",),
+        )
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"Memory was truly full: XGBoost asked for {text_of_bytes(asked)} of the card with {text_of_bytes(free)} "
+            "free."
+        ),
+        remedies=smaller,
         notes=(_NVIDIA_SMI,),
     )

@@ -9,7 +9,7 @@ from typing import Final
 
 from ullage._units import GIB
 from ullage.analysis.text.account import CONTEXT_BYTES
-from ullage.analysis.text.programs import frameworks, llama_cpp, ray, servers, sglang, vllm
+from ullage.analysis.text.programs import frameworks, llama_cpp, ray, servers, sglang, tensorflow, vllm
 from ullage.analysis.text.verdict import TextVerdict, estimate
 from ullage.message.log import FoundMessage
 from ullage.message.message import Message
@@ -39,12 +39,15 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "llama_host": llama_cpp.host,
     "llama_perhaps": llama_cpp.perhaps,
     "ray": ray.node,
+    "ray_perhaps": ray.perhaps,
     "jax_pool": frameworks.jax_pool,
     "jax_tpu": frameworks.jax_tpu,
-    "tf_tensor": frameworks.tf_tensor,
-    "tf_not_a_failure": frameworks.tf_not_a_failure,
-    "tf_pool": frameworks.tf_pool,
-    "tf_pinned": frameworks.tf_pinned,
+    "tf_tensor": tensorflow.tensor,
+    "tf_request": tensorflow.request,
+    "tf_copy": tensorflow.copy,
+    "tf_not_a_failure": tensorflow.not_a_failure,
+    "tf_pool": tensorflow.pool,
+    "tf_pinned": tensorflow.pinned,
     "onnxruntime": frameworks.onnxruntime,
     "paddle": frameworks.paddle,
     "bitsandbytes": frameworks.bitsandbytes,
@@ -52,6 +55,7 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "cupy": frameworks.cupy,
     "mlx": frameworks.mlx,
     "rmm": frameworks.rmm,
+    "xgboost": frameworks.xgboost,
 }
 _OF_THE_CARD: Final = (MessageKind.ALLOCATOR, MessageKind.DRIVER, MessageKind.LIBRARY)
 _INSTEAD: Final = {
@@ -88,7 +92,9 @@ def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
     if found.message.kind not in _OF_THE_CARD:
         return verdict
     context = found.context
-    if "vLLM" in context or (found.server is not None and found.server.program == "vLLM"):
+    # SGLang used parts of vLLM, never the other way round.
+    is_vllm = "vLLM" in context or (found.server is not None and found.server.program == "vLLM")
+    if is_vllm and "SGLang" not in context:
         return vllm.in_vllm(verdict, found.message, context, found.server)
     if "SGLang" in context or found.server is not None:
         return sglang.in_sglang(verdict, found.message, context, found.server)

@@ -32,3 +32,18 @@ def node(message: Message, server: ServerMemory | None) -> TextVerdict:
         ),
         notes=tuple(notes),
     )
+
+
+def perhaps(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge Ray's list of what may have ended a worker, of which the machine's memory is one."""
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            "A worker of Ray's is gone, and Ray does not know why: it lists the machine's own memory as one reason "
+            "of several."
+        ),
+        notes=(
+            "dmesg -T | grep -i kill, or kubectl describe pod (OOMKilled), says whether it was memory",
+            "the worker's own log, in /tmp/ray/session_latest/logs, has its last words",
+        ),
+    )
