@@ -13,7 +13,8 @@ from tests.unit.test_message import RANKS, WORDINGS
 from ullage._errors import UsageError
 from ullage.analysis.cause import Cause
 from ullage.analysis.text.account import account_of
-from ullage.analysis.text.explain import RECORDING, TextExplanation, explain_text
+from ullage.analysis.text.explain import TextExplanation, explain_text
+from ullage.analysis.text.messages import RECORDING
 from ullage.cli.app import main
 from ullage.message.message import read_message
 

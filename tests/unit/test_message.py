@@ -12,7 +12,8 @@ from ullage.analysis.text.explain import explain_text
 from ullage.message.counted_messages import MOST_READ, CountedMessages, Unread
 from ullage.message.log import FoundMessage, find_messages, scan
 from ullage.message.message import OtherProcess, hits_of, read_message
-from ullage.message.wording import TABLE, MessageKind, Words
+from ullage.message.table import TABLE
+from ullage.message.wording import MessageKind, Words
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

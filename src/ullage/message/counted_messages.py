@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from ullage.message.wording import BY_FIND, MessageKind, Words
+from ullage.message.table import BY_FIND
+from ullage.message.wording import MessageKind, Words
 
 MOST_READ: Final = 1000
 """Number of messages with the same beginning that are read; further ones cannot change the verdict."""
@@ -67,9 +68,11 @@ def _head(find: str) -> re.Pattern[str]:
     rules = []
     for words in BY_FIND[find]:
         edges = (r"\A", r"\r", r"\n", *map(re.escape, EXCEPTIONS)) if words.at_start else ("",)
-        behind = "|".join(
-            f"(?<={edge}{re.escape(before + find)})" for before in words.before for edge in edges if edge + before
-        )
+        befores = [(edge, before) for before in words.before for edge in edges]
+        # Where one of them is empty, anything may stand before the words.
+        if ("", "") in befores:
+            befores = []
+        behind = "|".join(f"(?<={edge}{re.escape(before + find)})" for edge, before in befores)
         rules.append((f"(?:{behind})" if behind else "") + _after(words))
     return re.compile(re.escape(find) + f"(?:{'|'.join(rules)})", re.ASCII)
 

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ullage.message.context import context_of
 from ullage.message.counted_messages import CountedMessages, Unread
 from ullage.message.message import WINDOW, Hit, Message, hits_of
+from ullage.message.server_log import ServerLog, ServerMemory
 from ullage.source_location import is_library, short_place
 
 _CHARACTERS_BEFORE: Final = 1 << 16
@@ -31,10 +33,18 @@ _BORDERS: Final = (
     "was the direct cause of the following exception",
 )
 _MARK: Final = re.compile(
-    r"\s{0,8}(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
+    r"\s{0,8}(?:[\w.-]{1,40} {1,4}\| )?(?:\[?\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?\]? )?"  # docker compose, Kubernetes
+    r"(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
     r"|\((?P<worker>\w[^()\n]{0,60}\bpid=\d{1,9})[^()\n]{0,60}\)"  # Ray, vLLM
+    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:DP\d{1,4} )?TP\d{1,4})\]"  # SGLang
     r"|(?P<task>\d{1,5}): )"  # srun -l
 )
+_MENTIONS: Final = (
+    *("out of memory", "Out of memory", "Out Of Memory", "OutOfMemory", "OUT_OF_MEMORY", "out-of-memory"),
+    *("RESOURCE_EXHAUSTED", "nsufficient memory", "nsufficient Memory", "ot enough memory", "ot enough GPU memory"),
+)
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[A-Za-z]")
+_PART_OF_COLOUR: Final = re.compile(r"\x1b(?:\[[\d;]{0,16})?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,19 @@ class FoundMessage:
     """The innermost line of the user's own, with the last two parts of its path."""
     statement: str | None = None
     """The source text of that line."""
+    context: tuple[str, ...] = ()
+    """The program whose log it is and what that did, by the lines before: names of `ullage.message.context`."""
+    server: ServerMemory | None = None
+    """What a server of models has written of its memory before this message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """The first place of a text that speaks of memory running out, where no message is known."""
+
+    row: int
+    text: str
+    """That row, at most 160 characters."""
 
 
 def find_messages(text: str) -> list[FoundMessage]:
@@ -62,16 +85,20 @@ def pieces_of(text: str) -> Iterator[str]:
     return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
 
 
-def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread]:
+def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
     """Yield every message of a text that comes in pieces, which may end anywhere.
 
     Of each beginning of a message the first thousand are read. The others are counted: an `Unread` has the count up to
-    the end of the searched text, and comes before the messages that follow.
+    the end of the searched text, and comes before the messages that follow. Where there is no message at all, a
+    `Mention` may come last.
     """
     counted, rest = CountedMessages(), Unread(0, 0)
     kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
     last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
-    for piece, is_last in _with_last(pieces):
+    server, told = ServerLog(), 0  # told: characters of what is kept that were searched for a server's memory
+    mention: Mention | None = None
+    is_any = False
+    for piece, is_last in _with_last(_without_colours(pieces)):
         kept += piece
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
         if until <= done:
@@ -80,15 +107,47 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread]:
         hits = list(hits_of(kept, done, until, counted))
         if rest != (rest := counted.rest()):
             yield rest
+        is_any = is_any or bool(hits)
+        if not is_any and mention is None:
+            mention = _mention(kept, done, until, rows)
         for hit in hits:
             row += kept.count("\n", at, hit.start)
             at, done = hit.start, hit.end
-            yield _found(kept, hit, row + 1, last)
+            told = _read_server(server, kept, told, hit.start)
+            yield _found(kept, hit, row + 1, last, server)
         done = max(done, until)
+        told = _read_server(server, kept, told, min(done, len(kept)))
         cut = max(0, min(done, len(kept)) - _CHARACTERS_BEFORE)
         rows += kept.count("\n", 0, cut)
-        kept, done = kept[cut:], done - cut
+        kept, done, told = kept[cut:], done - cut, max(0, told - cut)
         last = {rank: end - cut for rank, end in last.items() if end > cut}
+    if mention is not None and not is_any:
+        yield mention
+
+
+def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
+    at = min((found for words in _MENTIONS if (found := text.find(words, begin, until)) >= 0), default=-1)
+    if at < 0:
+        return None
+    start = max(text.rfind("\n", 0, at) + 1, at - 80)
+    end = text.find("\n", at, at + 80)
+    row = text[start : end if end >= 0 else at + 80]
+    return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
+
+
+def _without_colours(pieces: Iterable[str]) -> Iterator[str]:
+    """Leave out the escapes that colour a terminal; one that a piece's end cuts in two waits for the next piece."""
+    rest = ""
+    for piece in pieces:
+        text = rest + piece
+        if "\x1b" not in text:
+            rest = ""
+            yield text
+            continue
+        part = _PART_OF_COLOUR.search(text, max(0, len(text) - 20))
+        rest = part[0] if part is not None else ""
+        yield _COLOUR.sub("", text[: len(text) - len(rest)])
+    yield rest
 
 
 def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
@@ -97,18 +156,37 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
     yield "", True
 
 
-def _found(text: str, hit: Hit, row: int, last: dict[str | None, int]) -> FoundMessage:
+def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
+    """Read the whole lines of a part of a text; return where the first one begins that is not whole."""
+    stop = text.rfind("\n", begin, end) + 1
+    if stop <= begin:
+        return begin
+    server.read(text, begin, stop, lambda text, at: _rank(_MARK.match(text, at)))
+    return stop
+
+
+def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: ServerLog) -> FoundMessage:
     begin = text.rfind("\n", max(0, hit.start - _LONGEST_ROW), hit.start) + 1
     mark = _MARK.match(text, begin, hit.start) if begin or hit.start <= _LONGEST_ROW else None
     rank = _rank(mark)
     floor = max(last.get(rank, 0), hit.start - _CHARACTERS_BEFORE, 0)
     place, statement = _place(text, floor, begin, rank) if begin else (None, None)
     last[rank] = hit.end
-    return FoundMessage(message=hit.message, row=row, rank=rank, place=place, statement=statement)
+    return FoundMessage(
+        message=hit.message,
+        row=row,
+        rank=rank,
+        place=place,
+        statement=statement,
+        context=context_of(text, floor, hit.start, hit.end),
+        server=server.of(rank),
+    )
 
 
 def _rank(mark: re.Match[str] | None) -> str | None:
-    return (mark["rank"] or mark["worker"] or f"task {mark['task']}") if mark is not None else None
+    if mark is None:
+        return None
+    return mark["rank"] or mark["worker"] or mark["part"] or f"task {mark['task']}"
 
 
 def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:

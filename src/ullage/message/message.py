@@ -4,13 +4,15 @@ The module does not judge: `ullage.analysis.text.explain` finds the cause, and `
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ullage._units import TIB, parse_bytes
+from ullage._units import TIB
 from ullage.message.counted_messages import EXCEPTIONS, CountedMessages
-from ullage.message.wording import BY_FIND, DEVICE, PROCESS, SIZES, MessageKind, Words
+from ullage.message.figure import bytes_of, read_figures
+from ullage.message.table import BY_FIND
+from ullage.message.wording import DEVICE, PROCESS, SIZES, MessageKind, Words
 
 WINDOW: Final = 4096
 """Upper bound of a message's length in characters."""
@@ -22,10 +24,21 @@ _MOST_GAP_CHARACTERS: Final = 240
 """The most characters between two figures of one message; what stands further away belongs to something else."""
 _QUOTED_CHARACTERS: Final = 600
 _LINE_CHARACTERS: Final = 160
+_PROGRAM_CHARACTERS: Final = 1200
+"""The most characters of another program's message, with the figures on the lines below it."""
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
 _EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
-_EDGE: Final = re.compile(r"\s*\n(?:\[\w{1,12}\]:?|[\s>|])*|\s+")
-"""The end of a line together with a rank mark or quotation mark at the start of the next, or any other space."""
+_EDGE: Final = re.compile(
+    r"\s*\n(?:"
+    r"\[\w{1,12}\]:?"  # torchrun's mark of a rank
+    r"|\(\w[^()\n]{0,60}\bpid=\d{1,9}[^()\n]{0,60}\)"  # Ray's and vLLM's mark of a worker
+    r"|(?:INFO|WARNING|ERROR) \d\d-\d\d [\d:]{8} \[?[\w./]{1,60}:\d{1,6}\]"  # vLLM's logger
+    r"|\[?\d{4}-\d\d-\d\d[T ][\d:.,]{5,20}Z?\]?"  # a date and time
+    r"|[\w.-]{1,40} {1,4}\|"  # docker compose
+    r"|[\s>|]"
+    r")*|\s+"
+)
+"""The end of a line together with the marks that a log puts at the start of the next, or any other space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,12 @@ class Message:
     """The length of an expandable segment, where the request was longer."""
     is_expandable: bool = False
     """Whether the text says that expandable segments were on."""
+    host_used_bytes: int | None = None
+    """Bytes of the machine's memory in use, of all programs."""
+    host_total_bytes: int | None = None
+    """Bytes of the machine's memory."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """What else another program's words say, as written: {"utilization": "0.9", "needed_bytes": "24.00 GiB"}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +198,11 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
     kind, wording, end = words.kind, words.wording, place.end
     line = text.find("\n", end, place.start + _LINE_CHARACTERS)
     said = _EDGE.sub(" ", text[place.start : line if line >= 0 else place.start + _LINE_CHARACTERS])
+    if words.figures:
+        # What follows on the next lines belongs to it; the next message with the same words does not.
+        again = text.find(words.find, place.end, place.start + _PROGRAM_CHARACTERS)
+        until = again if again >= 0 else place.start + _PROGRAM_CHARACTERS
+        read_figures(_EDGE.sub(" ", text[place.start : until]), words, values)
     if words.has_sizes:
         window = _EDGE.sub(" ", text[place.start : stop])
         length = _read_sizes(window, values)
@@ -212,7 +236,7 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
         if match.start() > end + _MOST_GAP_CHARACTERS:
             break
         end = max(end, match.end())
-        size = _bytes_of(match[match.lastindex or 0])
+        size = bytes_of(match[match.lastindex or 0])
         if not name:
             others.append(OtherProcess(int(match[1]), size))
         elif name not in ("process_bytes", "allowed_bytes") or size < _NONSENSE_BYTES:
@@ -246,10 +270,3 @@ def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
     if "reserved by PyTorch" not in window and "unallocated_bytes" in values:
         return kind, "cached"
     return kind, "of_which_free" if "total_bytes" in values else "bare"
-
-
-def _bytes_of(text: str) -> int:
-    """Read "8.00 GiB" or "0 bytes"."""
-    number, unit = text[: -len(text.lstrip("0123456789."))], text.lstrip("0123456789. ")
-    whole, _, fraction = number.partition(".")
-    return parse_bytes(f"{whole[:20]}.{fraction.replace('.', '')[:20]} {'B' if unit == 'bytes' else unit}")

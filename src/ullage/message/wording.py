@@ -1,7 +1,8 @@
 """The wordings with which PyTorch, its libraries and the system report that memory ran out.
 
 Every wording of torch 2.0 to 2.15 and of the two versions before, and other errors behind which a shortage of memory
-may hide. The module is a table only; `ullage.message` reads texts with it.
+may hide. The module is a table only; `ullage.message` reads texts with it. What other programs say is in
+`ullage.message.program_wording`.
 """
 
 import re
@@ -32,7 +33,9 @@ class MessageKind(StrEnum):
     ON_CHIP = "on_chip"
     """Shared memory of a kernel's thread block ran out; the card's memory is not concerned."""
     WARNING = "warning"
-    """The allocator gives its cache back and asks again; no request has failed yet."""
+    """A request failed and is made again in another way; nothing has ended yet."""
+    PROGRAM = "program"
+    """The words of another program about its own memory of the card; `Message.backend` names the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +56,11 @@ class Words:
     backend: str | None
     has_sizes: bool
     """Whether sizes follow the words, in the forms of `SIZES`."""
+    figures: tuple[re.Pattern[str], ...] = ()
+    """Patterns of what else stands near the words. A group is named like a field of `Message`, or freely."""
 
 
-def _words(
+def words(
     kind: MessageKind,
     wording: str,
     find: str,
@@ -66,7 +71,9 @@ def _words(
     at_start: bool = False,
     likely: bool = False,
     has_sizes: bool = False,
+    figures: tuple[str, ...] = (),
 ) -> Words:
+    """Make one row of a table of wordings; `likely`: the words only usually mean that memory was missing."""
     return Words(
         find=find,
         before=before,
@@ -77,6 +84,7 @@ def _words(
         is_certain=not likely,
         backend=backend,
         has_sizes=has_sizes,
+        figures=tuple(re.compile(pattern, re.ASCII | re.IGNORECASE) for pattern in figures),
     )
 
 
@@ -99,7 +107,7 @@ _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 
 TABLE: Final = (
     # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
-    _words(
+    words(
         MessageKind.ALLOCATOR,
         "allocator",
         "out of memory",
@@ -107,7 +115,7 @@ TABLE: Final = (
         before=_CARDS,
         has_sizes=True,
     ),
-    _words(
+    words(
         MessageKind.ALLOCATOR,
         "allocator",
         "out of memory",
@@ -116,7 +124,8 @@ TABLE: Final = (
         at_start=True,
         has_sizes=True,
     ),
-    _words(
+    words(MessageKind.ALLOCATOR, "allocator", "out of the memory. ", r"(?=Tried to)", before=_CARDS, has_sizes=True),
+    words(
         MessageKind.ALLOCATOR,
         "async",
         "Allocation on device",
@@ -124,9 +133,18 @@ TABLE: Final = (
         backend="CUDA",
         has_sizes=True,
     ),
-    _words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
-    _words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
-    _words(
+    words(
+        MessageKind.ALLOCATOR,
+        "allocator",
+        "can NOT allocate memory block with size larger than",
+        r" \d{1,4}GB! (?=Tried to)",
+        before=("platform ",),
+        backend="XPU",
+        has_sizes=True,
+    ),
+    words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
+    words(
         MessageKind.ADDRESS_SPACE,
         "address_space",
         "[ExpandableSegmentVA]",
@@ -134,8 +152,8 @@ TABLE: Final = (
         backend="CUDA",
         has_sizes=True,
     ),
-    _words(MessageKind.WARNING, "preempting", "Preemptively rejecting allocation:", backend="CUDA", has_sizes=True),
-    _words(
+    words(MessageKind.WARNING, "preempting", "Preemptively rejecting allocation:", backend="CUDA", has_sizes=True),
+    words(
         MessageKind.WARNING,
         "asking_again",
         " failed with OOM on device ",
@@ -143,7 +161,7 @@ TABLE: Final = (
         before=("memory mapping", "memory allocation"),
         backend="CUDA",
     ),
-    _words(
+    words(
         MessageKind.DRIVER,
         "cuda_error",
         "out of memory",
@@ -154,27 +172,45 @@ TABLE: Final = (
             "CUDA runtime error: ",
             "cuda runtime error (2) : ",
             "HIP error: ",
+            # other programs' ways to print the driver's answer
+            "CUDA failed with error ",
+            "cuda failed with error 2 ",
+            "CUDA failure 2: ",
+            "CUDA error 2: ",
+            "CUDA Error: ",
+            "cuda error: ",
+            "Cuda error: ",
         ),
     ),
-    _words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
-    _words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
-    _words(MessageKind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
-    _words(
+    words(MessageKind.DRIVER, "cuda_error", "error: 2 (out of memory)", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
+    words(MessageKind.DRIVER, "cuda_driver", "_ERROR_OUT_OF_MEMORY", before=("CUDA",)),
+    # Thrust's errors are the card's, although one of them is called bad_alloc; so are those at lines of .cu files.
+    words(MessageKind.DRIVER, "cuda_error", "thrust::system::detail::bad_alloc", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "parallel_for failed: out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", ".cu(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", ".cuh(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "opencl", "Memory Object Allocation Failure", backend="OPENCL"),
+    words(MessageKind.DRIVER, "opencl", "CL_MEM_OBJECT_ALLOCATION_FAILURE", backend="OPENCL"),
+    words(MessageKind.HOST, "opencl_host", "Out of Host Memory", backend="OPENCL"),
+    words(MessageKind.HOST, "opencl_host", "CL_OUT_OF_HOST_MEMORY", backend="OPENCL"),
+    words(
         MessageKind.HOST,
         "library_host",
         "_HOST_ALLOCATION_FAILED",
         before=("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS"),
     ),
-    _words(MessageKind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
-    _words(
+    words(MessageKind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
+    words(
         MessageKind.LIBRARY,
         "alloc_failed",
         "_ALLOCATION_FAILED",
         r"\b",
         before=("CURAND_STATUS", "CUDNN_STATUS_INTERNAL_ERROR_DEVICE"),
     ),
-    _words(MessageKind.LIBRARY, "not_initialized", "_STATUS_NOT_INITIALIZED", r"\b", before=_LIBRARIES, likely=True),
-    _words(
+    words(MessageKind.LIBRARY, "not_initialized", "_STATUS_NOT_INITIALIZED", r"\b", before=_LIBRARIES, likely=True),
+    words(
         MessageKind.LIBRARY,
         "internal_error",
         "_STATUS_INTERNAL_ERROR",
@@ -182,7 +218,8 @@ TABLE: Final = (
         before=("CUDNN", "CUSOLVER"),
         likely=True,
     ),
-    _words(
+    words(MessageKind.LIBRARY, "internal_error", "_INTERNAL_ERROR", r"\b", before=("CUFFT",), likely=True),
+    words(
         MessageKind.LIBRARY,
         "insufficient_resources",
         "_STATUS_INSUFFICIENT_RESOURCES",
@@ -190,8 +227,8 @@ TABLE: Final = (
         before=("CUSPARSE",),
         likely=True,
     ),
-    _words(MessageKind.LIBRARY, "no_algorithm", "Unable to find a valid cuDNN algorithm", backend="CUDNN", likely=True),
-    _words(
+    words(MessageKind.LIBRARY, "no_algorithm", "Unable to find a valid cuDNN algorithm", backend="CUDNN", likely=True),
+    words(
         MessageKind.LIBRARY,
         "no_algorithm",
         " was unable to find an engine",
@@ -199,38 +236,43 @@ TABLE: Final = (
         backend="CUDNN",
         likely=True,
     ),
-    _words(MessageKind.LIBRARY, "nccl", "Cuda failure ", r"(?:\d{1,3} )?'out of memory", backend="NCCL"),
-    _words(
+    words(MessageKind.LIBRARY, "nccl", "Cuda failure ", r"(?:\d{1,3} )?'out of memory", backend="NCCL"),
+    words(
         MessageKind.LIBRARY,
         "nccl",
         "Failed to CUDA calloc",
         r"(?: async)?(?: (?P<size>\d{1,18}) bytes)?",
         backend="NCCL",
     ),
-    _words(
+    words(
         MessageKind.HOST,
         "cpu_allocator",
         "DefaultCPUAllocator: ",
         r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
     ),
-    _words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]iB for an array"),
-    _words(MessageKind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
-    _words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
-    _words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
-    _words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
-    _words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
-    _words(MessageKind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
-    _words(MessageKind.KILLED, "kernel", " invoked oom-killer"),
-    _words(MessageKind.KILLED, "slurm", "oom_kill event"),
-    _words(MessageKind.KILLED, "kubernetes", "OOMKilled"),
-    _words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
-    _words(MessageKind.KILLED, "killed", "is killed by signal: Killed", likely=True),
-    _words(MessageKind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
-    _words(MessageKind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),
-    _words(MessageKind.KILLED, "exit_code", "status 137", r"\b", before=_EXITS, likely=True),
-    _words(MessageKind.KILLED, "exit_code", "exitcode", r"\W{1,12}(?:-9|137)\b", likely=True),
-    _words(MessageKind.KILLED, "exit_code", "SIGKILL", r"\b", before=("Signals.", "ignal 9 (", "ignal: "), likely=True),
-    _words(
+    words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
+    words(MessageKind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
+    words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
+    words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
+    words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
+    words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
+    words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),
+    words(MessageKind.KILLED, "kernel", "ut of memory: Kill", r"(?:ed)? process", before=("O", "o")),
+    words(MessageKind.KILLED, "kernel", " invoked oom-killer"),
+    words(MessageKind.KILLED, "slurm", "oom_kill event"),
+    words(MessageKind.KILLED, "slurm", "oom-kill event"),
+    words(MessageKind.KILLED, "kubernetes", "OOMKilled", r"(?!\w|\"?\s{0,3}[:=]\s{0,3}(?:false|null))"),
+    words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
+    words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, of a line of a script
+    words(MessageKind.KILLED, "killed", "is killed by signal: Killed", likely=True),
+    words(MessageKind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
+    words(MessageKind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),
+    words(MessageKind.KILLED, "exit_code", "Code: 137", r"\b", before=("Exit ", "exit "), likely=True),
+    words(MessageKind.KILLED, "exit_code", 'ExitCode": 137', r"\b", likely=True),
+    words(MessageKind.KILLED, "exit_code", "status 137", r"\b", before=_EXITS, likely=True),
+    words(MessageKind.KILLED, "exit_code", "exitcode", r"\W{1,12}(?:-9|137)\b", likely=True),
+    words(MessageKind.KILLED, "exit_code", "SIGKILL", r"\b", before=("Signals.", "ignal 9 (", "ignal: "), likely=True),
+    words(
         MessageKind.ON_CHIP,
         "triton",
         "out of resource: shared memory",
@@ -238,10 +280,6 @@ TABLE: Final = (
         backend="TRITON",
     ),
 )
-BY_FIND: Final = {
-    find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
-}
-
 _SIZE: Final = r"(\d[\d.]{0,24} ?(?:bytes|[KMGT]i?B)\b)"
 SIZES: Final = {
     name: re.compile("|".join(pattern.replace("SIZE", _SIZE) for pattern in patterns), re.ASCII)

@@ -7,6 +7,7 @@ from typing import Final
 
 from ullage._units import GIB, MIB
 from ullage.message.message import Message, OtherProcess
+from ullage.message.wording import MessageKind
 
 _ROUNDING_BYTES: Final = 64 * MIB
 """Tolerance for sums: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly
@@ -41,9 +42,12 @@ class Account:
 
 
 def account_of(message: Message) -> Account | None:
-    """Return the account of a message; None where the total, the free or the allocated bytes are missing."""
+    """Return the account of a message; None where the total, the free or the allocated bytes are missing.
+
+    None too where they are another program's, or contradict each other.
+    """
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
-    if total is None or free is None or allocated is None:
+    if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:
         return None
     cached = message.unallocated_bytes or 0
     rest = total - free - allocated - cached

@@ -1,5 +1,6 @@
 """The judgement of PyTorch's own out-of-memory errors, by their figures."""
 
+from dataclasses import replace
 from typing import Final
 
 from ullage._units import GIB, MIB, text_of_bytes
@@ -11,10 +12,34 @@ from ullage.message.message import Message
 
 _NOTABLE_ONE_IN: Final = 10  # of the card, one part in so many: what other processes hold and is worth a verdict
 _ROUNDING_BYTES: Final = 16 * MIB
+_INTEL_LARGEST_BYTES: Final = 4 * GIB
+"""The most that Intel's driver gives out in one allocation, unless it is told otherwise."""
+_OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
 
 
-def judge_allocator(message: Message, account: Account | None) -> TextVerdict:
-    """Judge a request that the allocator could not satisfy."""
+def judge_allocator(message: Message, account: Account | None, *, libraries_bytes: int = CONTEXT_BYTES) -> TextVerdict:
+    """Judge a request that the allocator could not satisfy.
+
+    Args:
+        message: the message.
+        account: its figures, completed.
+        libraries_bytes: the most that libraries outside PyTorch's allocator hold where nothing is wrong.
+    """
+    verdict = _judge(message, account, libraries_bytes)
+    if account is None or not account.spilt_bytes:
+        return verdict
+    return replace(verdict, notes=(_spilt(account), *verdict.notes))
+
+
+def _spilt(account: Account) -> str:
+    return (
+        f"PyTorch counts {text_of_bytes(account.spilt_bytes)} more than the card has in use: Windows and WSL keep that "
+        "in the machine's memory (shared GPU memory), which is slow; on Linux it is memory that was given back without "
+        "PyTorch's knowledge (vLLM's sleep mode)"
+    )
+
+
+def _judge(message: Message, account: Account | None, libraries: int) -> TextVerdict:
     requested, free, cached = message.requested_bytes, message.free_bytes, message.unallocated_bytes
     if message.wording == "mps":
         return _apple(message)
@@ -22,17 +47,21 @@ def judge_allocator(message: Message, account: Account | None) -> TextVerdict:
         return _bare(message)
     if (limit := _limit(message)) is not None:
         return limit
+    if free is not None and message.total_bytes is not None and free > message.total_bytes:
+        return _contradictory(requested, free, message.total_bytes)
+    if message.backend == "XPU" and requested >= _INTEL_LARGEST_BYTES and _held(message) + requested <= _room(message):
+        return _intel_largest(requested)
     if message.total_bytes is not None and requested > message.total_bytes:
         return _larger_than_the_card(message, requested, message.total_bytes)
     if free is None:
-        return _bare(message)
+        return _without_free(message, requested)
     if free > requested + _ROUNDING_BYTES:
         return _free_and_refused(message, requested, free)
-    if account is not None and (other := _elsewhere(message, account, requested, most=True)) is not None:
+    if account is not None and (other := _elsewhere(message, account, requested, libraries, most=True)) is not None:
         return other
     if cached is not None and free + cached >= requested:
         return _in_pieces(message, requested, free, cached)
-    if account is not None and (other := _elsewhere(message, account, requested, most=False)) is not None:
+    if account is not None and (other := _elsewhere(message, account, requested, libraries, most=False)) is not None:
         return other
     return _full(message, account, requested, free)
 
@@ -43,6 +72,73 @@ def _bare(message: Message) -> TextVerdict:
         cause=Cause.CANNOT_TELL,
         sentence=f"Memory ran out on the card{asked}; the text has no figures that say why.",
         notes=("give the whole message: it goes on with what was allocated, what was free and what the card has",),
+    )
+
+
+def _held(message: Message) -> int:
+    return message.reserved_bytes or message.allocated_bytes or 0
+
+
+def _room(message: Message) -> int:
+    """The most that there may have been: what was free and cached, else the card."""
+    if message.free_bytes is not None:
+        return _held(message) + message.free_bytes
+    return message.total_bytes or 0
+
+
+def _without_free(message: Message, requested: int) -> TextVerdict:
+    """Judge a text that does not say what was free on the card."""
+    total, held = message.total_bytes, _held(message)
+    if total is None:
+        return _bare(message)
+    if message.allocated_bytes is not None and message.allocated_bytes + requested > total:
+        return TextVerdict(
+            cause=Cause.TRULY_FULL,
+            sentence=(
+                f"Memory was truly full: PyTorch had {text_of_bytes(message.allocated_bytes)} of "
+                f"{text_of_bytes(total)} allocated when {text_of_bytes(requested)} more were asked for."
+            ),
+            remedies=(hold_less(message.allocated_bytes, message.allocated_bytes + requested - total),),
+        )
+    had = f", and PyTorch itself held {text_of_bytes(held)}" if message.allocated_bytes is not None else ""
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            f"{text_of_bytes(requested)} were refused on a card of {text_of_bytes(total)}{had}; the text does not say "
+            "what was free."
+        ),
+        notes=(
+            "look for other programs on the card; for WSL or Windows, which give out less than the card has; and for "
+            "the rest of the message, if it was cut",
+        ),
+    )
+
+
+def _contradictory(requested: int, free: int, total: int) -> TextVerdict:
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"The driver's figures contradict each other: {text_of_bytes(free)} free on a card of "
+            f"{text_of_bytes(total)}, and {text_of_bytes(requested)} refused; they are of two memories."
+        ),
+        notes=(
+            "a chip that shares the machine's memory (an APU) has a fixed part for the card (in the BIOS: UMA frame "
+            "buffer) and borrows the rest (amdgpu's GTT); the free memory is of both",
+        ),
+    )
+
+
+def _intel_largest(requested: int) -> TextVerdict:
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"A limit of Intel's driver, not the card: {text_of_bytes(requested)} were asked for at once, and one "
+            "allocation may be 4 GiB at most."
+        ),
+        remedies=(
+            estimate("UR_L0_USE_RELAXED_ALLOCATION_LIMITS=1, set before the program starts", "lifts that limit"),
+            estimate("compute in parts, each tensor below 4 GiB", f"{text_of_bytes(requested)} at once"),
+        ),
     )
 
 
@@ -112,7 +208,7 @@ def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdic
     )
 
 
-def _elsewhere(message: Message, account: Account, requested: int, *, most: bool) -> TextVerdict | None:
+def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
     """Return the verdict where memory outside PyTorch would have sufficed.
 
     With `most`, only where there is more of it than PyTorch has."""
@@ -135,7 +231,7 @@ def _elsewhere(message: Message, account: Account, requested: int, *, most: bool
             account.others_bytes,
             account,
         )
-    if account.outside_bytes >= max(missing, least, CONTEXT_BYTES):
+    if account.outside_bytes >= max(missing, least, libraries):
         return _of_others(
             f"This process holds {text_of_bytes(account.outside_bytes)} outside of PyTorch's allocator, which itself "
             f"has {text_of_bytes(account.reserved_bytes)}: other libraries, NCCL, or another framework.",
@@ -167,13 +263,15 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Text
     allocated = message.allocated_bytes
     usable = free + cached
     sums = f"{text_of_bytes(free)} free on the card and {text_of_bytes(cached)} cached by PyTorch"
+    variable = _OWN_VARIABLE.get(message.backend or "")
+    line = f"export {variable}=expandable_segments:True; " if variable else ""
     expandable: tuple[Remedy, ...] = (
         ()
         if message.is_expandable
         else (
             estimate(
                 "expandable_segments:True",
-                f"if every cached byte could be used: {text_of_bytes(free)} + {text_of_bytes(cached)} - "
+                f"{line}if every cached byte could be used: {text_of_bytes(free)} + {text_of_bytes(cached)} - "
                 f"{text_of_bytes(requested)} = {text_of_bytes(usable - requested)} to spare",
             ),
         )
@@ -189,7 +287,7 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Text
             remedies=(hold_less(allocated, requested - free), *expandable),
         )
     notes = ["the failure shows that no piece was large enough; a snapshot shows which tensors lie between the pieces"]
-    if message.wording in ("cached", "reserved_in_total"):
+    if message.wording in ("cached", "reserved_in_total") and message.backend not in _OWN_VARIABLE:
         notes.append("the text is of torch 2.0 or older: expandable_segments came with torch 2.1")
     return TextVerdict(
         cause=Cause.FRAGMENTED,
@@ -213,11 +311,6 @@ def _full(message: Message, account: Account | None, requested: int, free: int) 
     even = f"even with every cached byte, {text_of_bytes(missing)} are missing" if cached is not None else ""
     total = f" of {text_of_bytes(message.total_bytes)}" if message.total_bytes else ""
     notes = []
-    if account is not None and account.spilt_bytes:
-        notes.append(
-            f"PyTorch holds {text_of_bytes(account.spilt_bytes)} more than the card has in use: the Windows driver "
-            "keeps it in the machine's memory, which is slow"
-        )
     if message.private_pools_bytes:
         notes.append(
             f"{text_of_bytes(message.private_pools_bytes)} belong to CUDA graphs or memory pools; nothing else can "
@@ -251,7 +344,14 @@ def _apple(message: Message) -> TextVerdict:
             f"{text_of_bytes(other)} of the {text_of_bytes(message.allowed_bytes)} that are allowed, when "
             f"{text_of_bytes(message.requested_bytes)} more were asked for."
         ),
-        remedies=(hold_less(message.allocated_bytes, max(0, missing)),),
+        remedies=(
+            hold_less(message.allocated_bytes, missing),
+            estimate(
+                "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0, set before the program starts",
+                "lifts the limit; the memory is the machine's, and macOS then swaps or ends programs",
+            ),
+        ),
+        notes=("other Metal allocations are of other libraries and caches in this process, and of the driver",),
     )
 
 

@@ -23,10 +23,16 @@ _NAMES: Final = {
 }
 
 
-def judge_other(message: Message, statement: str | None) -> TextVerdict:
-    """Judge a message of any kind but the allocator's own; `statement`: the user's line that raised it, if known."""
+def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
+    """Judge a message of any kind but the allocator's own.
+
+    Args:
+        message: the message.
+        statement: the user's line that raised it, if known.
+        context: what the program was doing, by the names of `ullage.message.context`.
+    """
     if message.kind is MessageKind.DRIVER:
-        return _driver(statement)
+        return _driver(statement, context)
     return _JUDGES[message.kind](message)
 
 
@@ -64,12 +70,14 @@ def _bogus(message: Message) -> TextVerdict:
     )
 
 
-def _driver(statement: str | None) -> TextVerdict:
-    if statement is not None and "pin_memory" in statement:
+def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
+    if (statement is not None and "pin_memory" in statement) or "pinned memory" in context:
+        line = f" ({statement})" if statement is not None else " (the traceback leads there)"
         return TextVerdict(
             cause=Cause.DISGUISED,
-            sentence=f"The machine's own memory could not be pinned ({statement}): CUDA's error reads as if it were "
-            "the card's.",
+            sentence=(
+                f"The machine's own memory could not be pinned{line}: CUDA's error reads as if it were the card's."
+            ),
             remedies=(
                 estimate("pin_memory=False, or less prefetching", "PyTorch rounds pinned memory up to a power of two"),
             ),

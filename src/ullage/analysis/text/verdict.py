@@ -36,7 +36,17 @@ def estimate(name: str, arithmetic: str) -> Remedy:
 
 
 def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
-    """Return the estimate of how much less the run would have to hold."""
+    """Return the estimate of how much less the run would have to hold.
+
+    Args:
+        allocated_bytes: what it held.
+        missing_bytes: what was missing; zero or less where the text's rounding hides it.
+    """
+    if missing_bytes <= 0:
+        return estimate(
+            "use 1 % less memory at the peak: a smaller batch, or checkpointing",
+            f"less is missing than the text's figures show, with {text_of_bytes(allocated_bytes)} allocated",
+        )
     share = -(-100 * missing_bytes // (allocated_bytes + missing_bytes))
     return estimate(
         f"use {share} % less memory at the peak: a smaller batch, or checkpointing",

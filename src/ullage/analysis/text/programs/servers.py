@@ -1,0 +1,103 @@
+"""Servers and engines beside vLLM and SGLang: text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy."""
+
+from ullage._units import text_of_bytes
+from ullage.analysis.cause import Cause
+from ullage.analysis.text.verdict import TextVerdict, estimate
+from ullage.message.message import Message
+from ullage.message.server_log import ServerMemory
+
+
+def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge text-generation-inference's warm-up, which runs the largest batch that its settings allow."""
+    total, prefill = message.said.get("total_tokens"), message.said.get("prefill_tokens")
+    asked = f"{total} tokens in all" if total else f"{prefill} prefill tokens" if prefill else "its largest batch"
+    lower = "max-batch-total-tokens" if total else "max-batch-prefill-tokens"
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=f"text-generation-inference had too little of the card left for {asked} in its warm-up.",
+        remedies=(
+            estimate(f"a lower --{lower}", "the warm-up runs as many tokens as that allows"),
+            estimate(
+                "--quantize, or --num-shard on more cards", "where even few tokens fail, the weights fill the card"
+            ),
+        ),
+        notes=("the traceback above has PyTorch's own error with the figures: give the whole log",),
+    )
+
+
+def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT-LLM's executor, which makes its components one after the other."""
+    component = message.said.get("component", "a component").strip()
+    figures = ""
+    if message.free_bytes is not None and message.total_bytes is not None:
+        figures = f" with {text_of_bytes(message.free_bytes)} of {text_of_bytes(message.total_bytes)} free"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"TensorRT-LLM could not make its {component}{figures}: its settings ask for more than that.",
+        remedies=(
+            estimate(
+                "a lower kv_cache_config.free_gpu_memory_fraction",
+                "the KV cache takes that share of what is free (default 0.9); the rest is for all that comes after",
+            ),
+            estimate("a lower max_batch_size, max_num_tokens or max_seq_len", "buffers are made for the largest"),
+        ),
+        notes=("the list of components in the text says what each has taken",),
+    )
+
+
+def trtllm_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge an error of the driver within TensorRT-LLM, without figures."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="TensorRT-LLM got no memory of the card from the driver; the text does not say how much it asked for.",
+        remedies=(
+            estimate(
+                "a lower max_batch_size or max_seq_len when the engine is built", "buffers are made for the largest"
+            ),
+            estimate(
+                "a lower kv_cache_config.free_gpu_memory_fraction",
+                "where the KV cache was made before; the default is 0.9",
+            ),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
+def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT's warning that one way to compute a layer needs more than is free."""
+    asked = f" ({text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            f"A warning of TensorRT's builder: one way to compute a layer needs more memory{asked} than was free, and "
+            "is left out; the engine is still built unless no way is left."
+        ),
+        remedies=(estimate("a smaller workspace (MemoryPoolType.WORKSPACE)", "such ways are then not tried at all"),),
+    )
+
+
+def tensorrt_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT's own allocation, without figures."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="TensorRT got no memory of the card from the driver; the text does not say how much it asked for.",
+        remedies=(
+            estimate("a smaller workspace, fewer contexts or a smaller profile", "each context has buffers of its own"),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
+def lmdeploy(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TurboMind, LMDeploy's engine, without figures."""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence="LMDeploy's engine (TurboMind) got no memory of the card; the text does not say how much it wanted.",
+        remedies=(
+            estimate(
+                "a lower cache_max_entry_count", "the KV cache takes that share of what is free after the weights (0.8)"
+            ),
+            estimate("a lower session_len or max_batch_size", "buffers are made for the largest"),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )

@@ -1,0 +1,88 @@
+"""SGLang: mem_fraction_static, the share of the free memory that weights and the KV cache may take together."""
+
+from dataclasses import replace
+
+from ullage._units import text_of_bytes
+from ullage.analysis.cause import Cause
+from ullage.analysis.text.verdict import TextVerdict, estimate
+from ullage.message.message import Message
+from ullage.message.server_log import ServerMemory
+
+
+def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "Not enough memory. Please try to increase --mem-fraction-static"."""
+    now = f" (it is {message.said['fraction']})" if "fraction" in message.said else ""
+    sentence = (
+        "SGLang's share for weights and KV cache (mem_fraction_static) is used up by the weights alone, so that no KV "
+        "cache fits in."
+    )
+    higher = estimate(
+        f"a higher mem_fraction_static{now}", "(1 - mem_fraction_static) of the card is kept for activations and graphs"
+    )
+    if server is not None and server.available_bytes is not None and server.weights_bytes is not None:
+        before = server.available_bytes + server.weights_bytes
+        least = -int(-100 * server.weights_bytes / before // 1) / 100
+        sentence = (
+            f"SGLang's share for weights and KV cache (mem_fraction_static) is used up by the weights: they take "
+            f"{text_of_bytes(server.weights_bytes)} of the {text_of_bytes(before)} that were free before."
+        )
+        higher = estimate(
+            f"mem_fraction_static above {least:.2f}{now}",
+            f"{text_of_bytes(server.weights_bytes)} / {text_of_bytes(before)}; what is above it is the KV cache",
+        )
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=sentence,
+        remedies=(higher, estimate("more cards (tp_size), or quantized weights", "each card has its part of them")),
+        notes=(
+            "where it then runs out while it captures graphs or serves, the share is too high: lower cuda_graph_max_bs "
+            "or chunked_prefill_size",
+        ),
+    )
+
+
+def requests(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "alloc_req_slots runs out of memory": the pool of requests, which is a table of fixed length."""
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence="Not the card's memory: SGLang's table of running requests is full.",
+        remedies=(estimate("a lower max_running_requests", "as the text asks; requests then wait for a place"),),
+    )
+
+
+def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "Decode out of memory": the pool of tokens is full, which was made at the start."""
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence="SGLang's pool of tokens (the KV cache, made at the start) is full; the card is as full as it was.",
+        remedies=(
+            estimate("a lower max_running_requests, or shorter requests", "fewer tokens at once"),
+            estimate("a higher mem_fraction_static", "a larger pool, from what is kept for activations"),
+        ),
+    )
+
+
+def in_sglang(
+    verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
+) -> TextVerdict:
+    """Return the verdict on an error of PyTorch or CUDA that came within SGLang, with SGLang's settings."""
+    missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
+    lower = estimate("a lower mem_fraction_static", "activations and graphs are paid from what it leaves of the card")
+    if missing and message.total_bytes:
+        less = -(-100 * missing // message.total_bytes) / 100
+        lower = estimate(
+            f"mem_fraction_static lower by {max(0.01, less):.2f} or more",
+            f"{text_of_bytes(missing)} are missing of {text_of_bytes(message.total_bytes)}",
+        )
+    graphs = "CUDA graphs" in context
+    fewer = (
+        estimate("a lower cuda_graph_max_bs, or disable_cuda_graph", "each captured batch size keeps memory")
+        if graphs
+        else estimate("a lower chunked_prefill_size or max_running_requests", "activations grow with the batch")
+    )
+    where = " while it captured CUDA graphs" if graphs else ""
+    return replace(
+        verdict,
+        remedies=(lower, fewer, *(remedy for remedy in verdict.remedies if remedy.setting is not None)),
+        notes=(f"it happened within SGLang{where}, which takes its share of the card at the start", *verdict.notes),
+    )

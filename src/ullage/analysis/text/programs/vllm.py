@@ -1,0 +1,301 @@
+"""vLLM: its budget (gpu_memory_utilization x the card), from which weights, activations and the KV cache are paid.
+
+The module knows vLLM's settings and what its errors say; `ullage.message.server_log` reads the log of its start.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from ullage._units import GIB, text_of_bytes
+from ullage.analysis.cause import Cause
+from ullage.analysis.remedy import Remedy
+from ullage.analysis.text.verdict import TextVerdict, estimate
+from ullage.message.figure import bytes_of
+from ullage.message.message import Message
+from ullage.message.server_log import ServerMemory
+
+_CONTEXT_BYTES: Final = GIB
+"""Upper bound of what vLLM's own process has on the card before it begins: its CUDA context."""
+_BLOCK_TOKENS: Final = 16  # vLLM's KV cache comes in blocks of so many tokens
+_SEE_LOG: Final = "vLLM's log says before this how the budget is spent: give the whole log, and it is added up here"
+
+
+def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "No available memory for the cache blocks"."""
+    used = server.taken_bytes if server is not None else None
+    if server is None or used is None or server.total_bytes is None:
+        return TextVerdict(
+            cause=Cause.LIMIT,
+            sentence=(
+                "vLLM's own budget is used up before the KV cache: it may use gpu_memory_utilization x the card, and "
+                "weights, activations and what else is on the card have taken all of that."
+            ),
+            remedies=(
+                estimate("a higher gpu_memory_utilization", "the budget is that share of the card; the default is 0.9"),
+                estimate(
+                    "a lower max_model_len, max_num_seqs or max_num_batched_tokens",
+                    "the activations that vLLM measures are those of the largest batch",
+                ),
+                estimate("more cards (tensor_parallel_size), or quantized weights", "each card has its part of them"),
+            ),
+            notes=("other programs on the card count against the budget: see with nvidia-smi", _SEE_LOG),
+        )
+    total = server.total_bytes
+    if used >= total:
+        return TextVerdict(
+            cause=Cause.TRULY_FULL,
+            sentence=(
+                f"Memory was truly full before vLLM's KV cache: its log adds up to {text_of_bytes(used)} of weights, "
+                f"activations and libraries on a card of {text_of_bytes(total)}."
+            ),
+            remedies=(
+                estimate("more cards (tensor_parallel_size), or quantized weights", "each card has its part of them"),
+            ),
+        )
+    least = _round_up(used / total)
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"vLLM's own budget is used up before the KV cache: its log adds up to {text_of_bytes(used)} of weights, "
+            f"activations and libraries, and the card has {text_of_bytes(total)}."
+        ),
+        remedies=(
+            estimate(
+                f"gpu_memory_utilization above {least:.2f}", f"{text_of_bytes(used)} / {text_of_bytes(total)} are taken"
+            ),
+            estimate("a lower max_num_batched_tokens", "activations at their peak grow with it"),
+        ),
+    )
+
+
+def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "Free memory on device ... on startup is less than desired GPU memory utilization"."""
+    free, total = message.free_bytes, message.total_bytes
+    if free is None or total is None or "wanted_bytes" not in message.said:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            sentence="vLLM wanted more of the card than was free when it began; the text is cut before the figures.",
+        )
+    wanted = bytes_of(message.said["wanted_bytes"])
+    used = total - free
+    fitting = int(100 * free / total) / 100
+    lower = estimate(
+        f"gpu_memory_utilization={fitting:.2f}", f"{text_of_bytes(free)} free / {text_of_bytes(total)}, rounded down"
+    )
+    share = message.said.get("utilization", "a share")
+    if max(0, used - _CONTEXT_BYTES) < wanted - free:
+        return TextVerdict(
+            cause=Cause.LIMIT,
+            sentence=(
+                f"vLLM was told to use {share} of the card, {text_of_bytes(wanted)}, and {text_of_bytes(free)} of "
+                f"{text_of_bytes(total)} were free when it began: the rest is its context and the desktop."
+            ),
+            remedies=(lower,),
+        )
+    return TextVerdict(
+        cause=Cause.OTHER_PROCESS,
+        sentence=(
+            f"{text_of_bytes(used)} of the card were in use when vLLM began, by other programs: it wants {share} x "
+            f"{text_of_bytes(total)} = {text_of_bytes(wanted)}, and {text_of_bytes(free)} were free."
+        ),
+        remedies=(
+            estimate(
+                "end the other programs, or use another card (CUDA_VISIBLE_DEVICES)",
+                "an engine that did not end keeps its memory: look for VLLM::EngineCore in nvidia-smi",
+            ),
+            lower,
+        ),
+    )
+
+
+def length(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "To serve at least one request with the model's max seq len ..., ... GiB KV cache is needed"."""
+    said = message.said
+    if not {"length", "needed_bytes", "available_bytes"} <= set(said):
+        return TextVerdict(
+            cause=Cause.LIMIT,
+            sentence="vLLM's KV cache is too small for one request of max_model_len tokens; the figures are cut off.",
+            remedies=(estimate("a lower max_model_len", "the KV cache of a request grows with its tokens"),),
+        )
+    needed, available = bytes_of(said["needed_bytes"]), bytes_of(said["available_bytes"])
+    tokens = int(said["length"])
+    if "fitting_length" in said:
+        fitting, why = int(said["fitting_length"]), f"vLLM's own estimate for {text_of_bytes(available)}"
+    else:
+        fitting = int(tokens * available / max(1, needed)) // _BLOCK_TOKENS * _BLOCK_TOKENS
+        why = f"{text_of_bytes(available)} / {text_of_bytes(needed)} x {tokens}, if all layers keep every token"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"vLLM's KV cache is too small for one request of {tokens:,} tokens (max_model_len): that needs "
+            f"{text_of_bytes(needed)}, and the budget leaves {text_of_bytes(available)}."
+        ),
+        remedies=(
+            estimate(f"max_model_len={fitting}", why),
+            _more_budget(max(0, needed - available), server),
+            estimate(
+                "kv_cache_dtype=fp8",
+                f"half of {text_of_bytes(needed)} is {text_of_bytes(needed // 2)}: "
+                + ("enough" if needed // 2 <= available else "not enough alone"),
+            ),
+        ),
+    )
+
+
+def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "max seq len ... is larger than the maximum number of tokens that can be stored in KV cache"."""
+    said = message.said
+    if not {"length", "fitting_length"} <= set(said):
+        return length(message, server)
+    wanted, fitting = int(said["length"]), int(said["fitting_length"])
+    remedies = [estimate(f"max_model_len={fitting}", "as many tokens as the KV cache holds")]
+    if server is not None and server.kv_cache_bytes is not None and server.kv_cache_bytes > 0 and fitting:
+        remedies.append(_more_budget(int(server.kv_cache_bytes * (wanted / fitting - 1)), server))
+    elif fitting:
+        remedies.append(
+            estimate(
+                "a higher gpu_memory_utilization",
+                f"the KV cache must be {wanted / fitting:.2f} times as large as it is",
+            )
+        )
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"vLLM's KV cache is too small for one request of {wanted:,} tokens (max_model_len): the budget leaves "
+            f"memory for {fitting:,}."
+        ),
+        remedies=tuple(remedies),
+    )
+
+
+def sampler(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "CUDA out of memory occurred when warming up sampler"."""
+    requests = message.said.get("requests")
+    lower = f"max_num_seqs below {requests}" if requests else "a lower max_num_seqs"
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            "vLLM had filled the card to its budget (gpu_memory_utilization), and what it leaves was too little for "
+            f"sampling {requests or 'so many'} requests at once."
+        ),
+        remedies=(
+            estimate(lower, "the sampler's memory is requests x vocabulary"),
+            estimate("a lower gpu_memory_utilization", "the sampler is paid from what the budget leaves of the card"),
+        ),
+    )
+
+
+def cumem(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge an error of the driver in vLLM's allocator for sleep and wake_up."""
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=(
+            "vLLM's allocator for sleep mode got no memory from the driver, most often in wake_up: what it had given "
+            "back has been taken since, by the trainer in this process or by another."
+        ),
+        remedies=(
+            estimate(
+                "torch.cuda.empty_cache() in the trainer before wake_up()",
+                "what PyTorch has cached is not free for vLLM",
+            ),
+            estimate(
+                "wake_up(tags=['weights']) first, wake_up(tags=['kv_cache']) when the trainer has been offloaded",
+                "the KV cache is the larger part, and empty",
+            ),
+            estimate("a lower gpu_memory_utilization", "trainer and vLLM's budget must fit the card together"),
+        ),
+    )
+
+
+def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge "Error in memory profiling": free memory grew while vLLM measured its own."""
+    said = message.said
+    before, after = (bytes_of(said[name]) if name in said else 0 for name in ("before_bytes", "after_bytes"))
+    if after <= before:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            sentence=(
+                f"Nothing ran out: vLLM found as much memory free after its measurement ({text_of_bytes(after)}) as "
+                "before, and takes that for another program's doing."
+            ),
+            notes=("later versions of vLLM accept equal figures",),
+        )
+    return TextVerdict(
+        cause=Cause.OTHER_PROCESS,
+        sentence=(
+            f"Nothing ran out: another program gave {text_of_bytes(after - before)} of the card back while vLLM "
+            f"measured what it needs itself ({text_of_bytes(before)} free before, {text_of_bytes(after)} after)."
+        ),
+        remedies=(estimate("start vLLM again when the other program has ended or is ready", "one after the other"),),
+    )
+
+
+def in_vllm(
+    verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
+) -> TextVerdict:
+    """Return the verdict on an error of PyTorch or CUDA that came within vLLM, with vLLM's settings for remedies."""
+    if verdict.cause is Cause.CANNOT_TELL and server is not None:
+        verdict = _by_its_log(verdict, message, server)
+    missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
+    lower = estimate("a lower gpu_memory_utilization", "what vLLM has not planned is paid from what the budget leaves")
+    total = message.total_bytes or (server.total_bytes if server is not None else None)
+    if missing and total and server is not None and server.utilization is not None:
+        fitting = int(100 * (server.utilization - missing / total)) / 100
+        lower = estimate(
+            f"gpu_memory_utilization={fitting:.2f}",
+            f"{server.utilization:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down",
+        )
+    remedies: list[Remedy] = [lower]
+    where = ""
+    if "CUDA graphs" in context:
+        where = " while it captured CUDA graphs"
+        remedies.append(estimate("enforce_eager=True, or fewer cudagraph_capture_sizes", "each graph keeps memory"))
+    remedies.append(estimate("a lower max_num_seqs or max_num_batched_tokens", "activations grow with the batch"))
+    if "CUDA graphs" not in context and (server is None or server.weights_bytes is None):
+        where = " while it loaded the weights" if "weights" in context else where
+        more = estimate(
+            "more cards (tensor_parallel_size), or quantized weights",
+            "where weights are still being loaded no lower budget helps: they must fit",
+        )
+        remedies.insert(0 if "weights" in context else len(remedies), more)
+    remedies += [remedy for remedy in verdict.remedies if remedy.setting is not None]
+    return replace(
+        verdict,
+        remedies=tuple(remedies),
+        notes=(f"it happened within vLLM{where}, which takes its budget of the card at the start", *verdict.notes),
+    )
+
+
+def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) -> TextVerdict:
+    """Where an error does not say who holds the card: vLLM's log does, if it has planned nearly all of it."""
+    taken, total = server.taken_bytes, server.total_bytes
+    if taken is None or total is None or server.kv_cache_bytes is None or server.kv_cache_bytes <= 0:
+        return verdict
+    planned = taken + server.kv_cache_bytes
+    if planned + (message.requested_bytes or 0) < total - _CONTEXT_BYTES:
+        return verdict
+    return replace(
+        verdict,
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"Memory was truly full: vLLM's log adds up to {text_of_bytes(planned)} of the {text_of_bytes(total)} that "
+            "the card has, and what is left was too little for what it had not planned."
+        ),
+    )
+
+
+def _more_budget(missing: int, server: ServerMemory | None) -> Remedy:
+    if server is None or server.total_bytes is None or server.utilization is None:
+        return estimate(
+            "a higher gpu_memory_utilization, or more cards",
+            f"{text_of_bytes(missing)} more for the KV cache on each card",
+        )
+    needed = _round_up(server.utilization + missing / server.total_bytes)
+    sums = f"{server.utilization:g} + {text_of_bytes(missing)} / {text_of_bytes(server.total_bytes)}"
+    if needed >= 1:
+        return estimate("more cards (tensor_parallel_size)", f"{sums} = {needed:.2f}: more than one card")
+    return estimate(f"gpu_memory_utilization={needed:.2f}", sums)
+
+
+def _round_up(share: float) -> float:
+    return -int(-100 * share // 1) / 100

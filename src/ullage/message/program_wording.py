@@ -1,0 +1,355 @@
+"""The wordings with which other programs report that memory ran out: servers of models, other frameworks, Ray.
+
+A table only. `ullage.message.program_figures` reads what the patterns of a row find, and
+`ullage.analysis.text.programs` says what it means, by the row's `wording`.
+"""
+
+from typing import Final
+
+from ullage.message.wording import MessageKind, Words, words
+
+_SIZE: Final = r"-?\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B?\b|B\b)?"
+
+
+def _program(
+    name: str,
+    wording: str,
+    find: str,
+    after: str = "",
+    *,
+    kind: MessageKind = MessageKind.PROGRAM,
+    before: tuple[str, ...] = ("",),
+    likely: bool = False,
+    figures: tuple[str, ...] = (),
+) -> Words:
+    return words(
+        kind,
+        wording,
+        find,
+        after,
+        before=before,
+        backend=name,
+        likely=likely,
+        figures=tuple(pattern.replace("SIZE", _SIZE) for pattern in figures),
+    )
+
+
+_VLLM: Final = (
+    # The row that raises the error quotes it, and so does what a program writes about it.
+    _program("vLLM", "vllm_no_blocks", "No available memory for the cache blocks"),
+    _program(
+        "vLLM",
+        "vllm_free_at_start",
+        "Free memory on device",
+        r"(?: \w{1,8}:\d{1,4})? \([\d./]{3,40} GiB\) on startup is less",
+        figures=(
+            r"on device(?: \w+:(?P<device>\d+))? \((?P<free_gib>[\d.]+)/(?P<total_gib>[\d.]+) GiB\) on startup",
+            r"utilization \((?P<utilization>[\d.]+), (?P<wanted_bytes>SIZE)\)",
+        ),
+    ),
+    _program(
+        "vLLM",
+        "vllm_length",
+        "To serve at least one request with the model",
+        r".{0,20}max seq len",
+        figures=(
+            r"max seq len \((?P<length>\d+)\),? \(?(?P<needed_bytes>SIZE) KV.{0,80}\((?P<available_bytes>SIZE)\)",
+            r"estimated maximum model length is (?P<fitting_length>\d+)",
+        ),
+    ),
+    _program(
+        "vLLM",
+        "vllm_tokens",
+        "s max seq len (",
+        r"\d{1,12}\) is larger than",
+        before=("The model'", ""),
+        figures=(r"max seq len \((?P<length>\d+)\) is larger than .{0,80}KV cache \((?P<fitting_length>\d+)\)",),
+    ),
+    _program(
+        "vLLM",
+        "vllm_sampler",
+        "CUDA out of memory occurred when warming up sampler",
+        figures=(r"with (?P<requests>\d+) dummy requests",),
+    ),
+    _program(
+        "vLLM",
+        "vllm_cumem",
+        "out of memory at ",
+        r"(?:\S{0,200}cumem_allocator\.cpp|<path>)",
+        before=("CUDA Error: ", "cuda error: ", "CUDA error: "),
+    ),
+    _program(
+        "vLLM",
+        "vllm_profiling",
+        "Error in memory profiling. Initial free memory",
+        figures=(r"Initial free memory (?P<before_bytes>SIZE), current free memory (?P<after_bytes>SIZE)\.",),
+    ),
+)
+_SERVERS: Final = (
+    _program(
+        "SGLang",
+        "sglang_fraction",
+        "Not enough memory. Please try to increase --mem-fraction-static",
+        figures=(r"mem_fraction_static=(?P<fraction>[\d.]+)",),
+    ),
+    _program("SGLang", "sglang_requests", "alloc_req_slots runs out of memory"),
+    _program("SGLang", "sglang_tokens", "Decode out of memory. Try to lower your batch size"),
+    _program("SGLang", "sglang_tokens", "Prefill out of memory. Try to lower your batch size"),
+    _program(
+        "text-generation-inference",
+        "tgi",
+        "Not enough memory to handle ",
+        r"\d{1,12} (?:total|prefill) tokens",
+        figures=(r"handle (?:(?P<total_tokens>\d+) total tokens with )?(?P<prefill_tokens>\d+) prefill tokens",),
+    ),
+    _program(
+        "TensorRT-LLM",
+        "trtllm_executor",
+        "Executor creation failed due to insufficient GPU memory",
+        figures=(
+            r"could not be created: (?P<component>[\w ()/-]{1,60}?) Total GPU memory \(GiB\): (?P<total_gib>[\d.]+)",
+            r"Free GPU memory before component creation attempt \(GiB\): (?P<free_gib>[\d.]+)",
+        ),
+    ),
+    _program(
+        "TensorRT-LLM",
+        "trtllm_driver",
+        "CUDA runtime error in ",
+        r"[^\n]{1,200}: out of memory \(\S{0,100}tensorrt_llm",
+    ),
+    _program("LMDeploy", "lmdeploy", "CUDA runtime error: out of memory ", r"\S{0,200}(?:lmdeploy|turbomind)"),
+    _program(
+        "TensorRT",
+        "tensorrt_tactic",
+        "Requested amount of ",
+        r"(?:GPU )?memory \(\d{1,20} bytes\) could not be allocated",
+        kind=MessageKind.WARNING,
+        figures=(r"memory \((?P<requested_bytes>\d+) bytes\)",),
+    ),
+    _program("TensorRT", "tensorrt_driver", "Cuda Error in ", r"\S{0,80}allocate: 2 \(out of memory\)"),
+    _program("TensorRT", "tensorrt_driver", "OutOfMemory Error in "),
+    _program("TensorRT", "tensorrt_driver", "Error Code 2: OutOfMemory"),
+)
+_LLAMA: Final = (
+    _program(
+        "llama.cpp",
+        "llama_buffer",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
+        r"[\d.]{1,20} MiB on device \d{1,4}: cudaMalloc failed: out of memory",
+        figures=(
+            r"allocating (?P<requested_bytes>SIZE) on device (?P<device>\d+)",
+            r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>\d+)",
+            r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
+        ),
+    ),
+    _program(
+        "llama.cpp",
+        "llama_buffer",
+        "cudaMalloc failed: out of memory",
+        figures=(
+            r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>\d+)",
+            r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
+        ),
+    ),
+    _program(
+        "llama.cpp",
+        "llama_driver",
+        "out of memory",
+        r"[^\n]{0,80}\n[^\n]{0,200}?current device: \d{1,4}, in function",
+        before=("CUDA error: ", "ROCm error: "),
+        figures=(r"current device: (?P<device>\d+)",),
+    ),
+    _program("llama.cpp", "llama_driver", "CUDA error 2 at ", r"[^\n]{0,200}ggml[^\n:]{0,80}:\d{1,6}: out of memory"),
+    _program(
+        "llama.cpp",
+        "llama_buffer",
+        "ggml_vulkan: Device memory allocation of size ",
+        figures=(r"of size (?P<requested_bytes>\d+)",),
+    ),
+    _program(
+        "MLX", "mlx", "[METAL] Command buffer execution failed: Insufficient Memory", r"(?: \(\w{1,16}:\w{1,60}\))?"
+    ),
+    _program("llama.cpp", "llama_driver", "kIOGPUCommandBufferCallbackErrorOutOfMemory"),
+    _program(
+        "llama.cpp",
+        "llama_pinned",
+        "ggml_cuda_host_malloc: failed to allocate ",
+        r"[\d.,]{1,20} MiB of pinned memory",
+        kind=MessageKind.HOST,
+    ),
+    _program(
+        "llama.cpp",
+        "llama_host",
+        "model requires more system memory (",
+        kind=MessageKind.HOST,
+        figures=(r"system memory \((?P<requested_bytes>SIZE)\) than is available \((?P<free_bytes>SIZE)\)",),
+    ),
+    _program(
+        "llama.cpp",
+        "llama_perhaps",
+        "llama runner exited, you may not have enough available memory",
+        likely=True,
+    ),
+)
+_RAY: Final = (
+    _program(
+        "Ray",
+        "ray",
+        "Task was killed due to the node running low on memory",
+        kind=MessageKind.HOST,
+        figures=(
+            r"was running was (?P<host_used_bytes>SIZE) / (?P<host_total_bytes>SIZE) \([\d.]+\)",
+            r"usage threshold of (?P<threshold>[\d.]*\d)",
+            r"memory used=(?P<task_bytes>SIZE)\)",
+        ),
+    ),
+    _program("Ray", "ray", "killed due to memory pressure (OOM)", kind=MessageKind.HOST),
+    _program(
+        "Ray",
+        "ray",
+        "RayOutOfMemoryError: More than ",
+        kind=MessageKind.HOST,
+        figures=(r"is used \((?P<host_used_gib>[\d.]+) / (?P<host_total_gib>[\d.]+) GB\)",),
+    ),
+    # One of the reasons that Ray lists where a worker is gone.
+    _program("Ray", "ray_perhaps", "killed by SIGKILL by OOM killer", kind=MessageKind.HOST, likely=True),
+)
+_XLA_PLAN: Final = r"total allocation: (?P<program_bytes>SIZE)"
+_FRAMEWORKS: Final = (
+    _program(
+        "JAX",
+        "jax_pool",
+        "of memory while trying to allocate ",
+        r"\d{1,20} bytes",
+        figures=(r"allocate (?P<requested_bytes>\d+) bytes", _XLA_PLAN),
+    ),
+    _program(
+        "JAX",
+        "jax_pool",
+        "RESOURCE_EXHAUSTED: Out of memory allocating ",
+        r"\d{1,20} bytes",
+        figures=(r"allocating (?P<requested_bytes>\d+) bytes", _XLA_PLAN),
+    ),
+    _program(
+        "JAX",
+        "jax_pool",
+        "Failed to allocate request for ",
+        r"[\d.]{1,12}[KMGT]?i?B \(\d{1,20}B\) on device",
+        figures=(r"request for \S+ \((?P<requested_bytes>\d+)B\)", r"device ordinal (?P<device>\d+)", _XLA_PLAN),
+    ),
+    _program(
+        "JAX",
+        "jax_tpu",
+        "Ran out of memory in memory space hbm",
+        figures=(
+            r"Used (?P<used_bytes>SIZE) of (?P<total_bytes>SIZE) hbm",
+            r"hbm capacity by (?P<over_bytes>SIZE)",
+        ),
+    ),
+    _program(
+        "JAX",
+        "jax_tpu",
+        "Attempting to reserve ",
+        r"[\d.]{1,12}[KMGT] at the bottom of memory",
+        figures=(
+            r"reserve (?P<requested_bytes>SIZE) at",
+            r"There are (?P<free_bytes>SIZE) free",
+            r"HBM capacity (?P<total_bytes>SIZE)",
+        ),
+    ),
+    _program(
+        "JAX",
+        "jax_tpu",
+        "Attempting to allocate ",
+        r"[\d.]{1,12}[KMGT]\. That was not possible",
+        figures=(r"to allocate (?P<requested_bytes>SIZE)\. That", r"There are (?P<free_bytes>SIZE) free"),
+    ),
+    _program(
+        "TensorFlow",
+        "tf_tensor",
+        "OOM when allocating tensor ",
+        r"(?:with|of) shape",
+        figures=(
+            r"shape ?\[(?P<shape>[\d,]+)\](?: and type (?P<type>\w+))?",
+            r"device:(?P<place>[CG]PU):(?P<device>\d+) by allocator",
+        ),
+    ),
+    _program(
+        "TensorFlow",
+        "tf_not_a_failure",
+        "_bfc) ran out of memory trying to allocate ",
+        r"[^\n]{1,200}not a failure",
+        kind=MessageKind.WARNING,
+        figures=(r"trying to allocate (?P<requested_bytes>SIZE)",),
+    ),
+    _program(
+        "TensorFlow",
+        "tf_request",
+        "_bfc) ran out of memory trying to allocate ",
+        figures=(r"trying to allocate (?P<requested_bytes>SIZE)", r"requested by op (?P<operation>[\w/]{1,100})"),
+    ),
+    _program("TensorFlow", "tf_copy", "Dst tensor is not initialized", likely=True),
+    _program(
+        "TensorFlow",
+        "tf_pool",
+        "failed to allocate ",
+        r"[\d.]{1,12}[KMGT]i?B? \(\d{1,20} bytes\) from device(?:: \w{1,60})?",
+        likely=True,
+        figures=(r"\((?P<requested_bytes>\d+) bytes\) from device: \w+",),
+    ),
+    _program(
+        "TensorFlow",
+        "tf_pinned",
+        "could not allocate pinned host memory of size: ",
+        kind=MessageKind.HOST,
+        figures=(r"of size: (?P<requested_bytes>\d+)",),
+    ),
+    _program(
+        "TensorFlow",
+        "tf_pinned",
+        "failed to alloc ",
+        r"\d{1,20} bytes on host: CUDA_ERROR_OUT_OF_MEMORY",
+        kind=MessageKind.HOST,
+        figures=(r"failed to alloc (?P<requested_bytes>\d+) bytes",),
+    ),
+    _program(
+        "onnxruntime",
+        "onnxruntime",
+        "Failed to allocate memory for requested buffer of size ",
+        figures=(r"of size (?P<requested_bytes>\d+)",),
+    ),
+    _program(
+        "Paddle",
+        "paddle",
+        "Out of memory error on GPU ",
+        r"\d{1,4}\. Cannot allocate",
+        figures=(
+            r"on GPU (?P<device>\d+)\. Cannot allocate (?P<requested_bytes>SIZE) memory",
+            r"on GPU \d+, (?P<allocated_bytes>SIZE) memory has been allocated",
+            r"available memory is only (?P<free_bytes>SIZE)",
+        ),
+    ),
+    _program("bitsandbytes", "bitsandbytes", "Error out of memory at line ", r"\d{1,6} in file [^\n]{1,300}csrc"),
+    _program("Triton", "triton_driver", "Triton Error [CUDA]: out of memory"),
+    _program(
+        "CuPy",
+        "cupy",
+        "ut of memory ",
+        r"(?:to allocate|allocating) [\d,]{1,30} bytes \(",
+        before=("o", "O"),
+        figures=(
+            r"(?:to allocate|allocating) (?P<requested_bytes>[\d,]+) bytes"
+            r" \((?:total|allocated so far:) (?P<allocated_bytes>[\d,]+) bytes",
+        ),
+    ),
+    _program("RMM", "rmm", "std::bad_alloc: ", r"(?:out_of_memory: )?CUDA error at", before=("MemoryError: ", "")),
+    _program("RMM", "rmm", "RMM_ERROR_OUT_OF_MEMORY"),
+    _program(
+        "XGBoost",
+        "xgboost",
+        "Memory allocation error on worker ",
+        r"\d{1,5}: [^\n]{0,80}?out of memory",
+        figures=(r"Free memory: (?P<free_bytes>SIZE)", r"Requested memory: (?P<requested_bytes>SIZE)"),
+    ),
+)
+TABLE: Final = (*_VLLM, *_SERVERS, *_LLAMA, *_RAY, *_FRAMEWORKS)
