@@ -1,0 +1,318 @@
+// The picture of blocks: what people choose (part, colours, sizes, a text, a moment), and what is then shown.
+"use strict";
+
+const SIZES = [0, 2 ** 16, 2 ** 20, 2 ** 24, 2 ** 27, 2 ** 30];
+const AROUND = 4000; // events before and after the moment that matters, where no step is known
+const MUCH = 30_000; // events that can be seen at once
+
+class Explorer {
+  constructor(section, lives) {
+    this.section = section;
+    this.lives = lives;
+    const history = (this.history = lives.history);
+    this.byTime = this.lives.hasTime;
+    this.moment = history.moment;
+    this.smallest = 0;
+    this.parts = partsOf(this.lives);
+    this.strata = new Stage(this.$("strata"), this.lives, { height: isNarrow() ? 300 : 380, hasAxes: true });
+    this.overview = new Stage(this.$("overview"), this.lives, { height: 54, hasAxes: false });
+    this.$("lead").textContent = this.lead();
+    this.fill();
+    this.recolour();
+    this.choosePart(this.lives.moments > MUCH ? 1 : 0);
+    new Hand(this);
+    addEventListener("resize", () => this.redraw());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
+  }
+
+  $(name) {
+    return this.section.querySelector(`.${name}`);
+  }
+
+  lead() {
+    const { lives, history } = this;
+    if (lives.moments < 2) return "Nothing was recorded over time: this is the state when the snapshot was taken.";
+    const length = lives.hasTime ? ` in ${timeText(history.time_us[lives.moments - 1])}` : "";
+    return (
+      `${counted(lives.count, "block")} over ${counted(history.event[lives.moments - 1], "event")}${length}. ` +
+      "Solid: there all the while; pale: only part of the time that a column of the picture stands for."
+    );
+  }
+
+  fill() {
+    const put = (name, texts) => this.$(name).append(...texts.map((text, value) => new Option(text, value)));
+    put(
+      "part",
+      this.parts.map((part) => part.name),
+    );
+    put("axis", this.lives.hasTime ? ["time", "events"] : ["events"]);
+    put(
+      "facet",
+      this.history.facets.map((facet) => facet.title),
+    );
+    put(
+      "smallest",
+      SIZES.map((size) => (size ? sizeText(size) : "any size")),
+    );
+    for (const name of ["before", "behind", "in", "out", "left", "right", "part", "overview", "strata"])
+      this.$(name).disabled = this.lives.moments < 2;
+    const act = (name, kind, action) => this.$(name).addEventListener(kind, action);
+    act("part", "change", () => this.choosePart(Number(this.$("part").value)));
+    act("axis", "change", () => this.chooseAxis(this.$("axis").selectedIndex === 0 && this.lives.hasTime));
+    act("facet", "change", () => this.recolour());
+    act("find", "input", () => this.recolour());
+    act("smallest", "change", () => this.chooseSmallest(SIZES[this.$("smallest").value]));
+    act("before", "click", () => this.choosePart((this.part + this.parts.length - 1) % this.parts.length));
+    act("behind", "click", () => this.choosePart((this.part + 1) % this.parts.length));
+    act("in", "click", () => this.zoom(0.5));
+    act("out", "click", () => this.zoom(2));
+    act("left", "click", () => this.pan(-0.5));
+    act("right", "click", () => this.pan(0.5));
+    act("first", "click", () => this.chooseMoment(this.history.moment));
+    act("previous", "click", () => this.chooseMoment(this.moment - 1));
+    act("next", "click", () => this.chooseMoment(this.moment + 1));
+    act("event", "change", () => this.chooseMoment(this.momentOf(Number(this.$("event").value))));
+  }
+
+  // ---- what is chosen
+
+  choosePart(part) {
+    this.part = part;
+    this.$("part").value = part;
+    const { first, last } = this.parts[part];
+    const [from, to] = [this.lives.place(first, this.byTime), this.lives.place(last, this.byTime)];
+    this.look(from, Math.max(to, from + 1));
+  }
+
+  chooseAxis(byTime) {
+    const [first, last] = [this.lives.at(this.view.from, this.byTime), this.lives.at(this.view.to, this.byTime)];
+    this.byTime = byTime;
+    this.look(
+      this.lives.place(first, byTime),
+      Math.max(this.lives.place(last, byTime), this.lives.place(first, byTime) + 1),
+    );
+  }
+
+  chooseSmallest(size) {
+    this.smallest = size;
+    this.redraw();
+  }
+
+  chooseMoment(moment) {
+    this.moment = Math.max(0, Math.min(this.lives.moments - 1, moment));
+    const place = this.lives.place(this.moment, this.byTime);
+    const { from, to } = this.view;
+    if (place < from || place > to) return this.look(place - (to - from) / 2, place + (to - from) / 2);
+    return this.showAll();
+  }
+
+  // The last moment of an event or before it.
+  momentOf(event) {
+    const found = this.history.event.findLastIndex((each) => each <= event);
+    return Math.max(0, found);
+  }
+
+  look(from, to) {
+    const end = this.lives.place(this.lives.moments - 1, this.byTime) || 1;
+    const span = Math.min(Math.max(to - from, this.byTime ? 2 : 8), end);
+    const start = Math.max(0, Math.min((from + to - span) / 2, end - span));
+    this.view = { from: start, to: start + span, byTime: this.byTime };
+    this.redraw();
+  }
+
+  zoom(factor, around = (this.view.from + this.view.to) / 2) {
+    this.look(around - (around - this.view.from) * factor, around + (this.view.to - around) * factor);
+  }
+
+  pan(share) {
+    const by = share * (this.view.to - this.view.from);
+    this.look(this.view.from + by, this.view.to + by);
+  }
+
+  // ---- what is shown
+
+  recolour() {
+    this.looks = new Looks(this.lives, this.history.facets[this.$("facet").value || 0], this.$("find").value.trim());
+    this.$("found").textContent = this.foundText();
+    if (this.view) this.redraw();
+  }
+
+  // Draws what is looked at, and then, where its colours or sizes have changed, the whole run above it.
+  async redraw() {
+    this.isBusy = true;
+    if (this.lives.moments > 1 && !(await this.strata.draw(this.view, this.looks, this.smallest))) return;
+    this.showAll();
+    this.section.dataset.drawn = "yes";
+    const end = this.lives.place(this.lives.moments - 1, this.byTime) || 1;
+    const whole = { from: 0, to: end, byTime: this.byTime };
+    const drawn = [this.looks, this.looks.looks, this.smallest, this.byTime, this.overview.size().width];
+    const is_same = this.whole && drawn.every((each, index) => each === this.whole[index]);
+    if (this.lives.moments > 1 && !is_same) {
+      if (!(await this.overview.draw(whole, this.looks, this.smallest))) return;
+      this.whole = drawn;
+      this.showAll();
+    }
+    this.isBusy = false;
+  }
+
+  foundText() {
+    const { matches } = this.looks;
+    if (!matches) return "";
+    const { lives } = this;
+    const [level, ids] = [new Float64Array(lives.moments + 1), []];
+    for (let id = 0; id < lives.count; id++) {
+      if (!matches[id]) continue;
+      ids.push(id);
+      level[lives.born[id]] += lives.size[id];
+      level[Math.min(lives.freed[id], lives.moments)] -= lives.size[id];
+    }
+    let [now, most] = [0, 0];
+    for (let moment = 0; moment < lives.moments; moment++) most = Math.max(most, (now += level[moment]));
+    return ids.length ? `${counted(ids.length, "block")} found: at most ${sizeText(most)} at once` : "no block found";
+  }
+
+  showAll() {
+    if (this.lives.moments > 1) {
+      this.overview.show((context, area) => this.frame(context, area));
+      this.strata.show((context, area) => this.lines(context, area));
+    }
+    this.legend();
+    this.showMoment();
+  }
+
+  // In the overview: what is shown below.
+  frame(context, { width, height }) {
+    const { view } = this.overview.drawn;
+    const [from, to] = [this.view.from, this.view.to].map(
+      (place) => ((place - view.from) / (view.to - view.from)) * width,
+    );
+    context.fillStyle = styleOf("--veil");
+    context.fillRect(0, 0, from, height);
+    context.fillRect(to, 0, width - to, height);
+    context.strokeStyle = styleOf("--ink");
+    context.strokeRect(from + 0.5, 0.5, Math.max(2, to - from - 1), height - 1);
+  }
+
+  // Over the blocks: reserved memory, the room, ends of steps, and the moment that is shown.
+  lines(context, area) {
+    const { view, columns, top } = this.strata.drawn;
+    const { left, width, height } = area;
+    const x = (moment) => left + ((this.lives.place(moment, view.byTime) - view.from) / (view.to - view.from)) * width;
+    const y = (bytes) => area.top + height * (1 - bytes / top);
+    context.save();
+    context.beginPath();
+    context.rect(left, area.top, width, height);
+    context.clip();
+    context.strokeStyle = context.fillStyle = styleOf("--quiet");
+    context.beginPath();
+    columns.forEach((moment, column) =>
+      context.lineTo(left + (column / columns.length) * width, y(this.lives.reserved[moment])),
+    );
+    context.lineTo(left + width, y(this.lives.reserved[columns[columns.length - 1]]));
+    context.stroke();
+    const inside = this.history.step_ends.filter((moment) => x(moment) > left && x(moment) < left + width);
+    context.setLineDash([2, 4]);
+    if (inside.length < width / 12)
+      for (const moment of inside) context.strokeRect(Math.round(x(moment)) + 0.5, area.top, 0, height);
+    context.setLineDash([]);
+    const { limit_bytes: limit } = this.history;
+    context.fillStyle = styleOf("--bad");
+    if (limit !== null && limit < top) context.fillRect(left, y(limit), width, 1.5);
+    context.fillStyle = styleOf("--ink");
+    context.fillRect(x(this.moment), area.top, 1.5, height);
+    context.restore();
+    if (this.dragged) {
+      context.fillStyle = styleOf("--veil");
+      const [from, to] = this.dragged.map((share) => left + share * width);
+      context.fillRect(Math.min(from, to), area.top, Math.abs(to - from), height);
+    }
+  }
+
+  legend() {
+    const { facet, names } = this.looks;
+    const held = new Float64Array(COLOURED + 1);
+    let pending = 0;
+    for (const id of this.lives.alive(this.moment)) {
+      if (this.lives.freed[id] <= this.moment) pending += this.lives.size[id];
+      else held[Math.min(facet.of_block[id], COLOURED)] += this.lives.size[id];
+    }
+    const chip = (name, text) => {
+      const mark = element("i");
+      mark.style.background = `var(${name})`;
+      return element("span", {}, mark, text);
+    };
+    const labels = facet.labels.slice(0, COLOURED);
+    if (facet.labels.length > COLOURED) labels.push(`others (${countText(facet.labels.length - COLOURED)})`);
+    const chips = labels.map((label, slot) => chip(names[slot], `${label}  ${sizeText(held[slot])}`));
+    if (pending) chips.push(chip("--pending", `freed, another stream still uses it  ${sizeText(pending)}`));
+    const { small_bytes, small_label } = this.history;
+    if (small_bytes.length) chips.push(chip("--other", `${small_label}  ${sizeText(small_bytes[this.moment])}`));
+    chips.push(element("span", {}, element("i", { className: "line" }), "line: reserved from the driver"));
+    this.$("legend").replaceChildren(...chips);
+  }
+
+  showMoment() {
+    const { lives, moment } = this;
+    this.$("event").value = this.history.event[moment];
+    this.$("happens").textContent =
+      (moment === this.history.moment ? `${this.history.moment_label}: ` : "") +
+      happeningText(lives, moment) +
+      (moment === this.history.moment && this.history.moment_remark ? `: ${this.history.moment_remark}` : "");
+    const [allocated, active, reserved] = [lives.allocated[moment], lives.active[moment], lives.reserved[moment]];
+    const pending =
+      active > allocated ? `, ${sizeText(active - allocated)} freed but still used by another stream` : "";
+    this.$("levels").textContent =
+      `${sizeText(reserved)} reserved: ${sizeText(allocated)} allocated${pending}, ` +
+      `${sizeText(Math.max(0, reserved - active))} cached (empty here). All drawn to one scale, by address.`;
+    const canvas = this.$("segments");
+    const ratio = Math.min(devicePixelRatio, 2);
+    this.layout = layoutOf(segmentsAt(lives, moment), Math.max(40, canvas.clientWidth));
+    Object.assign(canvas, { width: this.layout.width * ratio, height: this.layout.height * ratio });
+    canvas.style.height = `${this.layout.height}px`;
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    const colour = (id) => (lives.freed[id] <= moment ? styleOf("--pending") : this.looks.styleOfBlock(id));
+    drawSegments(context, this.layout, lives, colour, ({ name, segments }) => {
+      const whole = segments.reduce((sum, { segment }) => sum + lengthOf(segment), 0);
+      const used = segments.reduce((sum, { segment }) => sum + usedOf(segment, lives), 0);
+      return `${name}: ${counted(segments.length, "segment")}, ${sizeText(whole)}, ${sizeText(whole - used)} empty`;
+    });
+  }
+
+  // The whole stack of a block, below the picture.
+  choose(id) {
+    const box = this.$("chosen");
+    box.hidden = id < 0;
+    if (id < 0) return;
+    box.querySelector("p").replaceChildren(...blockWords(this.lives, id).slice(0, -1));
+    const lines = [...framesOf(this.history, id)].map(({ text, is_own }) => (is_own ? "▸ " : "  ") + text);
+    box.querySelector("pre").textContent = lines.join("\n");
+  }
+}
+
+// What can be looked at: the whole, the surroundings of the moment that matters, and each step.
+function partsOf(lives) {
+  const { history, moments } = lives;
+  const ends = [...history.step_ends];
+  const steps = [...ends, moments - 1].map((last, index) => ({ first: index ? ends[index - 1] : 0, last }));
+  const matters = steps.find(({ last }) => last >= history.moment) || steps[0];
+  const around = ends.length
+    ? { ...matters, name: `the step of ${history.moment_label}` }
+    : {
+        first: Math.max(0, history.moment - AROUND),
+        last: Math.min(moments - 1, history.moment + AROUND),
+        name: `around ${history.moment_label}`,
+      };
+  const whole = { name: "the whole run", first: 0, last: moments - 1 };
+  const named = ends.length ? steps.map((step, index) => ({ ...step, name: `step ${index + 1}` })) : [];
+  if (named.length && named[named.length - 1].first >= moments - 1) named.pop();
+  else if (named.length) named[named.length - 1].name = "after the last whole step";
+  return [whole, around, ...named];
+}
+
+async function explore(section) {
+  const lives = await Lives.of(await unpacked(section.dataset.packed));
+  await pause();
+  section.explorer = new Explorer(section, lives);
+}
+document.querySelectorAll("section.blocks").forEach(explore);

@@ -1,0 +1,111 @@
+// The canvas of blocks over time: drawn in slices that leave the page alive, with axes, and what lies under a pointer.
+"use strict";
+
+const SLICE_MS = 10;
+const MOST_COLUMNS = 1400;
+const AXIS = { left: 66, bottom: 34, top: 8 };
+
+class Stage {
+  constructor(canvas, lives, { height, hasAxes }) {
+    Object.assign(this, { canvas, lives, height, hasAxes });
+    this.margin = hasAxes ? AXIS : { left: 0, bottom: 0, top: 0 };
+    this.image = document.createElement("canvas");
+    this.drawn = null;
+    this.turn = 0;
+  }
+
+  // The part of the canvas that has blocks: its width and height.
+  size() {
+    const width = Math.max(40, this.canvas.clientWidth - this.margin.left);
+    return { width, height: this.height - this.margin.bottom - this.margin.top };
+  }
+
+  // Draws anew; what was asked for before and is not done yet is given up.
+  async draw(view, looks, smallest) {
+    const turn = ++this.turn;
+    const { width, height } = this.size();
+    const columns = Math.min(Math.round(width * Math.min(devicePixelRatio, 2)), MOST_COLUMNS);
+    const rows = Math.round((height * columns) / width);
+    const found = columnsOf(this.lives, view, columns);
+    let top = 1;
+    for (const moment of found.at) top = Math.max(top, this.lives.reserved[moment], this.lives.active[moment]);
+    top *= 1.04;
+    const image = new ImageData(columns, rows);
+    const pixels = new Uint32Array(image.data.buffer);
+    let began = performance.now();
+    for (const _ of strata(this.lives, found, { ...looks, smallest }, { pixels, width: columns, height: rows, top })) {
+      if (performance.now() - began < SLICE_MS) continue;
+      await new Promise((go_on) => setTimeout(go_on));
+      if (turn !== this.turn) return false;
+      began = performance.now();
+    }
+    Object.assign(this.image, { width: columns, height: rows });
+    this.image.getContext("2d").putImageData(image, 0, 0);
+    this.drawn = { view, columns: found.at, top, smallest };
+    return true;
+  }
+
+  // Puts the picture and what lies over it onto the canvas.
+  show(extras) {
+    if (!this.drawn) return;
+    const ratio = Math.min(devicePixelRatio, 2);
+    const { width, height } = this.size();
+    const { left, top } = this.margin;
+    Object.assign(this.canvas, { width: (left + width) * ratio, height: this.height * ratio });
+    this.canvas.style.height = `${this.height}px`;
+    const context = this.canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.image, left, top, width, height);
+    if (this.hasAxes) this.axes(context);
+    extras(context, { left, top, width, height });
+  }
+
+  axes(context) {
+    const { view, top } = this.drawn;
+    const { width, height } = this.size();
+    const { left, top: above } = this.margin;
+    Object.assign(context, {
+      font: "12px system-ui, sans-serif",
+      fillStyle: styleOf("--quiet"),
+      strokeStyle: styleOf("--line"),
+    });
+    context.textAlign = "right";
+    const { tickvals, ticktext } = sizeTicks(top);
+    tickvals.forEach((bytes, index) => {
+      const y = above + height * (1 - bytes / top);
+      context.fillText(ticktext[index], left - 6, y + 4);
+      context.globalAlpha = 0.6;
+      context.fillRect(left, Math.round(y), width, 0.5);
+      context.globalAlpha = 1;
+    });
+    context.textAlign = "center";
+    const span = view.to - view.from;
+    const step = stepOf(span, Math.max(2, Math.floor(width / 95)));
+    for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
+      const x = left + ((at - view.from) / span) * width;
+      const text = view.byTime ? tickText(at, step) : countText(this.lives.history.event[this.lives.at(at, false)]);
+      context.fillRect(x, above + height, 0.5, 5);
+      if (x + 30 < left + width) context.fillText(text, Math.max(x, left + 8), above + height + 18);
+    }
+    context.textAlign = "right";
+    context.fillText(view.byTime ? "time" : "event", left + width, above + height + 31);
+  }
+
+  // Bytes and moment under a pointer; null outside.
+  under(event) {
+    if (!this.drawn) return null;
+    const box = this.canvas.getBoundingClientRect();
+    const { width, height } = this.size();
+    const [x, y] = [event.clientX - box.left - this.margin.left, event.clientY - box.top - this.margin.top];
+    if (x < 0 || x >= width || y < 0 || y > height) return null;
+    const { columns, top, view } = this.drawn;
+    const moment = columns[Math.min(columns.length - 1, Math.floor((x / width) * columns.length))];
+    return {
+      moment,
+      bytes: (1 - y / height) * top,
+      share: x / width,
+      place: view.from + (x / width) * (view.to - view.from),
+    };
+  }
+}

@@ -1,0 +1,90 @@
+// Draws blocks over time as they lie upon each other, the oldest at the bottom: one column of pixels after the other.
+"use strict";
+
+// For each of so many columns between two places of the axis: the fullest moment in it, and the fewest bytes.
+function columnsOf(lives, view, width) {
+  const at = new Int32Array(width);
+  const fewest = new Float64Array(width);
+  let first = lives.at(view.from, view.byTime);
+  for (let column = 0; column < width; column++) {
+    const end = view.from + ((column + 1) / width) * (view.to - view.from);
+    const last = column === width - 1 ? lives.at(view.to, view.byTime) : lives.at(end, view.byTime);
+    let [most, least] = [first, lives.active[first]];
+    for (let moment = first + 1; moment <= last; moment++) {
+      if (lives.active[moment] > lives.active[most]) most = moment;
+      if (lives.active[moment] < least) least = lives.active[moment];
+    }
+    at[column] = most;
+    fewest[column] = least;
+    first = last;
+  }
+  return { at, fewest };
+}
+
+// Fills `pixels` (width x height, row 0 at the top); yields often, so that the page stays alive meanwhile.
+function* strata(lives, columns, paint, { pixels, width, height, top }) {
+  const { born, freed, gone, size } = lives;
+  const { looks, pale, lookOf, smallest, empty, pending, small, edge } = paint;
+  const perPixel = top / height;
+  const rest = lives.history.small_bytes;
+  let alive = [];
+  let next = 0;
+  let before = -1;
+  for (let column = 0; column < width; column++) {
+    const moment = columns.at[column];
+    if (moment === before && columns.fewest[column] === columns.fewest[column - 1]) {
+      for (let i = column; i < pixels.length; i += width) pixels[i] = pixels[i - 1];
+      continue;
+    }
+    const born_until = lives.after(moment);
+    if (moment < before) [alive, next] = [[], 0]; // cannot be: moments rise
+    for (; next < born_until; next++) if (gone[next] > moment) alive.push(next);
+    let kept = 0;
+    let bytes = rest.length ? rest[moment] : 0;
+    for (let i = 0; i < alive.length; i++) {
+      const id = alive[i];
+      if (gone[id] <= moment) continue;
+      alive[kept++] = id;
+      if (size[id] < smallest) bytes += size[id];
+    }
+    alive.length = kept;
+    const constant = Math.round(columns.fewest[column] / perPixel);
+    let row = 0;
+    const fill = (to, look, shade, rim) => {
+      const end = Math.min(to, height);
+      for (; row < end; row++) {
+        const colour = row < constant ? look : shade;
+        pixels[(height - 1 - row) * width + column] = rim && row === end - 1 ? edge : colour;
+      }
+    };
+    fill(Math.round(bytes / perPixel), small, small, false);
+    for (let i = 0; i < kept; i++) {
+      const id = alive[i];
+      if (size[id] < smallest) continue;
+      bytes += size[id];
+      const to = Math.round(bytes / perPixel);
+      if (to <= row) continue;
+      const is_tall = to - row > 3;
+      if (freed[id] <= moment) fill(to, pending, pending, is_tall);
+      else if (is_tall && before >= 0 && born[id] > before) fill(to, edge, edge, false);
+      else fill(to, looks[lookOf[id]], pale[lookOf[id]], is_tall);
+    }
+    fill(height, empty, empty, false);
+    before = moment;
+    if (column % 16 === 15) yield column;
+  }
+}
+
+// The block at a height in bytes at a moment, or -1: what `strata` has drawn there.
+function blockAt(lives, moment, bytes, smallest) {
+  const alive = lives.alive(moment);
+  let level = lives.history.small_bytes.length ? lives.history.small_bytes[moment] : 0;
+  for (const id of alive) if (lives.size[id] < smallest) level += lives.size[id];
+  if (bytes < level) return -1;
+  for (const id of alive) {
+    if (lives.size[id] < smallest) continue;
+    level += lives.size[id];
+    if (bytes < level) return id;
+  }
+  return -1;
+}
