@@ -13,6 +13,7 @@ import pytest
 from ullage.report.blocks import BlockColumns, BlockHistory, Facet, SegmentColumns, StackColumns
 from ullage.report.page import draw_page
 from ullage.report.page.columns import packed
+from ullage.report.page.slim import packed_within, slimmed
 from ullage.report.page.tree import tree_of
 from ullage.report.report import Icicle, Meter, Quote, Remarks, Report, Shares, SizedPart, Stack, Table, TableRow, Tone
 
@@ -137,3 +138,59 @@ def test_a_tree_joins_chains_and_sums_up_the_smallest() -> None:
     assert [branch.names for branch in chain.branches[:2]] == [("line 0",), ("line 1",)]
     assert chain.branches[-1].names == ("(16 smaller)",)
     assert sum(branch.size_bytes for branch in chain.branches) == chain.size_bytes == sum(size for _, size, _ in leaves)
+
+
+@pytest.mark.parametrize("most", [1, 100, 500])
+def test_too_many_blocks_are_summed_up_and_every_level_stays(most: int) -> None:
+    """What is left of a run has the same peaks, and at each moment that is left the same bytes as before."""
+    rng = np.random.default_rng(most)
+    moments, count = 2001, 1000
+    born = np.sort(rng.integers(0, moments, count))
+    history = replace(
+        BLOCKS,
+        event=np.arange(moments),
+        time_us=np.arange(moments) * 10,
+        blocks=BlockColumns(
+            born=born,
+            life=np.minimum(rng.integers(1, 800, count), moments - born),
+            wait=np.zeros(count, np.int64),
+            size_bytes=rng.integers(1, 4000, count) * 512,
+            address=np.arange(count) << 21,
+            stack=rng.integers(-1, 1, count),
+        ),
+        facets=(Facet(title="line", labels=("a", "b"), of_block=rng.integers(0, 2, count)),),
+        step_ends=(500, 1500),
+        moment=777,
+    )
+    slim = slimmed(history, most)
+    assert len(slim.blocks.born) == len(slim.facets[0].of_block) == most
+
+    def level(one: BlockHistory) -> Any:
+        change = np.zeros(len(one.event) + 1, np.int64)
+        np.add.at(change, one.blocks.born, one.blocks.size_bytes)
+        np.add.at(change, one.blocks.born + one.blocks.life, -one.blocks.size_bytes)
+        return np.cumsum(change)[:-1] + (one.small_bytes if len(one.small_bytes) else 0)
+
+    assert level(slim).tolist() == level(history)[slim.event].tolist()
+    assert level(slim).max() == level(history).max()
+    assert slim.event[slim.moment] == 777
+    assert slim.event[list(slim.step_ends)].tolist() == [500, 1500]
+    assert slim.blocks.size_bytes.min() >= np.sort(history.blocks.size_bytes)[-most]
+    assert slim.small_label.startswith(f"{1000 - most:,} blocks of at most ")
+
+
+def test_a_page_has_as_many_blocks_as_fit_into_it() -> None:
+    rng = np.random.default_rng(0)
+    count = 20_000
+    blocks = {name: rng.integers(0, 1 << 40, count) for name in ("address", "size_bytes")}
+    blocks |= {"born": np.sort(rng.integers(0, count, count)), "life": rng.integers(1, count, count)}
+    blocks |= {"wait": np.zeros(count, np.int64), "stack": np.zeros(count, np.int64)}
+    facet = Facet(title="", labels=("",), of_block=np.zeros(count, np.int64))
+    history = replace(BLOCKS, event=np.arange(count), time_us=column(), blocks=BlockColumns(**blocks), facets=(facet,))
+    most = 150_000
+    assert len(packed(history)) > 2 * most
+    text = packed_within(history, most_letters=most)
+    assert most / 2 < len(text) <= most
+    found, _ = unpacked(text)
+    assert 1000 < found["blocks"]["born"]["n"] < count
+    assert packed_within(history) == packed(history)

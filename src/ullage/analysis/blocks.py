@@ -19,6 +19,7 @@ from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.report.blocks import BlockColumns, BlockHistory, Facet, StackColumns
 from ullage.source_location import is_library
 
+_TITLE: Final = "Memory over the run: every block, from its allocation to its free"
 _NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -36,7 +37,7 @@ def block_history_of(recording: Recording) -> BlockHistory:
     matters = recording.failing_op if is_failure else recording.done.peak_allocated_op
     is_limited = rebuilt.room_bytes < UNBOUNDED_BYTES
     return BlockHistory(
-        title="Memory over the run: every block, from its allocation to its free",
+        title=_TITLE if len(program) else "The allocator's segments and their blocks when the snapshot was taken",
         event=np.append(0, rebuilt.row_of_op[: len(program)] + 1),
         time_us=_times(recording),
         blocks=BlockColumns(

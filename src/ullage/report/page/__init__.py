@@ -3,7 +3,8 @@
 Everything is inside the file. Blocks over time (`BlockHistory`) are drawn by scripts of our own on a canvas: a general
 library draws 10^5 rectangles in seconds, and keeps an object for each; ours fills the pixels of one column after the
 other, in slices of 10 ms, at any zoom, from every block of the run. So there are no levels of detail to prepare: the
-page has the blocks themselves, as compressed columns (`columns`), some 2 MB for a million events. The tree is HTML.
+page has the blocks themselves, as compressed columns (`columns`), some 1 MB for a million events; only where that would
+be too much are the smallest summed up (`slim`). The tree is HTML.
 plotly.js (4.8 MB) draws what has few points, the curves of a prediction and trials; a page without such has none of it.
 """
 
@@ -19,8 +20,8 @@ from markupsafe import Markup
 
 from ullage._units import text_of_bytes
 from ullage.report.blocks import BlockHistory
-from ullage.report.page.columns import packed
 from ullage.report.page.palette import colours_of
+from ullage.report.page.slim import packed_within
 from ullage.report.page.tree import tree_of
 from ullage.report.report import Curve, Icicle, Picture, Report, Section
 
@@ -56,7 +57,7 @@ def draw_page(report: Report) -> str:
 def _prepared(picture: Picture) -> Any:
     """Return what the template shows of a picture: packed blocks, or the branches of a tree."""
     if isinstance(picture, BlockHistory):
-        return packed(picture)
+        return packed_within(picture)
     return tree_of(picture) if isinstance(picture, Icicle) else None
 
 

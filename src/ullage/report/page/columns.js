@@ -33,9 +33,12 @@ function columnOf({ at, n, width, unit, low, sums }, bytes) {
     for (let i = 0; i < n; i++) values[i] = values[i] * 256 + bytes[first + i];
   }
   let before = 0;
+  let most = 0;
   for (let i = 0; i < n; i++) {
-    values[i] = values[i] * unit + low + before;
-    if (sums) before = values[i];
+    const value = values[i] * unit + low + before;
+    values[i] = value;
+    if (sums) before = value;
+    if (value > most) most = value;
   }
-  return values;
+  return most < 2 ** 31 && low > -(2 ** 31) ? Int32Array.from(values) : values;
 }

@@ -2,6 +2,7 @@
 "use strict";
 
 const SIZES = [0, 2 ** 16, 2 ** 20, 2 ** 24, 2 ** 27, 2 ** 30];
+const BY_HAND = -1; // no part of the list, but what was chosen with the pointer
 const AROUND = 4000; // events before and after the moment that matters, where no step is known
 const MUCH = 30_000; // events that can be seen at once
 
@@ -10,7 +11,7 @@ class Explorer {
     this.section = section;
     this.lives = lives;
     const history = (this.history = lives.history);
-    this.byTime = this.lives.hasTime;
+    this.byTime = lives.hasTime && !lives.isMostlyIdle;
     this.moment = history.moment;
     this.smallest = 0;
     this.parts = partsOf(this.lives);
@@ -18,6 +19,7 @@ class Explorer {
     this.overview = new Stage(this.$("overview"), this.lives, { height: 54, hasAxes: false });
     this.$("lead").textContent = this.lead();
     this.fill();
+    this.$("axis").selectedIndex = lives.hasTime && !this.byTime ? 1 : 0;
     this.recolour();
     this.choosePart(this.lives.moments > MUCH ? 1 : 0);
     new Hand(this);
@@ -31,7 +33,7 @@ class Explorer {
 
   lead() {
     const { lives, history } = this;
-    if (lives.moments < 2) return "Nothing was recorded over time: this is the state when the snapshot was taken.";
+    if (lives.moments < 2) return "Nothing was recorded over time.";
     const length = lives.hasTime ? ` in ${timeText(history.time_us[lives.moments - 1])}` : "";
     return (
       `${counted(lives.count, "block")} over ${counted(history.event[lives.moments - 1], "event")}${length}. ` +
@@ -45,6 +47,7 @@ class Explorer {
       "part",
       this.parts.map((part) => part.name),
     );
+    this.$("part").append(Object.assign(new Option("a part of the run", BY_HAND), { hidden: true }));
     put("axis", this.lives.hasTime ? ["time", "events"] : ["events"]);
     put(
       "facet",
@@ -54,13 +57,16 @@ class Explorer {
       "smallest",
       SIZES.map((size) => (size ? sizeText(size) : "any size")),
     );
-    for (const name of ["before", "behind", "in", "out", "left", "right", "part", "overview", "strata"])
-      this.$(name).disabled = this.lives.moments < 2;
+    this.section.classList.toggle("still", this.lives.moments < 2);
     const act = (name, kind, action) => this.$(name).addEventListener(kind, action);
     act("part", "change", () => this.choosePart(Number(this.$("part").value)));
     act("axis", "change", () => this.chooseAxis(this.$("axis").selectedIndex === 0 && this.lives.hasTime));
     act("facet", "change", () => this.recolour());
-    act("find", "input", () => this.recolour());
+    act("find", "input", () => {
+      clearTimeout(this.typing);
+      this.isDrawing = true;
+      this.typing = setTimeout(() => this.recolour(), 150);
+    });
     act("smallest", "change", () => this.chooseSmallest(SIZES[this.$("smallest").value]));
     act("before", "click", () => this.choosePart((this.part + this.parts.length - 1) % this.parts.length));
     act("behind", "click", () => this.choosePart((this.part + 1) % this.parts.length));
@@ -81,13 +87,13 @@ class Explorer {
     this.$("part").value = part;
     const { first, last } = this.parts[part];
     const [from, to] = [this.lives.place(first, this.byTime), this.lives.place(last, this.byTime)];
-    this.look(from, Math.max(to, from + 1));
+    this.show(from, Math.max(to, from + 1));
   }
 
   chooseAxis(byTime) {
     const [first, last] = [this.lives.at(this.view.from, this.byTime), this.lives.at(this.view.to, this.byTime)];
     this.byTime = byTime;
-    this.look(
+    this.show(
       this.lives.place(first, byTime),
       Math.max(this.lives.place(last, byTime), this.lives.place(first, byTime) + 1),
     );
@@ -112,7 +118,13 @@ class Explorer {
     return Math.max(0, found);
   }
 
+  // Shows what lies between two places of the axis, chosen by hand.
   look(from, to) {
+    this.$("part").value = BY_HAND;
+    this.show(from, to);
+  }
+
+  show(from, to) {
     const end = this.lives.place(this.lives.moments - 1, this.byTime) || 1;
     const span = Math.min(Math.max(to - from, this.byTime ? 2 : 8), end);
     const start = Math.max(0, Math.min((from + to - span) / 2, end - span));
@@ -132,17 +144,29 @@ class Explorer {
   // ---- what is shown
 
   recolour() {
-    this.looks = new Looks(this.lives, this.history.facets[this.$("facet").value || 0], this.$("find").value.trim());
-    this.$("found").textContent = this.foundText();
+    const [facet, query] = [this.history.facets[this.$("facet").value || 0], this.$("find").value.trim()];
+    const matches = query === this.query ? this.looks.matches : query ? matching(this.history, query) : null;
+    this.query = query;
+    this.looks = new Looks(this.lives, facet, matches);
+    this.$("found").textContent = "";
     if (this.view) this.redraw();
+    if (matches) setTimeout(() => this.looks.matches === matches && (this.$("found").textContent = this.foundText()));
+  }
+
+  // Whether something that was asked for is still to be shown.
+  get isBusy() {
+    return this.isDrawing || this.isShowing;
   }
 
   // Draws what is looked at, and then, where its colours or sizes have changed, the whole run above it.
   async redraw() {
-    this.isBusy = true;
-    if (this.lives.moments > 1 && !(await this.strata.draw(this.view, this.looks, this.smallest))) return;
-    this.showAll();
-    this.section.dataset.drawn = "yes";
+    this.isDrawing = true;
+    const show = () => {
+      this.showAll();
+      this.section.dataset.drawn = "yes";
+    };
+    if (this.lives.moments > 1 && !(await this.strata.draw(this.view, this.looks, this.smallest, show))) return;
+    show();
     const end = this.lives.place(this.lives.moments - 1, this.byTime) || 1;
     const whole = { from: 0, to: end, byTime: this.byTime };
     const drawn = [this.looks, this.looks.looks, this.smallest, this.byTime, this.overview.size().width];
@@ -150,34 +174,38 @@ class Explorer {
     if (this.lives.moments > 1 && !is_same) {
       if (!(await this.overview.draw(whole, this.looks, this.smallest))) return;
       this.whole = drawn;
-      this.showAll();
+      this.showOver();
     }
-    this.isBusy = false;
+    this.isDrawing = false;
   }
 
   foundText() {
     const { matches } = this.looks;
     if (!matches) return "";
     const { lives } = this;
-    const [level, ids] = [new Float64Array(lives.moments + 1), []];
+    const level = new Float64Array(lives.moments + 1);
+    let count = 0;
     for (let id = 0; id < lives.count; id++) {
       if (!matches[id]) continue;
-      ids.push(id);
+      count++;
       level[lives.born[id]] += lives.size[id];
       level[Math.min(lives.freed[id], lives.moments)] -= lives.size[id];
     }
     let [now, most] = [0, 0];
     for (let moment = 0; moment < lives.moments; moment++) most = Math.max(most, (now += level[moment]));
-    return ids.length ? `${counted(ids.length, "block")} found: at most ${sizeText(most)} at once` : "no block found";
+    return count ? `${counted(count, "block")} found: at most ${sizeText(most)} at once` : "no block found";
   }
 
   showAll() {
-    if (this.lives.moments > 1) {
-      this.overview.show((context, area) => this.frame(context, area));
-      this.strata.show((context, area) => this.lines(context, area));
-    }
-    this.legend();
+    this.showOver();
     this.showMoment();
+  }
+
+  // The pictures over time, with the lines that lie upon them.
+  showOver() {
+    if (this.lives.moments < 2) return;
+    this.overview.show((context, area) => this.frame(context, area));
+    this.strata.show((context, area) => this.lines(context, area));
   }
 
   // In the overview: what is shown below.
@@ -216,10 +244,18 @@ class Explorer {
       for (const moment of inside) context.strokeRect(Math.round(x(moment)) + 0.5, area.top, 0, height);
     context.setLineDash([]);
     const { limit_bytes: limit } = this.history;
-    context.fillStyle = styleOf("--bad");
-    if (limit !== null && limit < top) context.fillRect(left, y(limit), width, 1.5);
+    const label = (text, colour, bytes, align) => {
+      Object.assign(context, { font: "12px system-ui, sans-serif", textAlign: align, fillStyle: colour });
+      context.fillText(text, align === "left" ? left + 6 : left + width - 6, y(bytes) - 4);
+    };
+    const last = this.lives.reserved[columns[columns.length - 1]];
+    label(`${sizeText(last)} reserved`, styleOf("--quiet"), last, "right");
+    if (limit !== null && limit < top) {
+      label(this.history.limit_label, styleOf("--bad"), limit, "left");
+      context.fillRect(left, y(limit), width, 1.5);
+    }
     context.fillStyle = styleOf("--ink");
-    context.fillRect(x(this.moment), area.top, 1.5, height);
+    context.fillRect(x(this.moment) - 0.75, area.top, 1.5, height);
     context.restore();
     if (this.dragged) {
       context.fillStyle = styleOf("--veil");
@@ -229,12 +265,13 @@ class Explorer {
   }
 
   legend() {
+    const { lives } = this;
     const { facet, names } = this.looks;
     const held = new Float64Array(COLOURED + 1);
     let pending = 0;
-    for (const id of this.lives.alive(this.moment)) {
-      if (this.lives.freed[id] <= this.moment) pending += this.lives.size[id];
-      else held[Math.min(facet.of_block[id], COLOURED)] += this.lives.size[id];
+    for (const id of lives.alive(this.moment)) {
+      if (lives.freed[id] <= this.moment) pending += lives.size[id];
+      else held[Math.min(facet.of_block[id], COLOURED)] += lives.size[id];
     }
     const chip = (name, text) => {
       const mark = element("i");
@@ -247,12 +284,20 @@ class Explorer {
     if (pending) chips.push(chip("--pending", `freed, another stream still uses it  ${sizeText(pending)}`));
     const { small_bytes, small_label } = this.history;
     if (small_bytes.length) chips.push(chip("--other", `${small_label}  ${sizeText(small_bytes[this.moment])}`));
-    chips.push(element("span", {}, element("i", { className: "line" }), "line: reserved from the driver"));
-    this.$("legend").replaceChildren(...chips);
+    this.$("legend").replaceChildren(
+      element("span", { textContent: `At ${lives.moments > 1 ? momentText(lives, this.moment) : "the end"}:` }),
+      ...chips,
+    );
   }
 
-  showMoment() {
+  // What is said of the moment, and then its segments, unless another one was asked for meanwhile.
+  async showMoment() {
+    const shown = [this.moment, this.looks, this.looks.looks, this.$("segments").clientWidth];
+    if (this.shown && shown.every((each, index) => each === this.shown[index])) return;
+    this.shown = shown;
+    this.isShowing = true;
     const { lives, moment } = this;
+    this.legend();
     this.$("event").value = this.history.event[moment];
     this.$("happens").textContent =
       (moment === this.history.moment ? `${this.history.moment_label}: ` : "") +
@@ -264,14 +309,25 @@ class Explorer {
     this.$("levels").textContent =
       `${sizeText(reserved)} reserved: ${sizeText(allocated)} allocated${pending}, ` +
       `${sizeText(Math.max(0, reserved - active))} cached (empty here). All drawn to one scale, by address.`;
+    await pause();
+    if (this.shown !== shown) return;
+    const kinds = segmentsAt(lives, moment);
+    await pause();
+    if (this.shown === shown) this.showSegments(kinds);
+  }
+
+  showSegments(kinds) {
+    this.isShowing = false;
+    const { lives, moment } = this;
     const canvas = this.$("segments");
     const ratio = Math.min(devicePixelRatio, 2);
-    this.layout = layoutOf(segmentsAt(lives, moment), Math.max(40, canvas.clientWidth));
+    this.layout = layoutOf(kinds, Math.max(40, canvas.clientWidth));
     Object.assign(canvas, { width: this.layout.width * ratio, height: this.layout.height * ratio });
     canvas.style.height = `${this.layout.height}px`;
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
-    const colour = (id) => (lives.freed[id] <= moment ? styleOf("--pending") : this.looks.styleOfBlock(id));
+    const pending = styleOf("--pending");
+    const colour = (id) => (lives.freed[id] <= moment ? pending : this.looks.styleOfBlock(id));
     drawSegments(context, this.layout, lives, colour, ({ name, segments }) => {
       const whole = segments.reduce((sum, { segment }) => sum + lengthOf(segment), 0);
       const used = segments.reduce((sum, { segment }) => sum + usedOf(segment, lives), 0);
@@ -284,7 +340,7 @@ class Explorer {
     const box = this.$("chosen");
     box.hidden = id < 0;
     if (id < 0) return;
-    box.querySelector("p").replaceChildren(...blockWords(this.lives, id).slice(0, -1));
+    box.querySelector("p").replaceChildren(...blockWords(this.lives, id, { isWhole: true }));
     const lines = [...framesOf(this.history, id)].map(({ text, is_own }) => (is_own ? "▸ " : "  ") + text);
     box.querySelector("pre").textContent = lines.join("\n");
   }

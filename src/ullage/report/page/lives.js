@@ -18,6 +18,7 @@ class Lives {
     return lives;
   }
 
+  // Lives of segments, levels that are summed up from them, and whether there are times.
   setUp(history) {
     this.segmentGone = history.segments.born.map((moment, id) => moment + history.segments.life[id]);
     this.reserved = this.sums(history.segments.born, this.segmentGone, history.segments.size_bytes);
@@ -27,6 +28,7 @@ class Lives {
         level.forEach((bytes, moment) => (level[moment] = bytes + history.small_bytes[moment]));
     }
     this.hasTime = history.time_us.length === this.moments && this.moments > 1;
+    this.isMostlyIdle = this.hasTime && this.idle() > 0.6;
   }
 
   // Bytes at every moment of things that come and go.
@@ -40,6 +42,18 @@ class Lives {
     return level.subarray(0, this.moments);
   }
 
+  // The share of the time that lies in long pauses between two events: on an axis of time little else would be seen.
+  idle() {
+    const times = this.history.time_us;
+    const whole = times[this.moments - 1];
+    let pauses = 0;
+    for (let moment = 1; moment < this.moments; moment++) {
+      const pause = times[moment] - times[moment - 1];
+      if (pause > whole / 50) pauses += pause;
+    }
+    return pauses / Math.max(1, whole);
+  }
+
   // The first block that is allocated after a moment: blocks stand in the order of their allocation.
   after(moment) {
     let [low, high] = [0, this.count];
@@ -51,12 +65,15 @@ class Lives {
     return low;
   }
 
-  // The blocks that are there at a moment, the oldest first.
+  // The blocks that are there at a moment, the oldest first; what was found last is kept.
   alive(moment) {
-    const found = [];
+    if (this.known && this.known.moment === moment) return this.known.ids;
+    const ids = [];
+    const { gone } = this;
     const end = this.after(moment);
-    for (let id = 0; id < end; id++) if (this.gone[id] > moment) found.push(id);
-    return found;
+    for (let id = 0; id < end; id++) if (gone[id] > moment) ids.push(id);
+    this.known = { moment, ids };
+    return ids;
   }
 
   // What happens at a moment: the block that is allocated, freed or usable again, if any.

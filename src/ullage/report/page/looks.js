@@ -4,14 +4,13 @@
 const COLOURED = 7; // labels that have a colour of their own; all others share one
 
 class Looks {
-  constructor(lives, facet, query) {
-    this.facet = facet;
-    this.matches = query ? matching(lives.history, query) : null;
+  constructor(lives, facet, matches) {
+    Object.assign(this, { facet, matches });
     const { of_block } = facet;
-    this.lookOf = new Uint8Array(lives.count);
+    const lookOf = (this.lookOf = new Uint8Array(lives.count));
     for (let id = 0; id < lives.count; id++) {
-      const hidden = this.matches && !this.matches[id] ? COLOURED + 1 : Math.min(of_block[id], COLOURED);
-      this.lookOf[id] = hidden * SHADES + (id % SHADES);
+      const slot = of_block[id] < COLOURED ? of_block[id] : COLOURED;
+      lookOf[id] = (matches && !matches[id] ? COLOURED + 1 : slot) * SHADES + (id & (SHADES - 1));
     }
     this.refresh();
   }
@@ -20,10 +19,10 @@ class Looks {
   refresh() {
     const [card, ink] = [styleOf("--card"), styleOf("--ink")];
     this.names = Array.from({ length: COLOURED + 1 }, (_, slot) => this.nameOf(slot));
-    const base = [...this.names.map((name) => styleOf(name)), styleOf("--line")];
-    const shades = base.flatMap((colour) =>
-      Array.from({ length: SHADES }, (_, shade) => [colour, shade % 2 ? card : ink, [0, 0.16, 0.1, 0.3][shade]]),
+    const shades = this.names.flatMap((name) =>
+      [0, 0.16, 0.1, 0.3].map((share, shade) => [styleOf(name), shade % 2 ? card : ink, share]),
     );
+    for (let shade = 0; shade < SHADES; shade++) shades.push([styleOf("--other"), card, 0.55 + 0.1 * shade]);
     this.looks = Uint32Array.from(shades, (shade) => pixel(...shade));
     this.pale = Uint32Array.from(shades, ([from]) => pixel(from, card, 0.6));
     this.styles = Array.from(this.looks, (n) => `rgb(${n & 255} ${(n >> 8) & 255} ${(n >> 16) & 255})`);
@@ -53,9 +52,12 @@ function matching({ stacks, facets, blocks }, query) {
   for (let stack = 0; stack + 1 < stacks.starts.length; stack++)
     for (let at = stacks.starts[stack]; at < stacks.starts[stack + 1]; at++)
       if (frames[stacks.frames[at]]) found[stack] = 1;
-  const labels = facets.map((facet) => ({ of_block: facet.of_block, is_found: facet.labels.map(has) }));
-  return Uint8Array.from(blocks.born, (_, id) => {
-    const stack = blocks.stack[id];
-    return (stack >= 0 && found[stack]) || labels.some(({ of_block, is_found }) => is_found[of_block[id]]) ? 1 : 0;
-  });
+  const matches = new Uint8Array(blocks.born.length);
+  const { stack } = blocks;
+  for (let id = 0; id < matches.length; id++) if (stack[id] >= 0) matches[id] = found[stack[id]];
+  for (const { of_block, labels } of facets) {
+    const is_found = Uint8Array.from(labels, (label) => (has(label) ? 1 : 0));
+    for (let id = 0; id < matches.length; id++) matches[id] |= is_found[of_block[id]];
+  }
+  return matches;
 }

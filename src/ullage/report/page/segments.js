@@ -3,6 +3,7 @@
 
 const ROW = 16;
 const GAP = 5;
+const ROW_BYTES = 2 ** 25; // a row stands for this much at least
 
 // The segments at a moment by kind, each with its blocks; pages of an expandable segment that touch are one.
 function segmentsAt(lives, moment) {
@@ -48,8 +49,8 @@ const usedOf = (segment, lives) => segment.blocks.reduce((sum, id) => sum + live
 function layoutOf(kinds, width) {
   const shown = kinds.filter(({ segments }) => segments.length);
   const total = shown.reduce((sum, { segments }) => segments.reduce((all, each) => all + lengthOf(each), sum), 0);
-  const rows = isNarrow() ? 24 : 14;
-  const perPixel = Math.max(1, total / (rows * width));
+  const rows = Math.min(isNarrow() ? 24 : 14, Math.ceil(total / ROW_BYTES));
+  const perPixel = Math.max(1, total / (Math.max(1, rows) * width));
   let top = 0;
   const bands = shown.map(({ name, segments }) => {
     const band = { name, top, segments: [] };
@@ -78,19 +79,20 @@ function stretch(context, layout, band, from, to) {
 
 function drawSegments(context, layout, lives, colourOfBlock, title) {
   context.clearRect(0, 0, layout.width, layout.height);
+  const cached = styleOf("--cached");
   for (const band of layout.bands) {
     context.fillStyle = styleOf("--quiet");
     context.font = "13px system-ui, sans-serif";
     context.fillText(title(band), 0, band.top + 15, layout.width);
     for (const { segment, along, length } of band.segments) {
-      context.fillStyle = styleOf("--cached");
+      context.fillStyle = cached;
       stretch(context, layout, band, along, along + length);
       const scale = length / lengthOf(segment);
       let drawn = -1;
       for (const id of segment.blocks) {
         const from = along + (lives.history.blocks.address[id] - segment.start) * scale;
         const to = from + lives.size[id] * scale;
-        if (to - drawn < 0.3) continue; // lies within what is drawn
+        if (to - drawn < 0.5) continue; // lies within what is drawn
         context.fillStyle = colourOfBlock(id);
         stretch(context, layout, band, Math.max(from, drawn), to - from > 3 ? to - 0.7 : to);
         drawn = to;

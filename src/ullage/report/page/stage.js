@@ -3,6 +3,7 @@
 
 const SLICE_MS = 10;
 const MOST_COLUMNS = 1400;
+const COARSE = 10_000_000; // blocks times columns that can be drawn at once
 const AXIS = { left: 66, bottom: 34, top: 8 };
 
 class Stage {
@@ -20,28 +21,43 @@ class Stage {
     return { width, height: this.height - this.margin.bottom - this.margin.top };
   }
 
-  // Draws anew; what was asked for before and is not done yet is given up.
-  async draw(view, looks, smallest) {
+  // Draws anew, where there is much to draw coarsely at first; what was asked for before and is not done is given up.
+  async draw(view, looks, smallest, progress = () => {}) {
     const turn = ++this.turn;
+    await pause();
+    if (turn !== this.turn) return false;
     const { width, height } = this.size();
     const columns = Math.min(Math.round(width * Math.min(devicePixelRatio, 2)), MOST_COLUMNS);
     const rows = Math.round((height * columns) / width);
     const found = columnsOf(this.lives, view, columns);
     let top = 1;
     for (const moment of found.at) top = Math.max(top, this.lives.reserved[moment], this.lives.active[moment]);
-    top *= 1.04;
+    const limit = this.lives.history.limit_bytes;
+    if (limit !== null && limit < 1.4 * top) top = Math.max(top, limit);
+    top *= 1.06;
     const image = new ImageData(columns, rows);
     const pixels = new Uint32Array(image.data.buffer);
+    const work = columns * this.lives.alive(found.at[columns >> 1]).length;
+    for (const stride of work > COARSE ? [Math.ceil(work / COARSE), 1] : [1]) {
+      const area = { pixels, width: columns, height: rows, top, stride };
+      if (!(await this.inSlices(strata(this.lives, found, { ...looks, smallest }, area), turn))) return false;
+      Object.assign(this.image, { width: columns, height: rows });
+      this.image.getContext("2d").putImageData(image, 0, 0);
+      this.drawn = { view, columns: found.at, top, smallest };
+      if (stride > 1) progress();
+    }
+    return true;
+  }
+
+  // Whether something was done to its end, and nothing else was asked for meanwhile.
+  async inSlices(steps, turn) {
     let began = performance.now();
-    for (const _ of strata(this.lives, found, { ...looks, smallest }, { pixels, width: columns, height: rows, top })) {
+    for (const _ of steps) {
       if (performance.now() - began < SLICE_MS) continue;
-      await new Promise((go_on) => setTimeout(go_on));
+      await pause();
       if (turn !== this.turn) return false;
       began = performance.now();
     }
-    Object.assign(this.image, { width: columns, height: rows });
-    this.image.getContext("2d").putImageData(image, 0, 0);
-    this.drawn = { view, columns: found.at, top, smallest };
     return true;
   }
 

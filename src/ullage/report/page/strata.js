@@ -1,6 +1,8 @@
 // Draws blocks over time as they lie upon each other, the oldest at the bottom: one column of pixels after the other.
 "use strict";
 
+const WORK = 200_000; // blocks looked at between two moments at which people are heard
+
 // For each of so many columns between two places of the axis: the fullest moment in it, and the fewest bytes.
 function columnsOf(lives, view, width) {
   const at = new Int32Array(width);
@@ -21,8 +23,9 @@ function columnsOf(lives, view, width) {
   return { at, fewest };
 }
 
-// Fills `pixels` (width x height, row 0 at the top); yields often, so that the page stays alive meanwhile.
-function* strata(lives, columns, paint, { pixels, width, height, top }) {
+// Fills `pixels` (width x height, row 0 at the top); yields often, so that the page stays alive meanwhile. Of every
+// `stride` columns one is drawn, and repeated.
+function* strata(lives, columns, paint, { pixels, width, height, top, stride }) {
   const { born, freed, gone, size } = lives;
   const { looks, pale, lookOf, smallest, empty, pending, small, edge } = paint;
   const perPixel = top / height;
@@ -30,14 +33,15 @@ function* strata(lives, columns, paint, { pixels, width, height, top }) {
   let alive = [];
   let next = 0;
   let before = -1;
+  let work = 0;
   for (let column = 0; column < width; column++) {
     const moment = columns.at[column];
-    if (moment === before && columns.fewest[column] === columns.fewest[column - 1]) {
+    if (column % stride || (moment === before && columns.fewest[column] === columns.fewest[column - 1])) {
       for (let i = column; i < pixels.length; i += width) pixels[i] = pixels[i - 1];
       continue;
     }
     const born_until = lives.after(moment);
-    if (moment < before) [alive, next] = [[], 0]; // cannot be: moments rise
+    work += born_until - next;
     for (; next < born_until; next++) if (gone[next] > moment) alive.push(next);
     let kept = 0;
     let bytes = rest.length ? rest[moment] : 0;
@@ -71,7 +75,8 @@ function* strata(lives, columns, paint, { pixels, width, height, top }) {
     }
     fill(height, empty, empty, false);
     before = moment;
-    if (column % 16 === 15) yield column;
+    work += kept + height;
+    if (work > WORK) yield (work = 0);
   }
 }
 

@@ -17,6 +17,8 @@ class Branch:
     size_bytes: int = 0
     remark: str = ""
     share: float = 0.0
+    meaning: str = ""
+    """The label whose colour the branch has."""
     branches: list["Branch"] = field(default_factory=list)
 
     @property
@@ -29,13 +31,14 @@ def tree_of(icicle: Icicle) -> list[Branch]:
     """Return the branches of the tree."""
     root = Branch(())
     children: dict[int, dict[str, Branch]] = {}
+    is_by_role = icicle.levels[:1] == ("role",)
     for path, size, remark in icicle.leaves:
         node = root
         root.size_bytes += size
         for name in path:
             known = children.setdefault(id(node), {})
             if name not in known:
-                known[name] = Branch((name,))
+                known[name] = Branch((name,), meaning=path[0] if is_by_role else name)
                 node.branches.append(known[name])
             node = known[name]
             node.size_bytes += size

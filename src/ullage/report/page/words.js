@@ -25,21 +25,23 @@ function* framesOf({ stacks, blocks }, id) {
     yield { text: stacks.texts[stacks.frames[at]], is_own: stacks.is_own[stacks.frames[at]] };
 }
 
+// A line of a stack with the last two parts of its path.
+const shortened = (text) => text.replace(/^.*[\\/]([^\\/]+[\\/][^\\/]+:\d+ )/, "$1");
+
 // A block in a few lines: its size and labels, its life, and the innermost lines of its stack that are the user's.
-function blockWords(lives, id) {
+function blockWords(lives, id, { isWhole = false } = {}) {
   const [[, first], ...others] = labelsOf(lives, id);
   const frames = [...framesOf(lives.history, id)];
+  const more = frames.length ? `click: its whole stack, ${counted(frames.length, "line")}` : "no stack was recorded";
   const own = frames.filter((frame) => frame.is_own).slice(0, 4);
   return [
     element("b", { textContent: `${sizeText(lives.size[id])}  ${first}` }),
     ...others.map(([title, label]) => element("p", { textContent: `${title}: ${label}` })),
     element("p", { textContent: lifeText(lives, id) }),
-    ...(own.length ? own : frames.slice(0, 4)).map(({ text }) => element("code", { textContent: text })),
-    element("small", {
-      textContent: frames.length
-        ? `click: its whole stack, ${counted(frames.length, "line")}`
-        : "no stack was recorded",
-    }),
+    ...(isWhole ? [] : own.length ? own : frames.slice(0, 4)).map(({ text }) =>
+      element("code", { textContent: shortened(text) }),
+    ),
+    element("small", { textContent: isWhole ? "" : more }),
   ];
 }
 
