@@ -97,6 +97,33 @@ def test_each_column_is_filled_as_high_as_memory_was(normal: Shown, share: float
     assert abs((height - filled) - expected) <= 2, (column, moment)
 
 
+def test_each_block_is_drawn_in_its_place_and_colour(shown: Show) -> None:
+    found = shown(LARGE)
+    found.open()
+    blocks, seen = found.history.blocks, 0
+    for share in (0.6, 0.75, 0.9):
+        column = int(share * found.ask("e.strata.image.width"))
+        moment, before, top, height = found.ask(
+            f"[e.strata.drawn.columns[{column}], e.strata.drawn.columns[{column - 2}], e.strata.drawn.top, "
+            "e.strata.image.height]"
+        )
+        alive = alive_at(found, moment)
+        ends = np.cumsum(blocks.size_bytes[alive]) / top * height
+        for block, end, size in zip(alive.tolist(), ends.tolist(), blocks.size_bytes[alive].tolist(), strict=True):
+            if size / top * height < 2 or blocks.born[block] >= before:
+                continue
+            row = int(height - (end - size / top * height / 2))
+            drawn, looks = found.ask(
+                f"""[new Uint32Array(e.strata.image.getContext("2d").getImageData({column}, {row}, 1, 1).data.buffer)
+                [0], [e.looks.looks[e.looks.lookOf[{block}]], e.looks.pale[e.looks.lookOf[{block}]]]]"""
+            )
+            assert drawn in looks, (column, row, block)
+            label = found.history.facets[0].of_block[block]
+            assert found.ask(f"e.looks.lookOf[{block}] >> 2") == min(label, 7)
+            seen += 1
+    assert seen > 10
+
+
 def test_under_the_pointer_is_the_block_that_lies_there(normal: Shown) -> None:
     """The oldest blocks lie at the bottom: the one at a height is told by summing up their sizes."""
     x, y, width, height = normal.box("strata")

@@ -77,7 +77,7 @@ class Explorer {
     act("first", "click", () => this.chooseMoment(this.history.moment));
     act("previous", "click", () => this.chooseMoment(this.moment - 1));
     act("next", "click", () => this.chooseMoment(this.moment + 1));
-    act("event", "change", () => this.chooseMoment(this.momentOf(Number(this.$("event").value))));
+    act("event", "change", () => this.chooseMoment(this.lives.momentOf(Number(this.$("event").value))));
   }
 
   // ---- what is chosen
@@ -110,12 +110,6 @@ class Explorer {
     const { from, to } = this.view;
     if (place < from || place > to) return this.look(place - (to - from) / 2, place + (to - from) / 2);
     return this.showAll();
-  }
-
-  // The last moment of an event or before it.
-  momentOf(event) {
-    const found = this.history.event.findLastIndex((each) => each <= event);
-    return Math.max(0, found);
   }
 
   // Shows what lies between two places of the axis, chosen by hand.
@@ -244,14 +238,16 @@ class Explorer {
       for (const moment of inside) context.strokeRect(Math.round(x(moment)) + 0.5, area.top, 0, height);
     context.setLineDash([]);
     const { limit_bytes: limit } = this.history;
-    const label = (text, colour, bytes, align) => {
+    const label = (text, colour, bytes, align, down) => {
       Object.assign(context, { font: "12px system-ui, sans-serif", textAlign: align, fillStyle: colour });
-      context.fillText(text, align === "left" ? left + 6 : left + width - 6, y(bytes) - 4);
+      context.fillText(text, align === "left" ? left + 6 : left + width - 6, y(bytes) + down);
     };
-    const last = this.lives.reserved[columns[columns.length - 1]];
-    label(`${sizeText(last)} reserved`, styleOf("--quiet"), last, "right");
+    let most = 0;
+    for (const moment of columns) most = Math.max(most, this.lives.reserved[moment]);
+    const is_below_limit = limit !== null && limit < top && y(most) - y(limit) < 16;
+    label(`at most ${sizeText(most)} reserved`, styleOf("--quiet"), most, "right", is_below_limit ? 14 : -4);
     if (limit !== null && limit < top) {
-      label(this.history.limit_label, styleOf("--bad"), limit, "left");
+      label(this.history.limit_label, styleOf("--bad"), limit, "left", -4);
       context.fillRect(left, y(limit), width, 1.5);
     }
     context.fillStyle = styleOf("--ink");

@@ -95,12 +95,21 @@ class Lives {
 
   // The last moment at or before a place on the axis.
   at(place, byTime) {
-    if (!byTime) return Math.max(0, Math.min(this.moments - 1, Math.floor(place)));
-    const times = this.history.time_us;
+    if (byTime) return this.last(this.history.time_us, place);
+    return Math.max(0, Math.min(this.moments - 1, Math.floor(place)));
+  }
+
+  // The last moment of an event or before it.
+  momentOf(event) {
+    return this.last(this.history.event, event);
+  }
+
+  // The last of values that rise which is not above a limit; the first where there is none.
+  last(values, limit) {
     let [low, high] = [0, this.moments - 1];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (times[middle] <= place) low = middle;
+      if (values[middle] <= limit) low = middle;
       else high = middle - 1;
     }
     return low;

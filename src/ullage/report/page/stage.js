@@ -96,16 +96,25 @@ class Stage {
       context.globalAlpha = 1;
     });
     context.textAlign = "center";
-    const span = view.to - view.from;
-    const step = stepOf(span, Math.max(2, Math.floor(width / 95)));
-    for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
-      const x = left + ((at - view.from) / span) * width;
-      const text = view.byTime ? tickText(at, step) : countText(this.lives.history.event[this.lives.at(at, false)]);
+    for (const [place, text] of this.ticks(view, Math.max(2, Math.floor(width / 95)))) {
+      const x = left + ((place - view.from) / (view.to - view.from)) * width;
       context.fillRect(x, above + height, 0.5, 5);
       if (x + 30 < left + width) context.fillText(text, Math.max(x, left + 8), above + height + 18);
     }
     context.textAlign = "right";
     context.fillText(view.byTime ? "time" : "event", left + width, above + height + 31);
+  }
+
+  // Round times, or round numbers of events, each with its place on the axis and its text.
+  *ticks(view, most) {
+    const { lives } = this;
+    const numbers = lives.history.event;
+    const [first, last] = view.byTime
+      ? [view.from, view.to]
+      : [numbers[lives.at(view.from, false)], numbers[lives.at(view.to, false)]];
+    const step = view.byTime ? stepOf(last - first, most) : Math.max(1, stepOf(last - first || 1, most));
+    for (let at = Math.ceil(first / step) * step; at <= last; at += step)
+      yield view.byTime ? [at, tickText(at, step)] : [lives.momentOf(at), countText(at)];
   }
 
   // Bytes and moment under a pointer; null outside.
