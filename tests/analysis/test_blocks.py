@@ -9,7 +9,7 @@ import pytest
 from ullage.allocator.replay import ReplayDevice, State, replay
 from ullage.analysis.blocks import block_history_of
 from ullage.analysis.recording import Recording
-from ullage.history import Action, History, RecordedStacks
+from ullage.history import Action, History, Labels, RecordedStacks
 from ullage.program import Column
 from ullage.rebuild import program_of
 from ullage.report.blocks import BlockHistory
@@ -90,8 +90,8 @@ def test_a_stack_is_the_one_that_was_recorded() -> None:
         assert [stacks.texts[frame] for frame in shown] == [f"{each.file}:{each.line} {each.name}" for each in expected]
 
 
-def made_of(rows: list[tuple[int, int, int, int]]) -> BlockHistory:
-    """The blocks of a made-up recording, of (action, address, bytes, stream)."""
+def made_of(rows: list[tuple[int, int, int, int]], pools: tuple[int, ...] = ()) -> BlockHistory:
+    """The blocks of a made-up recording, of (action, address, bytes, stream), and the private pool of each entry."""
     action, address, size, stream = np.array(rows, np.int64).T
     none = np.full(len(rows), -1, np.int64)
     history = History(
@@ -106,6 +106,7 @@ def made_of(rows: list[tuple[int, int, int, int]]) -> BlockHistory:
         segments=(),
         annotations=(),
         settings={},
+        labels=Labels(pool=np.array(pools, np.int64)),
     )
     return block_history_of(Recording.of(history, program_of(history)))
 
@@ -136,6 +137,15 @@ def test_streams_are_told_apart_and_named() -> None:
     assert [facet.title for facet in found.facets] == ["your line", "stream"]
     assert found.facets[1].labels == ("default stream", "stream 0xabc")
     assert found.segments.kinds == ("large blocks", "large blocks, stream 0xabc")
+
+
+def test_private_pools_are_told_apart_and_named() -> None:
+    rows = [(Action.SEGMENT_ALLOC, 0x1000000, 20 * MIB, 0), (Action.ALLOC, 0x1000000, 4 * MIB, 0)]
+    rows += [(Action.SEGMENT_ALLOC, 0x5000000, 30 * MIB, 0), (Action.ALLOC, 0x5000000, 30 * MIB, 0)]
+    found = made_of(rows, (0, 0, 7, 7))
+    assert found.facets[1].title == "private pool"
+    assert found.facets[1].labels == ("no private pool", "private pool 7")
+    assert found.segments.kinds == ("large blocks", "large blocks, private pool 7")
 
 
 def test_times_begin_with_the_recording_and_never_fall() -> None:

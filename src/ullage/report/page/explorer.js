@@ -367,4 +367,8 @@ async function explore(section) {
   await pause();
   section.explorer = new Explorer(section, lives);
 }
-document.querySelectorAll("section.blocks").forEach(explore);
+for (const section of document.querySelectorAll("section.blocks"))
+  explore(section).catch((error) => {
+    section.querySelector(".lead").textContent = `This browser cannot show it: ${error.message}`;
+    throw error;
+  });

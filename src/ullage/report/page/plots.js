@@ -69,7 +69,7 @@ const draw = {
         hovermode: "x unified",
         shapes,
         annotations,
-        xaxis: { showticklabels: false, showgrid: false },
+        xaxis: { showticklabels: false, showgrid: false, title: { text: "the run, stretch by stretch", standoff: 22 } },
         yaxis: { ...sizeTicks(highest), rangemode: "tozero" },
       }),
     ];
