@@ -249,6 +249,16 @@ def test_a_line_or_a_function_is_found(normal: Shown) -> None:
     assert normal.ask("e.looks.matches") is None
 
 
+def test_a_click_on_a_colour_shows_its_blocks_alone(normal: Shown) -> None:
+    facet = normal.history.facets[0]
+    normal.ask("(e.$('legend').querySelectorAll('button')[1].click(), 0)")
+    assert normal.ask("e.$('find').value") == facet.labels[1]
+    matches = normal.ask("[...e.looks.matches]")
+    assert all(match for match, label in zip(matches, facet.of_block.tolist(), strict=True) if label == 1)
+    normal.ask("(e.$('legend').querySelectorAll('button')[1].click(), 0)")
+    assert normal.ask("[e.$('find').value, e.looks.matches]") == ["", None]
+
+
 def test_parts_zoom_and_axis_stay_within_the_run(normal: Shown) -> None:
     parts = normal.ask("[...e.$('part').options].map((each) => each.text)")
     assert parts[:3] == ["the whole run", "the step of the peak", "step 1"]
@@ -326,3 +336,22 @@ def test_the_shortest_way_to_a_line_is_its_colour(normal: Shown) -> None:
     )
     assert len(set(bars)) == 1
     assert normal.ask("[...e.$('legend').children][1].textContent").startswith(label)
+
+
+def test_a_peak_of_one_event_is_seen(shown: Show) -> None:
+    """Wherever it is looked at from, the highest pixel of a picture stands for the peak of what is shown."""
+    found = shown(LARGE)
+    found.open()
+    for part in (0, 1, 5):
+        found.choose("part", part)
+        top, height, highest = found.ask(
+            """(() => {
+              const { width, height } = e.strata.image;
+              const data = e.strata.image.getContext("2d").getImageData(0, 0, width, height).data;
+              const first = new Uint32Array(data.buffer).findIndex((each) => each !== e.looks.empty);
+              return [e.strata.drawn.top, height, Math.floor(first / width)];
+            })()"""
+        )
+        first, last = found.ask("[e.view.from, e.view.to].map((place) => e.lives.at(place, e.byTime))")
+        peak = found.ask(f"Math.max(...e.lives.active.slice({first}, {last} + 1))")
+        assert abs((height - highest) - peak / top * height) <= 2, part

@@ -99,6 +99,11 @@ class Explorer {
     );
   }
 
+  find(text) {
+    this.$("find").value = text;
+    this.recolour();
+  }
+
   chooseSmallest(size) {
     this.smallest = size;
     this.redraw();
@@ -276,7 +281,13 @@ class Explorer {
     };
     const labels = facet.labels.slice(0, COLOURED);
     if (facet.labels.length > COLOURED) labels.push(`others (${countText(facet.labels.length - COLOURED)})`);
-    const chips = labels.map((label, slot) => chip(names[slot], `${label}  ${sizeText(held[slot])}`));
+    const chips = labels.map((label, slot) => {
+      const made = chip(names[slot], `${label}  ${sizeText(held[slot])}`);
+      if (slot === COLOURED) return made;
+      const button = element("button", { type: "button", title: "show these alone; again: all" }, ...made.childNodes);
+      button.addEventListener("click", () => this.find(this.query === label ? "" : label));
+      return button;
+    });
     if (pending) chips.push(chip("--pending", `freed, another stream still uses it  ${sizeText(pending)}`));
     const { small_bytes, small_label } = this.history;
     if (small_bytes.length) chips.push(chip("--other", `${small_label}  ${sizeText(small_bytes[this.moment])}`));

@@ -1,6 +1,7 @@
 // Draws blocks over time as they lie upon each other, the oldest at the bottom: one column of pixels after the other.
 "use strict";
 
+const FINE = 12; // events in a column of pixels: with more of them, the edges of blocks are noise
 const WORK = 200_000; // blocks looked at between two moments at which people are heard
 
 // For each of so many columns between two places of the axis: the fullest moment in it, and the fewest bytes.
@@ -33,10 +34,13 @@ function* strata(lives, columns, paint, { pixels, width, height, top, stride }) 
   let alive = [];
   let next = 0;
   let before = -1;
+  const is_fine = columns.at[width - 1] - columns.at[0] <= FINE * width;
+  let has_edge = false;
   let work = 0;
   for (let column = 0; column < width; column++) {
     const moment = columns.at[column];
-    if (column % stride || (moment === before && columns.fewest[column] === columns.fewest[column - 1])) {
+    const is_same = !has_edge && moment === before && columns.fewest[column] === columns.fewest[column - 1];
+    if (column % stride || is_same) {
       for (let i = column; i < pixels.length; i += width) pixels[i] = pixels[i - 1];
       continue;
     }
@@ -54,6 +58,7 @@ function* strata(lives, columns, paint, { pixels, width, height, top, stride }) 
     alive.length = kept;
     const constant = Math.round(columns.fewest[column] / perPixel);
     let row = 0;
+    has_edge = false;
     const fill = (to, look, shade, rim) => {
       const end = Math.min(to, height);
       for (; row < end; row++) {
@@ -68,10 +73,12 @@ function* strata(lives, columns, paint, { pixels, width, height, top, stride }) 
       bytes += size[id];
       const to = Math.round(bytes / perPixel);
       if (to <= row) continue;
-      const is_tall = to - row > 3;
+      const is_tall = to - row > 3 && is_fine;
       if (freed[id] <= moment) fill(to, pending, pending, is_tall);
-      else if (is_tall && before >= 0 && born[id] > before) fill(to, edge, edge, false);
-      else fill(to, looks[lookOf[id]], pale[lookOf[id]], is_tall);
+      else if (is_tall && before >= 0 && born[id] > before && gone[id] > columns.at[Math.min(column + 2, width - 1)]) {
+        fill(to, edge, edge, false); // where a block begins, if more of it follows
+        has_edge = true;
+      } else fill(to, looks[lookOf[id]], pale[lookOf[id]], is_tall);
     }
     fill(height, empty, empty, false);
     before = moment;
