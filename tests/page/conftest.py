@@ -41,7 +41,8 @@ class Shown:
         self.browser.value("document.querySelector('.overview').scrollIntoView()")
 
     def ask(self, expression: str) -> Any:
-        """The value of an expression, in which `e` is the explorer of the page."""
+        """The value of an expression, in which `e` is the explorer of the page; all is drawn before and after it."""
+        self.browser.drawn()
         found = self.browser.value(f"(() => {{ const e = document.querySelector('section.blocks').explorer; "
                                    f"return {expression}; }})()")  # fmt: skip
         self.browser.drawn()

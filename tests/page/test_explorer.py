@@ -294,6 +294,46 @@ def test_drag_zooms_and_a_double_click_goes_back(normal: Shown) -> None:
     assert normal.ask("[e.view.from, e.view.to]") == [0, end]
 
 
+def test_a_tall_box_zooms_into_heights_too(normal: Shown) -> None:
+    x, y, width, height = normal.box("strata")
+    corners = [
+        (x + 0.4 * width, y + 0.85 * height),
+        (x + 0.5 * width, y + 0.7 * height),
+        (x + 0.6 * width, y + 0.5 * height),
+    ]
+    low, high = (
+        normal.ask(f"e.strata.under({{clientX: {a}, clientY: {b}}}).bytes") for a, b in (corners[0], corners[2])
+    )
+    normal.browser.mouse("press", *corners[0], pressed=True)
+    for corner in corners[1:]:
+        normal.browser.mouse("move", *corner, pressed=True)
+    normal.browser.mouse("release", *corners[2])
+    assert normal.ask("[e.strata.drawn.floor, e.strata.drawn.top]") == [low, high]
+    place = (x + 0.7 * width, y + 0.8 * height)
+    normal.browser.mouse("move", *place)
+    moment, level = normal.ask(
+        f"(({{moment, bytes}}) => [moment, bytes])(e.strata.under({{clientX: {place[0]}, clientY: {place[1]}}}))"
+    )
+    assert low < level < high
+    alive = alive_at(normal, moment)
+    tops = np.cumsum(normal.history.blocks.size_bytes[alive])
+    filled = normal.ask(
+        f"""(() => {{
+          const {{ width, height }} = e.strata.image;
+          const column = e.strata.drawn.columns.indexOf({moment});
+          const data = new Uint32Array(e.strata.image.getContext("2d").getImageData(column, 0, 1, height).data.buffer);
+          const first = data.findIndex((each) => each !== e.looks.empty);
+          return first < 0 ? 0 : (height - first) / height;
+        }})()"""
+    )
+    expected = min(1.0, max(0.0, (float(tops[-1]) - low) / (high - low)))
+    assert abs(filled - expected) < 0.02
+    normal.click("in")
+    assert normal.ask("e.strata.drawn.floor") == low, "zooming in time leaves the heights"
+    normal.ask("(e.$('strata').dispatchEvent(new MouseEvent('dblclick')), 0)")
+    assert normal.ask("e.strata.drawn.floor") == 0
+
+
 def test_work_is_cut_into_slices_however_long_the_run(shown: Show) -> None:
     """No slice of the drawing looks at more than a fixed number of blocks and pixels, by the count of its pauses."""
     found = shown(LARGE)
@@ -302,7 +342,8 @@ def test_work_is_cut_into_slices_however_long_the_run(shown: Show) -> None:
         """(() => {
           const view = { from: 0, to: e.lives.moments - 1, byTime: false };
           const columns = columnsOf(e.lives, view, 1000);
-          const area = { pixels: new Uint32Array(1000 * 300), width: 1000, height: 300, top: 2 ** 34, stride: 1 };
+          const pixels = new Uint32Array(1000 * 300);
+          const area = { pixels, width: 1000, height: 300, floor: 0, top: 2 ** 34, stride: 1 };
           let slices = 1;
           for (const _ of strata(e.lives, columns, { ...e.looks, smallest: 0 }, area)) slices++;
           let work = 0;

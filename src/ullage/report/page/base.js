@@ -6,14 +6,14 @@ const styleOf = (name) => getComputedStyle(document.documentElement).getProperty
 const isNarrow = () => matchMedia("(max-width: 40rem)").matches;
 const colourOf = (label) => styleOf(`--${colours[label] || "other"}`);
 
-function sizeText(bytes) {
+function sizeText(bytes, digits) {
   for (const [unit, shift] of [
     ["TiB", 40],
     ["GiB", 30],
     ["MiB", 20],
     ["KiB", 10],
   ]) {
-    if (bytes >= 2 ** shift) return `${(bytes / 2 ** shift).toFixed(shift >= 30 ? 2 : 1)} ${unit}`;
+    if (bytes >= 2 ** shift) return `${(bytes / 2 ** shift).toFixed(digits || (shift >= 30 ? 2 : 1))} ${unit}`;
   }
   return `${bytes} B`;
 }
@@ -42,14 +42,18 @@ function stepOf(span, most) {
   return [1, 2, 5, 10].map((n) => n * ten).find((n) => n >= raw);
 }
 
-function sizeTicks(highest) {
+// Round sizes between two, and their texts with as many digits as tell them apart.
+function sizeTicks(highest, lowest = 0) {
   const step =
     [1, 2, 5]
       .flatMap((n) => [...Array(45).keys()].map((s) => n * 2 ** s))
       .sort((a, b) => a - b)
-      .find((s) => highest / s <= 6) || 1;
-  const values = [...Array(Math.floor(highest / step) + 1).keys()].map((n) => n * step);
-  return { tickvals: values, ticktext: values.map((bytes) => sizeText(bytes).replace(/\.0+ /, " ")) };
+      .find((s) => (highest - lowest) / s <= 6) || 1;
+  const first = Math.ceil(lowest / step);
+  const values = [...Array(Math.floor(highest / step) - first + 1).keys()].map((n) => (first + n) * step);
+  const texts = (digits) => values.map((bytes) => sizeText(bytes, digits).replace(/\.0+ /, " "));
+  const tell_apart = [undefined, 3, 4, 5, 6, 9].map(texts).find((each) => new Set(each).size === each.length);
+  return { tickvals: values, ticktext: tell_apart || texts() };
 }
 
 // A colour "#rrggbb" mixed with another, as the number that four bytes of a picture make.

@@ -96,6 +96,7 @@ class Explorer {
     this.show(
       this.lives.place(first, byTime),
       Math.max(this.lives.place(last, byTime), this.lives.place(first, byTime) + 1),
+      this.view.heights,
     );
   }
 
@@ -117,17 +118,17 @@ class Explorer {
     return this.showAll();
   }
 
-  // Shows what lies between two places of the axis, chosen by hand.
-  look(from, to) {
+  // Shows what lies between two places of the axis, and two heights in bytes, chosen by hand.
+  look(from, to, heights = this.view.heights) {
     this.$("part").value = BY_HAND;
-    this.show(from, to);
+    this.show(from, to, heights);
   }
 
-  show(from, to) {
+  show(from, to, heights = null) {
     const end = this.lives.place(this.lives.moments - 1, this.byTime) || 1;
     const span = Math.min(Math.max(to - from, this.byTime ? 2 : 8), end);
     const start = Math.max(0, Math.min((from + to - span) / 2, end - span));
-    this.view = { from: start, to: start + span, byTime: this.byTime };
+    this.view = { from: start, to: start + span, byTime: this.byTime, heights };
     this.redraw();
   }
 
@@ -167,7 +168,7 @@ class Explorer {
     if (this.lives.moments > 1 && !(await this.strata.draw(this.view, this.looks, this.smallest, show))) return;
     show();
     const end = this.lives.place(this.lives.moments - 1, this.byTime) || 1;
-    const whole = { from: 0, to: end, byTime: this.byTime };
+    const whole = { from: 0, to: end, byTime: this.byTime, heights: null };
     const drawn = [this.looks, this.looks.looks, this.smallest, this.byTime, this.overview.size().width];
     const is_same = this.whole && drawn.every((each, index) => each === this.whole[index]);
     if (this.lives.moments > 1 && !is_same) {
@@ -222,10 +223,10 @@ class Explorer {
 
   // Over the blocks: reserved memory, the room, ends of steps, and the moment that is shown.
   lines(context, area) {
-    const { view, columns, top } = this.strata.drawn;
+    const { view, columns, floor, top } = this.strata.drawn;
     const { left, width, height } = area;
     const x = (moment) => left + ((this.lives.place(moment, view.byTime) - view.from) / (view.to - view.from)) * width;
-    const y = (bytes) => area.top + height * (1 - bytes / top);
+    const y = (bytes) => area.top + height * (1 - (bytes - floor) / (top - floor));
     context.save();
     context.beginPath();
     context.rect(left, area.top, width, height);
@@ -260,8 +261,11 @@ class Explorer {
     context.restore();
     if (this.dragged) {
       context.fillStyle = styleOf("--veil");
-      const [from, to] = this.dragged.map((share) => left + share * width);
-      context.fillRect(Math.min(from, to), area.top, Math.abs(to - from), height);
+      const [from, to] = this.dragged.map(({ share }) => left + share * width);
+      const [one, other] = isTall(this.dragged)
+        ? this.dragged.map(({ row }) => area.top + row)
+        : [area.top, area.top + height];
+      context.fillRect(Math.min(from, to), Math.min(one, other), Math.abs(to - from), Math.abs(other - one));
     }
   }
 

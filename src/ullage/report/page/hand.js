@@ -1,6 +1,9 @@
 // What the pointer and the keys do on the picture of blocks.
 "use strict";
 
+// Whether a drag from one place to another means heights, too, and not only a stretch of the run.
+const isTall = ([from, to]) => Math.abs(from.row - to.row) > 50;
+
 class Hand {
   constructor(explorer) {
     this.explorer = explorer;
@@ -31,7 +34,7 @@ class Hand {
     const here = explorer.strata.under(event);
     if (this.from && event.buttons) {
       if (!here) return;
-      explorer.dragged = [this.from.share, here.share];
+      explorer.dragged = [this.from, here];
       explorer.strata.show((context, area) => explorer.lines(context, area));
       this.tip(null);
     } else this.tip(event, here && this.wordsOf(here));
@@ -42,8 +45,11 @@ class Hand {
     const here = explorer.strata.under(event);
     [this.from, explorer.dragged] = [null, null];
     if (!from || !here) return explorer.showAll();
-    if (Math.abs(here.share - from.share) * explorer.strata.size().width > 6)
-      return explorer.look(Math.min(from.place, here.place), Math.max(from.place, here.place));
+    if (Math.abs(here.share - from.share) * explorer.strata.size().width > 6) {
+      const heights = [from.bytes, here.bytes].sort((a, b) => a - b);
+      const places = [from.place, here.place].sort((a, b) => a - b);
+      return isTall([from, here]) ? explorer.look(...places, heights) : explorer.look(...places);
+    }
     explorer.choose(blockAt(explorer.lives, here.moment, here.bytes, explorer.smallest));
     return explorer.chooseMoment(here.moment);
   }

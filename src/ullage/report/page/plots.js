@@ -33,7 +33,7 @@ const draw = {
       y: values,
       line: { width: 0.5, color: colourOf(label), shape: "hv" },
       fillcolor: colourOf(label),
-      customdata: values.map(sizeText),
+      customdata: values.map((bytes) => sizeText(bytes)),
       hovertemplate: `${label}: %{customdata}<extra></extra>`,
     }));
     const highest = Math.max(1, ...x.map((at) => picture.series.reduce((sum, [, values]) => sum + values[at], 0)));

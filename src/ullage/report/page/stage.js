@@ -34,16 +34,17 @@ class Stage {
     for (const moment of found.at) top = Math.max(top, this.lives.reserved[moment], this.lives.active[moment]);
     const limit = this.lives.history.limit_bytes;
     if (limit !== null && limit < 1.4 * top) top = Math.max(top, limit);
-    top *= 1.06;
+    top = view.heights ? view.heights[1] : 1.06 * top;
+    const floor = view.heights ? view.heights[0] : 0;
     const image = new ImageData(columns, rows);
     const pixels = new Uint32Array(image.data.buffer);
     const work = columns * this.lives.alive(found.at[columns >> 1]).length;
     for (const stride of work > COARSE ? [Math.ceil(work / COARSE), 1] : [1]) {
-      const area = { pixels, width: columns, height: rows, top, stride };
+      const area = { pixels, width: columns, height: rows, floor, top, stride };
       if (!(await this.inSlices(strata(this.lives, found, { ...looks, smallest }, area), turn))) return false;
       Object.assign(this.image, { width: columns, height: rows });
       this.image.getContext("2d").putImageData(image, 0, 0);
-      this.drawn = { view, columns: found.at, top, smallest };
+      this.drawn = { view, columns: found.at, floor, top, smallest };
       if (stride > 1) progress();
     }
     return true;
@@ -78,7 +79,7 @@ class Stage {
   }
 
   axes(context) {
-    const { view, top } = this.drawn;
+    const { view, floor, top } = this.drawn;
     const { width, height } = this.size();
     const { left, top: above } = this.margin;
     Object.assign(context, {
@@ -87,9 +88,9 @@ class Stage {
       strokeStyle: styleOf("--line"),
     });
     context.textAlign = "right";
-    const { tickvals, ticktext } = sizeTicks(top);
+    const { tickvals, ticktext } = sizeTicks(top, floor);
     tickvals.forEach((bytes, index) => {
-      const y = above + height * (1 - bytes / top);
+      const y = above + height * (1 - (bytes - floor) / (top - floor));
       context.fillText(ticktext[index], left - 6, y + 4);
       context.globalAlpha = 0.6;
       context.fillRect(left, Math.round(y), width, 0.5);
@@ -124,11 +125,12 @@ class Stage {
     const { width, height } = this.size();
     const [x, y] = [event.clientX - box.left - this.margin.left, event.clientY - box.top - this.margin.top];
     if (x < 0 || x >= width || y < 0 || y > height) return null;
-    const { columns, top, view } = this.drawn;
+    const { columns, floor, top, view } = this.drawn;
     const moment = columns[Math.min(columns.length - 1, Math.floor((x / width) * columns.length))];
     return {
       moment,
-      bytes: (1 - y / height) * top,
+      bytes: floor + (1 - y / height) * (top - floor),
+      row: y,
       share: x / width,
       place: view.from + (x / width) * (view.to - view.from),
     };

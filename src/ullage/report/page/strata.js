@@ -24,12 +24,12 @@ function columnsOf(lives, view, width) {
   return { at, fewest };
 }
 
-// Fills `pixels` (width x height, row 0 at the top); yields often, so that the page stays alive meanwhile. Of every
-// `stride` columns one is drawn, and repeated.
-function* strata(lives, columns, paint, { pixels, width, height, top, stride }) {
+// Fills `pixels` (width x height, row 0 at the top) with what lies between two heights in bytes; yields often, so that
+// the page stays alive meanwhile. Of every `stride` columns one is drawn, and repeated.
+function* strata(lives, columns, paint, { pixels, width, height, floor, top, stride }) {
   const { born, freed, gone, size } = lives;
   const { looks, pale, lookOf, smallest, empty, pending, small, edge } = paint;
-  const perPixel = top / height;
+  const rowOf = (bytes) => Math.round(((bytes - floor) / (top - floor)) * height);
   const rest = lives.history.small_bytes;
   let alive = [];
   let next = 0;
@@ -56,7 +56,7 @@ function* strata(lives, columns, paint, { pixels, width, height, top, stride }) 
       if (size[id] < smallest) bytes += size[id];
     }
     alive.length = kept;
-    const constant = Math.round(columns.fewest[column] / perPixel);
+    const constant = rowOf(columns.fewest[column]);
     let row = 0;
     has_edge = false;
     const fill = (to, look, shade, rim) => {
@@ -66,12 +66,12 @@ function* strata(lives, columns, paint, { pixels, width, height, top, stride }) 
         pixels[(height - 1 - row) * width + column] = rim && row === end - 1 ? edge : colour;
       }
     };
-    fill(Math.round(bytes / perPixel), small, small, false);
+    fill(rowOf(bytes), small, small, false);
     for (let i = 0; i < kept; i++) {
       const id = alive[i];
       if (size[id] < smallest) continue;
       bytes += size[id];
-      const to = Math.round(bytes / perPixel);
+      const to = rowOf(bytes);
       if (to <= row) continue;
       const is_tall = to - row > 3 && is_fine;
       if (freed[id] <= moment) fill(to, pending, pending, is_tall);
