@@ -29,6 +29,7 @@ function columnsOf(lives, view, width) {
 function* strata(lives, columns, paint, { pixels, width, height, floor, top, stride }) {
   const { born, freed, gone, size } = lives;
   const { looks, pale, lookOf, smallest, empty, pending, small, edge } = paint;
+  const perRow = (top - floor) / height;
   const rowOf = (bytes) => Math.round(((bytes - floor) / (top - floor)) * height);
   const rest = lives.history.small_bytes;
   let alive = [];
@@ -71,6 +72,7 @@ function* strata(lives, columns, paint, { pixels, width, height, floor, top, str
       const id = alive[i];
       if (size[id] < smallest) continue;
       bytes += size[id];
+      if (bytes < floor + (row + 0.5) * perRow) continue; // within the row of pixels that is drawn already
       const to = rowOf(bytes);
       if (to <= row) continue;
       const is_tall = to - row > 3 && is_fine;
