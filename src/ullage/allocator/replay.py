@@ -80,12 +80,14 @@ class LevelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The address of each allocation; -1 for other operations and where memory ran out."""
+    """The address and size of each block allocated; -1 for other operations and where memory ran out."""
 
     address: Column
     segment: Column
     """The number of the cudaMalloc, or ~number of the reservation of address space."""
     offset: Column
+    size_bytes: Column
+    """Bytes after rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

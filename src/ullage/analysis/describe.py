@@ -11,15 +11,12 @@ from ullage.analysis.note import WARNING
 from ullage.analysis.remedy import Remedy
 from ullage.report.report import (
     Icicle,
-    Map,
     Meter,
     Remarks,
     Report,
     Section,
     Shares,
     SizedPart,
-    Stack,
-    Strip,
     Table,
     TableRow,
     Tone,
@@ -32,7 +29,6 @@ _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
 _MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
-_STRIPS_SHOWN = 60
 
 
 def describe(explanation: Explanation) -> Report:
@@ -311,34 +307,10 @@ def _pictures(explanation: Explanation) -> Iterator[ReportPicture]:
     picture = explanation.picture
     if picture is None:
         return
-    if picture.timeline is not None:
-        yield Stack(
-            title="Reserved memory over the run, by the line that allocated it",
-            series=picture.timeline.layers,
-            marks=picture.timeline.step_ends,
-            mark_label="end of step",
-        )
+    yield picture.blocks
     moment = "when the request failed" if "requested_bytes" in explanation.evidence else "at its fullest"
     yield Icicle(
         title=f"What was allocated {moment}: your lines, from the outermost in",
         levels=("line",),
         leaves=tuple((path, size, _count(blocks, "block")) for path, size, blocks in picture.tree),
-    )
-    shown = picture.segments[:_STRIPS_SHOWN]
-    layers = {label for label, _ in picture.timeline.layers} if picture.timeline else set()
-    more = len(picture.segments) - len(shown)
-    yield Map(
-        title=f"The allocator's segments {moment}",
-        strips=tuple(
-            Strip(
-                name=f"{address:#x}",
-                size_bytes=size,
-                blocks=tuple(
-                    (offset, length, line if line in layers else "other lines") for offset, length, line in blocks
-                ),
-            )
-            for address, size, blocks in shown
-        ),
-        remark=f"{_count(len(picture.segments), 'segment')}, largest first; what is empty is cached"
-        + (f"; {more} smaller ones are not shown" if more else ""),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ullage._public import public
 from ullage.analysis.accumulation import Accumulation, accumulation_of
 from ullage.analysis.assumption import closest
+from ullage.analysis.blocks import block_history_of
 from ullage.analysis.card import RecordedCard
 from ullage.analysis.cause import Cause, Evidence, cause_of, evidence_of
 from ullage.analysis.fidelity import Fidelity, fidelity_of
@@ -20,9 +21,9 @@ from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
 from ullage.analysis.sentence import cure_of, headline_of, sentence_of
-from ullage.analysis.timeline import Timeline, timeline_of
 from ullage.history import History
 from ullage.rebuild import program_of
+from ullage.report.blocks import BlockHistory
 
 SCHEMA: Final = 3
 
@@ -31,11 +32,9 @@ SCHEMA: Final = 3
 class ExplanationPicture:
     """The data that only pictures show."""
 
-    timeline: Timeline | None
+    blocks: BlockHistory
     tree: tuple[tuple[tuple[str, ...], int, int], ...]
     """Memory in use at the moment shown: (lines from the outermost to the innermost, bytes, blocks)."""
-    segments: tuple[tuple[int, int, tuple[tuple[int, int, str], ...]], ...]
-    """Segments at the moment shown, the largest first: (address, bytes, blocks as (offset, bytes, line))."""
 
 
 @public
@@ -204,23 +203,16 @@ def _picture(recording: Recording) -> ExplanationPicture:
     sizes: Counter[tuple[str, ...]] = Counter()
     counts: Counter[tuple[str, ...]] = Counter()
     paths: dict[int, tuple[str, ...]] = {}
-    inside: dict[int, list[tuple[int, int, str]]] = {}
-    blocks = recording.moment.blocks
     for block in recording.held():
         stack = recording.stack_of(block.key)
         if stack not in paths:
             paths[stack] = recording.path_of_stack(stack)
         sizes[paths[stack]] += block.size_bytes
         counts[paths[stack]] += 1
-        start = int(blocks.segment_address[block.segment])
-        inside.setdefault(block.segment, []).append((block.address - start, block.size_bytes, block.line))
     shared = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sizes, strict=False)))
-    segments = zip(blocks.segment_address.tolist(), blocks.segment_size.tolist(), strict=True)
-    drawn = [(address, size, tuple(inside.get(index, ()))) for index, (address, size) in enumerate(segments)]
     return ExplanationPicture(
-        timeline=timeline_of(recording),
+        blocks=block_history_of(recording),
         tree=tuple((path[shared:] or path[-1:], size, counts[path]) for path, size in sizes.most_common()),
-        segments=tuple(sorted(drawn, key=lambda segment: -segment[1])),
     )
 
 

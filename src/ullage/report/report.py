@@ -7,6 +7,8 @@ come from the same object, so they cannot disagree.
 from dataclasses import dataclass
 from enum import Enum
 
+from ullage.report.blocks import BlockHistory
+
 
 class Tone(Enum):
     """The tone of a text: good, bad, unsure or neutral."""
@@ -174,7 +176,7 @@ class Plot:
     limit_label: str = ""
 
 
-Picture = Stack | Icicle | Map | Plot
+Picture = Stack | Icicle | Map | Plot | BlockHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

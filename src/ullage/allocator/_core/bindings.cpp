@@ -63,6 +63,7 @@ nb::dict dict_of(Replay&& replay) {
   put("address", replay.address);
   put("segment", replay.segment);
   put("offset", replay.offset);
+  put("size_bytes", replay.placed_size);
   put("oom_ops", replay.oom_ops);
   put("rejected_ops", replay.rejected_ops);
   put("skipped_ops", replay.skipped_ops);

@@ -69,7 +69,7 @@ class Runner {
       for (auto* column : {&out_.allocated, &out_.reserved, &out_.active, &out_.inactive_split, &out_.requested})
         column->reserve(length);
     if (wanted_.places)
-      for (auto* column : {&out_.address, &out_.segment, &out_.offset}) column->reserve(length);
+      for (auto* column : {&out_.address, &out_.segment, &out_.offset, &out_.placed_size}) column->reserve(length);
     for (std::int64_t i = 0; i < program_.length; i++) {
       if (i > 0 && i == program_.setup) begin();
       driver_.at_operation(i);
@@ -190,7 +190,7 @@ class Runner {
     }
     if (wanted_.places) {
       if (placed_ == NONE) {
-        for (auto* column : {&out_.address, &out_.segment, &out_.offset}) column->push_back(-1);
+        for (auto* column : {&out_.address, &out_.segment, &out_.offset, &out_.placed_size}) column->push_back(-1);
         return;
       }
       const Block& block = allocator_.block(placed_);
@@ -198,6 +198,7 @@ class Runner {
       out_.address.push_back(static_cast<std::int64_t>(block.address));
       out_.segment.push_back(segment.expandable ? ~segment.range.number : segment.range.number);
       out_.offset.push_back(static_cast<std::int64_t>(block.address - segment.range.address));
+      out_.placed_size.push_back(static_cast<std::int64_t>(block.size));
     }
   }
 

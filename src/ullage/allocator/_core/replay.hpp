@@ -65,7 +65,8 @@ struct Wanted {
 struct Replay {
   // One entry an operation, where wanted.
   std::vector<std::int64_t> allocated, reserved, active, inactive_split, requested;
-  std::vector<std::int64_t> address, segment, offset;  // of ALLOCATE: -1 where there is no block; segments: ~n reserved
+  // Of ALLOCATE, -1 where there is no block; segments: ~n reserved; placed_size: bytes after rounding.
+  std::vector<std::int64_t> address, segment, offset, placed_size;
   std::vector<std::int64_t> oom_ops, rejected_ops, skipped_ops;
   std::vector<CallRecord> calls;
   std::int64_t done = 0;  // operations that were run

@@ -1,6 +1,11 @@
 """Draw a report as one page that needs no network, from the same object as the terminal's text.
 
-Everything is inside the file: the style, the script, and plotly.js, which draws what can be hovered and zoomed.
+Everything is inside the file. Blocks over time (`BlockHistory`) are drawn by scripts of our own on a canvas: a general
+library draws 10^5 rectangles in seconds, and keeps an object for each; ours fills the pixels of one column after the
+other, in slices of 10 ms, at any zoom, from every block of the run. So there are no levels of detail to prepare: the
+page has the blocks themselves, as compressed columns (`columns`), some 1 MB for a million events; only where that would
+be too much are the smallest summed up (`slim`). The tree is HTML.
+plotly.js (4.8 MB) draws what has few points, the curves of a prediction and trials; a page without such has none of it.
 """
 
 import json
@@ -8,19 +13,29 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ullage._units import text_of_bytes
-from ullage.report.report import Curve, Picture, Report, Section
+from ullage.report.blocks import BlockHistory
+from ullage.report.page.palette import colours_of
+from ullage.report.page.slim import packed_within
+from ullage.report.page.tree import tree_of
+from ullage.report.report import Curve, Icicle, Picture, Report, Section
+
+_BLOCKS: Final = ("columns", "lives", "strata", "stage", "looks", "words", "segments", "hand", "explorer")
+"""The scripts that draw blocks over time, in the order in which they are read."""
 
 
 def draw_page(report: Report) -> str:
     """Return the report as HTML."""
-    own = files(__package__)
     first, rest = _in_order((*report.sections, *report.details))
+    colours = colours_of(report)
+    plotted = [one for one in report.pictures if not isinstance(one, BlockHistory | Icicle)]
+    blocks = [one for one in report.pictures if isinstance(one, BlockHistory)]
+    data = {"pictures": [{"kind": _kind(one), **asdict(one)} for one in plotted], "colours": colours}
     return (
         _environment()
         .get_template("page.html.j2")
@@ -28,13 +43,26 @@ def draw_page(report: Report) -> str:
             report=report,
             first=first,
             rest=rest,
-            pictures=[_kind(picture) for picture in report.pictures],
-            data=_embedded([{"kind": _kind(picture), **asdict(picture)} for picture in report.pictures]),
-            style=Markup((own / "page.css").read_text()),
-            script=Markup((own / "page.js").read_text()),
-            plotly=Markup(_plotly()) if report.pictures else None,
+            colours=colours,
+            pictures=[(_kind(one), one, _prepared(one)) for one in report.pictures],
+            data=_embedded(data),
+            style=_own("page.css") + (_own("blocks.css") if blocks else ""),
+            scripts=[_own(f"{name}.js") for name in ("base", *(_BLOCKS if blocks else ()))],
+            plotly=Markup(_plotly()) if plotted else None,
+            plots=_own("plots.js") if plotted else None,
         )
     )
+
+
+def _prepared(picture: Picture) -> Any:
+    """Return what the template shows of a picture: packed blocks, or the branches of a tree."""
+    if isinstance(picture, BlockHistory):
+        return packed_within(picture)
+    return tree_of(picture) if isinstance(picture, Icicle) else None
+
+
+def _own(name: str) -> Markup:
+    return Markup((files(__package__) / name).read_text(encoding="utf-8"))
 
 
 Named = list[tuple[str, Section]]

@@ -1,50 +1,16 @@
-// Draws what page.html.j2 leaves room for: each picture of the report, in the colours of the page.
+// Draws what has few points, by plotly.js: curves over a run, segments, and trials, in the colours of the page.
 "use strict";
-const pictures = JSON.parse(document.getElementById("data").textContent);
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const isNarrow = () => matchMedia("(max-width: 40rem)").matches;
-const ROLES = [
-  "parameters",
-  "gradients",
-  "optimizer state",
-  "activations",
-  "temporaries",
-  "inputs",
-  "workspaces",
-  "buffers",
-];
-const QUIET = ["rounding", "other lines", "freed, pending"];
-const lines = []; // labels that are no roles, in the order in which the pictures name them
-function colourOf(label) {
-  if (ROLES.includes(label)) return colour(`--c${ROLES.indexOf(label)}`);
-  if (label === "cached") return colour("--line");
-  if (QUIET.includes(label)) return colour("--quiet");
-  if (!lines.includes(label)) lines.push(label);
-  return colour(`--c${lines.indexOf(label) % ROLES.length}`);
-}
-
-function sizeText(bytes) {
-  for (const [unit, shift] of [
-    ["TiB", 40],
-    ["GiB", 30],
-    ["MiB", 20],
-    ["KiB", 10],
-  ]) {
-    if (bytes >= 2 ** shift) return `${(bytes / 2 ** shift).toFixed(shift >= 30 ? 2 : 1)} ${unit}`;
-  }
-  return `${bytes} B`;
-}
 function layout(more) {
   const axis = {
-    gridcolor: colour("--line"),
-    zerolinecolor: colour("--line"),
-    linecolor: colour("--line"),
+    gridcolor: styleOf("--line"),
+    zerolinecolor: styleOf("--line"),
+    linecolor: styleOf("--line"),
     automargin: true,
   };
   const base = {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 13 },
+    font: { color: styleOf("--ink"), family: "system-ui, sans-serif", size: 13 },
     margin: { l: 60, r: 10, t: 10, b: 40 },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hoverlabel: { align: "left" },
@@ -54,16 +20,6 @@ function layout(more) {
   for (const name of ["xaxis", "yaxis"]) result[name] = { ...axis, ...(more[name] || {}) };
   return result;
 }
-function sizeTicks(highest) {
-  const step =
-    [1, 2, 5]
-      .flatMap((n) => [...Array(45).keys()].map((s) => n * 2 ** s))
-      .sort((a, b) => a - b)
-      .find((s) => highest / s <= 6) || 1;
-  const values = [...Array(Math.floor(highest / step) + 1).keys()].map((n) => n * step);
-  return { tickvals: values, ticktext: values.map(sizeText) };
-}
-
 const draw = {
   stack(picture) {
     const length = picture.series.length ? picture.series[0][1].length : 0;
@@ -77,7 +33,7 @@ const draw = {
       y: values,
       line: { width: 0.5, color: colourOf(label), shape: "hv" },
       fillcolor: colourOf(label),
-      customdata: values.map(sizeText),
+      customdata: values.map((bytes) => sizeText(bytes)),
       hovertemplate: `${label}: %{customdata}<extra></extra>`,
     }));
     const highest = Math.max(1, ...x.map((at) => picture.series.reduce((sum, [, values]) => sum + values[at], 0)));
@@ -88,7 +44,7 @@ const draw = {
       yref: "paper",
       y0: 0,
       y1: 1,
-      line: { color: colour("--quiet"), width: 1, dash: "dot" },
+      line: { color: styleOf("--quiet"), width: 1, dash: "dot" },
     }));
     const crowded = Math.ceil(picture.marks.length / (isNarrow() ? 2 : 8));
     const annotations = picture.marks.flatMap((at, index) =>
@@ -103,7 +59,7 @@ const draw = {
               yshift: -4,
               text: `${picture.mark_label} ${index + 1}`,
               showarrow: false,
-              font: { size: 11, color: colour("--quiet") },
+              font: { size: 11, color: styleOf("--quiet") },
             },
           ],
     );
@@ -113,58 +69,15 @@ const draw = {
         hovermode: "x unified",
         shapes,
         annotations,
-        xaxis: { showticklabels: false, showgrid: false },
+        xaxis: { showticklabels: false, showgrid: false, title: { text: "the run, stretch by stretch", standoff: 22 } },
         yaxis: { ...sizeTicks(highest), rangemode: "tozero" },
       }),
     ];
   },
-  icicle(picture) {
-    const nodes = new Map([["", { label: "allocated", parent: null, value: 0, text: "", top: "" }]]);
-    for (const [path, size, remark] of picture.leaves) {
-      nodes.get("").value += size;
-      path.forEach((name, depth) => {
-        const id = JSON.stringify(path.slice(0, depth + 1));
-        const node = nodes.get(id) || {
-          label: name,
-          parent: depth ? JSON.stringify(path.slice(0, depth)) : "",
-          value: 0,
-          text: "",
-          top: ROLES.includes(path[0]) ? path[0] : "",
-        };
-        node.value += size;
-        if (depth === path.length - 1) [node.text, node.top] = [remark, node.top || name];
-        nodes.set(id, node);
-      });
-    }
-    const all = [...nodes];
-    return [
-      [
-        {
-          type: "icicle",
-          branchvalues: "total",
-          ids: all.map(([id]) => id || "all"),
-          labels: all.map(([, node]) => node.label),
-          parents: all.map(([, node]) => (node.parent === null ? "" : node.parent || "all")),
-          values: all.map(([, node]) => node.value),
-          customdata: all.map(([, node]) => [sizeText(node.value), node.text]),
-          texttemplate: "%{label}  %{customdata[0]}",
-          hovertemplate:
-            "%{label}<br>%{customdata[0]}, %{percentRoot:.1%} of allocated<br>%{customdata[1]}<extra></extra>",
-          marker: {
-            colors: all.map(([, node]) => (node.top ? colourOf(node.top) : colour("--line"))),
-            line: { width: 1, color: colour("--card") },
-          },
-          tiling: { orientation: isNarrow() ? "v" : "h" },
-          pathbar: { thickness: 22 },
-          maxdepth: 6,
-        },
-      ],
-      layout({ margin: { l: 0, r: 0, t: 26, b: 0 } }),
-    ];
-  },
   map(picture) {
     const labels = [...new Set(picture.strips.flatMap((strip) => strip.blocks.map((block) => block[2])))];
-    labels.sort((a, b) => ROLES.indexOf(a) - ROLES.indexOf(b));
+    const order = Object.keys(colours);
+    labels.sort((a, b) => order.indexOf(a) - order.indexOf(b));
     const rows = picture.strips.map((strip, index) => index);
     const frame = {
       type: "bar",
@@ -172,7 +85,8 @@ const draw = {
       name: "cached",
       y: rows,
       x: picture.strips.map((strip) => strip.size_bytes),
-      marker: { color: colour("--line") },
+      marker: { color: styleOf("--cached") },
+      width: 0.85,
       customdata: picture.strips.map((strip) => [strip.name, sizeText(strip.size_bytes)]),
       hovertemplate: "segment %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     };
@@ -187,7 +101,8 @@ const draw = {
         y: blocks.map((b) => b[0]),
         base: blocks.map((b) => b[1]),
         x: blocks.map((b) => b[2]),
-        marker: { color: colourOf(label), line: { width: 0.5, color: colour("--card") } },
+        width: 0.85,
+        marker: { color: colourOf(label), line: { width: 0.5, color: styleOf("--card") } },
         customdata: blocks.map((b) => [sizeText(b[2]), sizeText(b[1])]),
         hovertemplate: `${label}<br>%{customdata[0]} at offset %{customdata[1]}<extra></extra>`,
       };
@@ -217,7 +132,7 @@ const draw = {
       name: picture.line_label,
       x: picture.line.map((p) => p[0]),
       y: picture.line.map((p) => p[1]),
-      line: { color: colour("--quiet"), width: 2 },
+      line: { color: styleOf("--quiet"), width: 2 },
       hoverinfo: "skip",
     };
     const traces = Object.entries(looks)
@@ -230,7 +145,7 @@ const draw = {
           x: points.map((p) => p.x),
           y: points.map((p) => p.y),
           customdata: points.map((p) => [text(p.y), p.remark]),
-          marker: { color: colour(name), symbol, size: 11 },
+          marker: { color: styleOf(name), symbol, size: 11 },
           hovertemplate:
             `${picture.x_label} %{x}: ${picture.y_label} %{customdata[0]}` + "<br>%{customdata[1]}<extra></extra>",
         };
@@ -246,7 +161,7 @@ const draw = {
             x1: 1,
             y0: picture.limit,
             y1: picture.limit,
-            line: { color: colour("--bad"), width: 1.5, dash: "dash" },
+            line: { color: styleOf("--bad"), width: 1.5, dash: "dash" },
           },
         ]
       : [];
@@ -260,7 +175,7 @@ const draw = {
             yanchor: "bottom",
             text: picture.limit_label,
             showarrow: false,
-            font: { size: 12, color: colour("--bad") },
+            font: { size: 12, color: styleOf("--bad") },
           },
         ]
       : [];
@@ -284,8 +199,8 @@ const draw = {
 };
 function drawAll() {
   pictures.forEach((picture, index) => {
-    document.getElementById(`title-${index}`).textContent = picture.title;
-    document.getElementById(`remark-${index}`).textContent = picture.remark || "";
+    const { remark } = picture;
+    document.getElementById(`remark-${index}`).textContent = remark || "";
     Plotly.react(`picture-${index}`, ...draw[picture.kind](picture), { responsive: true, displayModeBar: false });
   });
 }
