@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.report.blocks import BlockColumns, BlockHistory, Facet, SegmentColumns, StackColumns
+from ullage.report.blocks import BlockHistory, Facet, LifeColumns, SegmentColumns, StackColumns
 from ullage.report.page import draw_page
 from ullage.report.page.columns import packed
 from ullage.report.page.slim import packed_within, slimmed
@@ -28,7 +28,7 @@ BLOCKS = BlockHistory(
     title=EVIL,
     event=column(0, 1, 2),
     time_us=column(),
-    blocks=BlockColumns(
+    blocks=LifeColumns(
         born=column(1), life=column(1), wait=column(0), size_bytes=column(512), address=column(0), stack=column(0)
     ),
     facets=(Facet(title=EVIL, labels=(EVIL,), of_block=column(0)),),
@@ -150,7 +150,7 @@ def test_too_many_blocks_are_summed_up_and_every_level_stays(most: int) -> None:
         BLOCKS,
         event=np.arange(moments),
         time_us=np.arange(moments) * 10,
-        blocks=BlockColumns(
+        blocks=LifeColumns(
             born=born,
             life=np.minimum(rng.integers(1, 800, count), moments - born),
             wait=np.zeros(count, np.int64),
@@ -186,7 +186,7 @@ def test_a_page_has_as_many_blocks_as_fit_into_it() -> None:
     blocks |= {"born": np.sort(rng.integers(0, count, count)), "life": rng.integers(1, count, count)}
     blocks |= {"wait": np.zeros(count, np.int64), "stack": np.zeros(count, np.int64)}
     facet = Facet(title="", labels=("",), of_block=np.zeros(count, np.int64))
-    history = replace(BLOCKS, event=np.arange(count), time_us=column(), blocks=BlockColumns(**blocks), facets=(facet,))
+    history = replace(BLOCKS, event=np.arange(count), time_us=column(), blocks=LifeColumns(**blocks), facets=(facet,))
     most = 150_000
     assert len(packed(history)) > 2 * most
     text = packed_within(history, most_letters=most)

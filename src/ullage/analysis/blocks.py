@@ -16,7 +16,7 @@ from ullage.analysis.extents import segments_of
 from ullage.analysis.recording import Recording
 from ullage.program import Column, Op
 from ullage.rebuild import UNBOUNDED_BYTES
-from ullage.report.blocks import BlockColumns, BlockHistory, Facet, StackColumns
+from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
 from ullage.source_location import is_library
 
 _TITLE: Final = "Memory over the run: every block, from its allocation to its free"
@@ -40,7 +40,7 @@ def block_history_of(recording: Recording) -> BlockHistory:
         title=_TITLE if len(program) else "The allocator's segments and their blocks when the snapshot was taken",
         event=np.append(0, rebuilt.row_of_op[: len(program)] + 1),
         time_us=_times(recording),
-        blocks=BlockColumns(
+        blocks=LifeColumns(
             born=blocks.born,
             life=np.minimum(blocks.freed, moments) - blocks.born,
             wait=np.minimum(blocks.gone, moments) - np.minimum(blocks.freed, moments),
@@ -78,7 +78,7 @@ def _times(recording: Recording) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lives:
+class _LivesOfKeys:
     """Blocks in the order of their allocation: each with the moments at which it was allocated, freed, reusable."""
 
     born: Column
@@ -89,7 +89,7 @@ class _Lives:
     stack: Column
 
 
-def _lives(recording: Recording, places: Places) -> tuple[Column, _Lives]:
+def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
     """Return the keys of the blocks in the order of their allocation, and what is known of each."""
     program, rebuilt = recording.program, recording.rebuilt
     born, freed, size, address = (np.full(len(rebuilt.size_of_key), value, np.int64) for value in (-1, _NEVER, 0, 0))
@@ -110,7 +110,7 @@ def _lives(recording: Recording, places: Places) -> tuple[Column, _Lives]:
     keys = np.flatnonzero(born >= 0)
     keys = keys[np.argsort(born[keys], kind="stable")]
     stack = np.where((rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0), -2, rebuilt.stack_of_key)
-    return keys, _Lives(*(column[keys] for column in (born, freed, gone, size, address, stack)))
+    return keys, _LivesOfKeys(*(column[keys] for column in (born, freed, gone, size, address, stack)))
 
 
 def _finished(recording: Recording) -> Iterator[tuple[int, int]]:

@@ -39,7 +39,7 @@ class Before:
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
-        layout = _Layout(alive=alive, holes=_Holes.of(history), settings=settings)
+        layout = _StartLayout(alive=alive, holes=_Holes.of(history), settings=settings)
         segments = [layout.segment(stretches) for stretches in _by_reservation(reserved_before(history, settings))]
         return cls(
             segments=tuple(segments),
@@ -151,7 +151,7 @@ class _Holes:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Layout:
+class _StartLayout:
     """The segments that were there, written one after the other, and the keys of their blocks."""
 
     alive: Mapping[int, _AliveBlock]

@@ -24,7 +24,7 @@ class Facet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BlockColumns:
+class LifeColumns:
     """Blocks in the order in which they were allocated, each with its life in moments."""
 
     born: Column
@@ -77,7 +77,7 @@ class BlockHistory:
     """The number of the recorded event behind each moment, from 1; 0 for what was there before the first."""
     time_us: Column
     """The time of each moment; empty where none was recorded."""
-    blocks: BlockColumns
+    blocks: LifeColumns
     facets: tuple[Facet, ...]
     """The first one gives the colours until another is chosen."""
     segments: SegmentColumns

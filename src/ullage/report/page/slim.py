@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage._units import text_of_bytes
-from ullage.report.blocks import BlockColumns, BlockHistory, Column, Facet
+from ullage.report.blocks import BlockHistory, Column, Facet, LifeColumns
 from ullage.report.page.columns import packed
 
 _MOST_BLOCKS: Final = 1_000_000
@@ -45,7 +45,7 @@ def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
     def at(moment: Column) -> Column:
         return np.asarray(np.searchsorted(moments, moment), np.int64)
 
-    kept = BlockColumns(**{each.name: getattr(blocks, each.name)[~left_out] for each in fields(blocks)})
+    kept = LifeColumns(**{each.name: getattr(blocks, each.name)[~left_out] for each in fields(blocks)})
     born, freed = at(kept.born), at(kept.born + kept.life)
     segments = history.segments
     least = int(blocks.size_bytes[order[len(order) - most_blocks]])
@@ -66,7 +66,7 @@ def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
     )
 
 
-def _level(blocks: BlockColumns, chosen: Mask, moments: int) -> Column:
+def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
     """Return the bytes of chosen blocks at every moment."""
     change = np.zeros(moments + 1, np.int64)
     born, size = blocks.born[chosen], blocks.size_bytes[chosen]
