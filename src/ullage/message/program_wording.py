@@ -221,6 +221,7 @@ _FRAMEWORKS: Final = (
         "jax_pool",
         "of memory while trying to allocate ",
         r"\d{1,20} bytes",
+        before=("Out ", "out ", ""),
         figures=(r"allocate (?P<requested_bytes>\d+) bytes", _XLA_PLAN),
     ),
     _program(

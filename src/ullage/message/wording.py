@@ -278,6 +278,7 @@ TABLE: Final = (
         "out of resource: shared memory",
         r",? Required: (?P<size>\d{1,12})",
         backend="TRITON",
+        figures=(r"Hardware limit: ?(?P<limit_bytes>\d{1,12})",),
     ),
 )
 _SIZE: Final = r"(\d[\d.]{0,24} ?(?:bytes|[KMGT]i?B)\b)"
