@@ -143,6 +143,7 @@ TABLE: Final = (
         has_sizes=True,
     ),
     words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    words(MessageKind.HOST, "java", "OutOfMemoryError: ", r"[^\n]{1,100}", before=("java.lang.",)),
     words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
     words(
         MessageKind.ADDRESS_SPACE,
