@@ -271,3 +271,21 @@ def test_tensorflows_shape_is_a_size() -> None:
         "/job:localhost/replica:0/task:0/device:GPU:1 by allocator GPU_1_bfc"
     )
     assert (found.message.requested_bytes, found.message.device) == (320000 * 512 * 2, 1)
+
+
+def test_a_cache_below_zero_is_what_is_missing() -> None:
+    told = explain_text(f"Available KV cache memory: -0.3 GiB\n{NO_BLOCKS}")
+    assert "have taken all of that, and 307.2 MiB more." in told.explanation.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "headline"),
+    [
+        ("OOM when allocating tensor with shape[24,3] and type float on /device:CPU:0 by allocator cpu", True),
+        ("java.lang.OutOfMemoryError: Java heap space", True),
+        ("Out of memory: Killed process 7899 (python)", True),
+        ("RuntimeError: CUDA error: out of memory", False),
+    ],
+)
+def test_the_headline_says_where_it_was_not_the_card(text: str, *, headline: bool) -> None:
+    assert (explain_text(text).explanation.headline == "THE MACHINE'S MEMORY") is headline

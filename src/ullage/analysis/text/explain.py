@@ -89,7 +89,8 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
 
 
 def _headline(verdict: TextVerdict, message: Message) -> str:
-    if verdict.cause is Cause.DISGUISED and message.kind in (MessageKind.HOST, MessageKind.KILLED):
+    is_machines = message.kind in (MessageKind.HOST, MessageKind.KILLED) or message.said.get("place") == "CPU"
+    if verdict.cause is Cause.DISGUISED and is_machines:
         return "THE MACHINE'S MEMORY"
     return verdict.cause.value.replace("_", " ").upper()
 

@@ -140,7 +140,11 @@ def _host(message: Message) -> TextVerdict:
     return TextVerdict(
         cause=Cause.DISGUISED,
         sentence=f"The machine's own memory ran out, not the card's{asked}.",
-        notes=("a limit of the container or the batch system counts as the machine's memory",),
+        notes=(
+            "Java's own limit counts as that: -Xmx raises it"
+            if message.wording == "java"
+            else "a limit of the container or the batch system counts as the machine's memory",
+        ),
     )
 
 

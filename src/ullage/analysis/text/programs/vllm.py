@@ -26,11 +26,13 @@ def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge "No available memory for the cache blocks"."""
     used = server.taken_bytes if server is not None else None
     if server is None or used is None or server.total_bytes is None:
+        lacking = -min(0, server.kv_cache_bytes or 0) if server is not None else 0
+        more = f", and {text_of_bytes(lacking)} more" if lacking else ""
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
                 "vLLM's own budget is used up before the KV cache: it may use gpu_memory_utilization x the card, and "
-                "weights, activations and what else is on the card have taken all of that."
+                f"weights, activations and what else is on the card have taken all of that{more}."
             ),
             remedies=(
                 estimate("a higher gpu_memory_utilization", "the budget is that share of the card; the default is 0.9"),
