@@ -24,6 +24,7 @@ _MOST_GAP_CHARACTERS: Final = 240
 """The most characters between two figures of one message; what stands further away belongs to something else."""
 _QUOTED_CHARACTERS: Final = 600
 _LINE_CHARACTERS: Final = 160
+_PROGRAM_LINE_CHARACTERS: Final = 400
 _PROGRAM_CHARACTERS: Final = 1200
 """The most characters of another program's message, with the figures on the lines below it."""
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
@@ -196,8 +197,9 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
     if "size" in values:
         values["requested_bytes"] = values.pop("size")
     kind, wording, end = words.kind, words.wording, place.end
-    line = text.find("\n", end, place.start + _LINE_CHARACTERS)
-    said = _EDGE.sub(" ", text[place.start : line if line >= 0 else place.start + _LINE_CHARACTERS])
+    most = _PROGRAM_LINE_CHARACTERS if words.figures else _LINE_CHARACTERS
+    line = text.find("\n", end, place.start + most)
+    said = _EDGE.sub(" ", text[place.start : line if line >= 0 else _last_space(text, end, place.start + most)])
     if words.figures:
         # What follows on the next lines belongs to it; the next message with the same words does not.
         again = text.find(words.find, place.end, place.start + _PROGRAM_CHARACTERS)
@@ -224,6 +226,14 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
             **values,
         ),
     )
+
+
+def _last_space(text: str, begin: int, end: int) -> int:
+    """Return where the last whole word of a part of a text ends."""
+    if end >= len(text):
+        return end
+    space = text.rfind(" ", begin, end)
+    return space if space >= 0 else end
 
 
 def _read_sizes(window: str, values: dict[str, Any]) -> int:

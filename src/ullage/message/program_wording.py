@@ -195,10 +195,12 @@ _RAY: Final = (
     _program(
         "Ray",
         "ray",
-        "Task was killed due to the node running low on memory",
+        "killed due to the node",
+        r"[\s\S]{1,60}?running low on memory",
+        before=("Task was ", "worker(s) were ", ""),
         kind=MessageKind.HOST,
         figures=(
-            r"was running was (?P<host_used_bytes>SIZE) / (?P<host_total_bytes>SIZE) \([\d.]+\)",
+            r" was (?P<host_used_bytes>SIZE) / (?P<host_total_bytes>SIZE) \([\d.]+\)",
             r"usage threshold of (?P<threshold>[\d.]*\d)",
             r"memory used=(?P<task_bytes>SIZE)\)",
         ),
@@ -219,9 +221,10 @@ _FRAMEWORKS: Final = (
     _program(
         "JAX",
         "jax_pool",
-        "of memory while trying to allocate ",
-        r"\d{1,20} bytes",
-        figures=(r"allocate (?P<requested_bytes>\d+) bytes", _XLA_PLAN),
+        "of memory while trying to",
+        r"[\s\S]{1,60}?allocate (?:\d{1,20} bytes|[\d.]{1,12}[KMGT]i?B)",
+        before=("Out ", "out ", ""),
+        figures=(r"trying to allocate (?P<requested_bytes>SIZE)", _XLA_PLAN),
     ),
     _program(
         "JAX",

@@ -28,6 +28,8 @@ class ServerMemory:
     weights_bytes: int | None = None
     non_torch_bytes: int | None = None
     """Bytes outside PyTorch's allocator: the context, NCCL, libraries."""
+    peak_torch_bytes: int | None = None
+    """vLLM 0.6: weights and activations at their peak in one figure."""
     activation_bytes: int | None = None
     """Bytes of activations at their peak, for the largest batch."""
     graphs_bytes: int | None = None
@@ -39,9 +41,13 @@ class ServerMemory:
     @property
     def taken_bytes(self) -> int | None:
         """Bytes that are taken before the KV cache; None where weights or activations are not told."""
-        if self.weights_bytes is None or self.activation_bytes is None:
+        if self.weights_bytes is not None and self.activation_bytes is not None:
+            peak = self.weights_bytes + self.activation_bytes
+        elif self.peak_torch_bytes is not None:
+            peak = self.peak_torch_bytes
+        else:
             return None
-        return self.weights_bytes + self.activation_bytes + (self.non_torch_bytes or 0) + (self.graphs_bytes or 0)
+        return peak + (self.non_torch_bytes or 0) + (self.graphs_bytes or 0)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -55,6 +61,7 @@ _SIZES: Final = (
     ("non_torch_memory", "vLLM", _pattern(r"non_torch_memory(?: takes |=|\s+)(?P<non_torch>SIZE)")),
     ("activation peak memory", "vLLM", _pattern(r"activation peak memory(?: takes|)\s+(?P<activation>SIZE)")),
     ("reserved for KV Cache", "vLLM", _pattern(r"reserved for KV Cache is (?P<kv_cache>SIZE)")),
+    ("peak_torch_memory", "vLLM", _pattern(r"peak_torch_memory=(?P<peak_torch>SIZE)")),
     ("kv_cache_size=", "vLLM", _pattern(r"kv_cache_size=(?P<kv_cache>SIZE)")),
     ("available_kv_cache_memory", "vLLM", _pattern(r"available_kv_cache_memory\s+(?P<kv_cache>SIZE)")),
     ("Available KV cache memory", "vLLM", _pattern(r"Available KV cache memory: (?P<kv_cache>SIZE)")),
@@ -141,7 +148,10 @@ class ServerLog:
             self._add(rank, "vLLM", {name: bytes_of(text) for name, text in sizes.items()})
 
     def _add(self, rank: str | None, program: str, figures: dict[str, Any]) -> None:
-        self.workers[rank] = replace(self.workers.get(rank, ServerMemory(program=program)), **figures)
+        memory = replace(self.workers.get(rank, ServerMemory(program=program)), **figures)
+        if memory.peak_torch_bytes is not None and memory.weights_bytes is not None and memory.activation_bytes is None:
+            memory = replace(memory, activation_bytes=max(0, memory.peak_torch_bytes - memory.weights_bytes))
+        self.workers[rank] = memory
 
 
 def _signed(text: str) -> int:

@@ -143,6 +143,7 @@ TABLE: Final = (
         has_sizes=True,
     ),
     words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    words(MessageKind.HOST, "java", "OutOfMemoryError: ", r"[^\n]{1,100}", before=("java.lang.",)),
     words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
     words(
         MessageKind.ADDRESS_SPACE,
@@ -278,6 +279,7 @@ TABLE: Final = (
         "out of resource: shared memory",
         r",? Required: (?P<size>\d{1,12})",
         backend="TRITON",
+        figures=(r"Hardware limit: ?(?P<limit_bytes>\d{1,12})",),
     ),
 )
 _SIZE: Final = r"(\d[\d.]{0,24} ?(?:bytes|[KMGT]i?B)\b)"

@@ -10,6 +10,7 @@ from ullage.analysis.text.account import CONTEXT_BYTES, Account
 from ullage.analysis.text.verdict import TextVerdict, estimate, hold_less
 from ullage.message.message import Message
 
+_MOST_NAMED: Final = 3  # other processes that are named
 _NOTABLE_ONE_IN: Final = 10  # of the card, one part in so many: what other processes hold and is worth a verdict
 _ROUNDING_BYTES: Final = 16 * MIB
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
@@ -221,8 +222,10 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
     unnamed = max(0, account.unnamed_bytes - CONTEXT_BYTES // 2)
     if account.others_bytes >= max(missing, least):
         listed = [process for process in message.other_processes if process.number != account.own_number]
-        names = ", ".join(f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed)
-        numbers = f" (process {names})" if names else ""
+        listed.sort(key=lambda process: -process.used_bytes)
+        named = [f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed[:_MOST_NAMED]]
+        named += [f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
+        numbers = f" (process {', '.join(named)})" if named else ""
         return _of_others(
             f"Other processes hold {text_of_bytes(account.others_bytes)} of the card{numbers}: without them "
             f"{text_of_bytes(account.free_bytes + account.others_bytes)} would be free, and {text_of_bytes(requested)} "

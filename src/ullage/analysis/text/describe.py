@@ -17,7 +17,7 @@ def describe_text(text: TextExplanation) -> Report:
     """Make the report of a text's explanation."""
     explanation = text.explanation
     return Report(
-        headline=explanation.cause.value.replace("_", " ").upper(),
+        headline=explanation.headline,
         tone=Tone.UNSURE if explanation.cause is Cause.CANNOT_TELL else Tone.BAD,
         subject=explanation.source,
         sentence=explanation.sentence,
@@ -45,7 +45,8 @@ def _sections(text: TextExplanation) -> Iterator[Section]:
     if found.place is not None:
         places.append(f"{found.place}: {found.statement}" if found.statement else found.place)
     yield Quote(title="What it said", text=found.message.text, place=", ".join(places))
-    yield Remarks(title="To know", items=explanation.notes)
+    if explanation.notes:
+        yield Remarks(title="To know", items=explanation.notes)
 
 
 def _card(account: Account, device: int | None) -> Meter:
@@ -89,8 +90,10 @@ def _spilt(account: Account) -> Meter:
 def _server(server: ServerMemory) -> Meter | None:
     """What a server of models has written of its memory, added up; None where it has not told enough."""
     kv_cache = max(0, server.kv_cache_bytes or 0)
+    both = server.peak_torch_bytes if server.weights_bytes is None and server.activation_bytes is None else None
     parts = (
         SizedPart(label="weights", size_bytes=server.weights_bytes or 0),
+        SizedPart(label="weights, activations", size_bytes=both or 0),
         SizedPart(label="non-torch", size_bytes=server.non_torch_bytes or 0, remark="context, NCCL, libraries"),
         SizedPart(label="activation peak", size_bytes=server.activation_bytes or 0, remark="of the largest batch"),
         SizedPart(label="CUDA graphs", size_bytes=server.graphs_bytes or 0),

@@ -72,6 +72,7 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
     explanation = Explanation(
         source=source,
         cause=verdict.cause,
+        headline=_headline(verdict, found.message),
         sentence=verdict.sentence,
         evidence=_evidence(found.message, account, together),
         failing_line=found.place,
@@ -84,6 +85,13 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
         notes=(*verdict.notes, *_notes_of_ranks(ranks, together), *together.notes(found)),
     )
     return TextExplanation(explanation=explanation, found=found, account=account, ranks=ranks)
+
+
+def _headline(verdict: TextVerdict, message: Message) -> str:
+    is_machines = message.kind in (MessageKind.HOST, MessageKind.KILLED) or message.said.get("place") == "CPU"
+    if verdict.cause is Cause.DISGUISED and is_machines:
+        return "THE MACHINE'S MEMORY"
+    return verdict.cause.value.replace("_", " ").upper()
 
 
 def _refusal(source: str, mention: Mention | None) -> str:

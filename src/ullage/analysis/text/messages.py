@@ -108,7 +108,7 @@ class Messages:
         """Return what else the text contains, and how to get a snapshot next time."""
         notes = []
         total = self.failures + self.rest.failures
-        if total > 1:
+        if total > max(1, len(self.each)):  # what each rank said is in a table of its own
             some = "them" if total == self.failures else f"the {self.failures} that were read"
             again = f", {self.repeated} of {some} word for word the same" if self.repeated else ""
             number = total if total == self.failures else f"at least {total}"
@@ -141,4 +141,4 @@ def _snapshot_helps(found: FoundMessage) -> bool:
         return False
     if message.kind is MessageKind.WARNING and message.wording not in _OF_PYTORCH:
         return False
-    return not set(found.context) & {"TensorFlow", "CuPy", "CTranslate2", "onnxruntime"}
+    return not set(found.context) & {"vLLM", "SGLang", "TensorFlow", "CuPy", "CTranslate2", "onnxruntime"}

@@ -140,7 +140,11 @@ def _host(message: Message) -> TextVerdict:
     return TextVerdict(
         cause=Cause.DISGUISED,
         sentence=f"The machine's own memory ran out, not the card's{asked}.",
-        notes=("a limit of the container or the batch system counts as the machine's memory",),
+        notes=(
+            "Java's own limit counts as that: -Xmx raises it"
+            if message.wording == "java"
+            else "a limit of the container or the batch system counts as the machine's memory",
+        ),
     )
 
 
@@ -156,8 +160,8 @@ def _killed(message: Message) -> TextVerdict:
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=(
-            "The process was killed from outside (SIGKILL, exit code 137); most often the system did it because the "
-            "machine's memory, not the card's, was full."
+            "The process was killed from outside (SIGKILL: exit code 137 or -9); most often the system did it because "
+            "the machine's memory, not the card's, was full."
         ),
         notes=("dmesg -T | grep -i kill says whether it did; a scheduler or a person kills with the same signal",),
     )
@@ -165,11 +169,12 @@ def _killed(message: Message) -> TextVerdict:
 
 def _on_chip(message: Message) -> TextVerdict:
     needed = f"{message.requested_bytes:,} bytes" if message.requested_bytes else "more"
+    has = f"{int(message.said['limit_bytes']):,}" if "limit_bytes" in message.said else "less"
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"Not the card's memory: a Triton kernel needs {needed} of the chip's shared memory a block, which has "
-            "less; freeing memory does not help."
+            f"Not the card's memory: a Triton kernel needs {needed} of the chip's own fast (shared) memory a block, "
+            f"and the chip has {has}; freeing memory does not help."
         ),
         remedies=(estimate("smaller blocks, or fewer num_stages", "shared memory grows with both"),),
     )

@@ -86,7 +86,7 @@ def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
         remedies=(
             estimate(
                 "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
-                "the arena else doubles each time it grows, and keeps that; the limit leaves room for other sessions",
+                "otherwise the arena doubles each time it grows, and keeps that; the limit leaves room for others",
             ),
             estimate("enable_cpu_mem_arena=False", "on the CPU: freed buffers go back to the system"),
             estimate("a smaller batch or image", "the node's output grows with it"),
@@ -112,7 +112,7 @@ def paddle(message: Message, server: ServerMemory | None) -> TextVerdict:
         )
     growth = estimate(
         "FLAGS_allocator_strategy=auto_growth",
-        "Paddle else takes FLAGS_fraction_of_gpu_memory_to_use (0.92) at the start",
+        "otherwise Paddle takes FLAGS_fraction_of_gpu_memory_to_use (0.92) at the start",
     )
     return TextVerdict(
         cause=Cause.TRULY_FULL,

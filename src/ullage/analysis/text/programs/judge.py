@@ -61,7 +61,7 @@ _OF_THE_CARD: Final = (MessageKind.ALLOCATOR, MessageKind.DRIVER, MessageKind.LI
 _INSTEAD: Final = {
     "TensorFlow": estimate(
         "tf.config.experimental.set_memory_growth(gpu, True)",
-        "TensorFlow else takes nearly all of the card at the start, and its libraries find nothing",
+        "otherwise TensorFlow takes nearly all of the card at the start, and its libraries find nothing",
     ),
     "CTranslate2": estimate(
         "compute_type='int8' or 'int8_float16', a smaller batch_size or beam_size, or a smaller model",
@@ -69,7 +69,7 @@ _INSTEAD: Final = {
     ),
     "onnxruntime": estimate(
         "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
-        "the arena else doubles each time it grows, and leaves nothing for CUDA and its libraries",
+        "otherwise the arena doubles each time it grows, and leaves nothing for CUDA and its libraries",
     ),
     "CuPy": estimate(
         "cupy.get_default_memory_pool().free_all_blocks()", "what CuPy's pool keeps is free for libraries"

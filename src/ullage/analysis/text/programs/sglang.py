@@ -84,5 +84,5 @@ def in_sglang(
     return replace(
         verdict,
         remedies=(lower, fewer, *(remedy for remedy in verdict.remedies if remedy.setting is not None)),
-        notes=(f"it happened within SGLang{where}, which takes its share of the card at the start", *verdict.notes),
+        notes=(f"it happened within SGLang{where}; SGLang takes its share of the card at the start", *verdict.notes),
     )

@@ -11,7 +11,7 @@ from ullage.message.server_log import ServerMemory
 _NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"
 _GROWTH: Final = estimate(
     "tf.config.experimental.set_memory_growth(gpu, True)",
-    "TensorFlow else takes nearly all of the card at the start; this changes nothing if the model is too large",
+    "otherwise TensorFlow takes nearly all of the card at the start; no help if the model is too large",
 )
 
 
@@ -59,7 +59,7 @@ def copy(message: Message, server: ServerMemory | None) -> TextVerdict:
         ),
         remedies=(
             _GROWTH,
-            estimate("a smaller batch, or the data in a tf.data.Dataset", "a whole array is else copied at once"),
+            estimate("a smaller batch, or the data in a tf.data.Dataset", "otherwise a whole array is copied at once"),
         ),
         notes=(_NVIDIA_SMI,),
     )

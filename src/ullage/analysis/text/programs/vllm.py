@@ -16,6 +16,8 @@ from ullage.message.server_log import ServerMemory
 
 _CONTEXT_BYTES: Final = GIB
 """Upper bound of what vLLM's own process has on the card before it begins: its CUDA context."""
+_LEAST_SHARE: Final = 0.1
+"""No share of the card below this is advised: no model of use would fit."""
 _BLOCK_TOKENS: Final = 16  # vLLM's KV cache comes in blocks of so many tokens
 _SEE_LOG: Final = "vLLM's log says before this how the budget is spent: give the whole log, and it is added up here"
 
@@ -24,11 +26,13 @@ def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge "No available memory for the cache blocks"."""
     used = server.taken_bytes if server is not None else None
     if server is None or used is None or server.total_bytes is None:
+        lacking = -min(0, server.kv_cache_bytes or 0) if server is not None else 0
+        more = f", and {text_of_bytes(lacking)} more" if lacking else ""
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
                 "vLLM's own budget is used up before the KV cache: it may use gpu_memory_utilization x the card, and "
-                "weights, activations and what else is on the card have taken all of that."
+                f"weights, activations and what else is on the card have taken all of that{more}."
             ),
             remedies=(
                 estimate("a higher gpu_memory_utilization", "the budget is that share of the card; the default is 0.9"),
@@ -79,9 +83,8 @@ def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
     wanted = bytes_of(message.said["wanted_bytes"])
     used = total - free
     fitting = int(100 * free / total) / 100
-    lower = estimate(
-        f"gpu_memory_utilization={fitting:.2f}", f"{text_of_bytes(free)} free / {text_of_bytes(total)}, rounded down"
-    )
+    sums = f"{text_of_bytes(free)} free / {text_of_bytes(total)}, rounded down"
+    lower = (estimate(f"gpu_memory_utilization={fitting:.2f}", sums),) if fitting > 0 else ()
     share = message.said.get("utilization", "a share")
     if max(0, used - _CONTEXT_BYTES) < wanted - free:
         return TextVerdict(
@@ -90,20 +93,21 @@ def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
                 f"vLLM was told to use {share} of the card, {text_of_bytes(wanted)}, and {text_of_bytes(free)} of "
                 f"{text_of_bytes(total)} were free when it began: the rest is its context and the desktop."
             ),
-            remedies=(lower,),
+            remedies=lower,
         )
     return TextVerdict(
         cause=Cause.OTHER_PROCESS,
         sentence=(
-            f"{text_of_bytes(used)} of the card were in use when vLLM began, by other programs: it wants {share} x "
-            f"{text_of_bytes(total)} = {text_of_bytes(wanted)}, and {text_of_bytes(free)} were free."
+            f"{text_of_bytes(used)} of the card were in use when vLLM began, by other programs: it wants {share} "
+            f"(gpu_memory_utilization) x {text_of_bytes(total)} = {text_of_bytes(wanted)}, and {text_of_bytes(free)} "
+            "were free."
         ),
         remedies=(
             estimate(
                 "end the other programs, or use another card (CUDA_VISIBLE_DEVICES)",
                 "an engine that did not end keeps its memory: look for VLLM::EngineCore in nvidia-smi",
             ),
-            lower,
+            *lower,
         ),
     )
 
@@ -239,11 +243,13 @@ def in_vllm(
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
     lower = estimate("a lower gpu_memory_utilization", "what vLLM has not planned is paid from what the budget leaves")
     total = message.total_bytes or (server.total_bytes if server is not None else None)
-    if missing and total and server is not None and server.utilization is not None:
-        fitting = int(100 * (server.utilization - missing / total)) / 100
+    share = server.utilization if server is not None else None
+    if missing and total and share is not None and share - missing / total > _LEAST_SHARE:
+        fitting = int(100 * (share - missing / total)) / 100
         lower = estimate(
-            f"gpu_memory_utilization={fitting:.2f}",
-            f"{server.utilization:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down",
+            f"gpu_memory_utilization={fitting:.2f} or lower",
+            f"{share:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down: what is asked "
+            "for after that comes on top",
         )
     remedies: list[Remedy] = [lower]
     where = ""
@@ -262,7 +268,7 @@ def in_vllm(
     return replace(
         verdict,
         remedies=tuple(remedies),
-        notes=(f"it happened within vLLM{where}, which takes its budget of the card at the start", *verdict.notes),
+        notes=(f"it happened within vLLM{where}; vLLM takes its budget of the card at the start", *verdict.notes),
     )
 
 
