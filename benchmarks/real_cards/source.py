@@ -77,7 +77,7 @@ def _git(*arguments: str, what: str) -> None:
 def _download(origin: Origin, place: Path, _: str) -> None:
     """Unpack a source distribution; its one folder becomes the place."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    wanted = ["--no-binary", ":all:", "--dest", str(place), f"{origin.name}=={origin.revision}"]
+    wanted = ["--no-binary", origin.name, "--dest", str(place), f"{origin.name}=={origin.revision}"]
     ended = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False)
     archives = list(place.glob("*.tar.gz"))
     if ended.returncode or not archives:
