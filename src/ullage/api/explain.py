@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ullage._errors import UsageError
+from ullage._output import check_output
 from ullage._public import public
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation
@@ -13,6 +14,7 @@ from ullage.analysis.text.explain import TextExplanation, explain_messages
 from ullage.api.show import write_page
 from ullage.api.text import is_text, pieces_of
 from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, semantics_given
+from ullage.export.database import write_database
 from ullage.message.log import scan
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
@@ -27,6 +29,7 @@ def explain(
     alloc_conf: str | None = None,
     torch_version: str | None = None,
     html: str | Path | None = None,
+    sql: str | Path | None = None,
     picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Explanation:
@@ -43,19 +46,24 @@ def explain(
         alloc_conf: the settings in force, where the snapshot does not have them.
         torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.
         html: where to write a page with pictures.
+        sql: where to write every card's events, blocks, segments and stacks as tables of SQLite.
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
         progress: called with a short text for every replay.
 
     Raises:
         SnapshotError: the file cannot be read as a snapshot.
+        OSError: a file cannot be written; nothing of it is left.
         UsageError: an argument is not what is expected, or memory did not run out in that run.
     """
-    options = {"device": device, "capacity": capacity, "alloc_conf": alloc_conf, "torch_version": torch_version}
+    options: dict[str, object] = {"device": device, "capacity": capacity, "alloc_conf": alloc_conf}
+    options |= {"torch_version": torch_version, "sql": sql}
     if isinstance(file, BaseException):
         _refuse(options, "an exception's text")
         return explain_messages(scan([f"{type(file).__name__}: {file}"]), source=type(file).__name__).explanation
     path = Path(file)
     check_page(html, path)
+    if sql is not None:
+        check_output("--sql", Path(sql), inputs=(path, *((Path(html),) if html is not None else ())))
     if path.is_dir():
         _refuse(options, f"{path}, the folder of a run")
         explanation = _explain_run(path, progress)
@@ -85,6 +93,15 @@ def explain(
         if device == ALL_DEVICES:
             others = tuple(explain_card(card.device) for card in cards if card.device != first)
             explanation = replace(explanation, others=others)
+        if sql is not None:
+            progress("writing the tables")
+            write_database(
+                Path(sql),
+                snapshot.devices,
+                semantics=semantics_given(torch_version),
+                alloc_conf=alloc_conf,
+                capacity_bytes=capacity_of(capacity),
+            )
     if html is not None:
         write_page(explanation, html)
     return explanation

@@ -21,6 +21,7 @@ EPILOG: Final = (
     "ullage explain train.log.gz (a log of any length, or an error's text)\n\n"
     "python train.py 2>&1 | ullage explain -\n\n"
     "ullage explain snapshot.pickle.gz --html page.html\n\n"
+    "ullage explain snapshot.pickle --sql run.sqlite (its tables, for questions of your own)\n\n"
     "ullage explain ullage-runs (the newest run in it)\n\n"
     "ullage explain snapshot.pickle --capacity 10GiB (would this run fit there?)\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
@@ -49,6 +50,10 @@ def explain(
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
+    sql: Annotated[
+        Path | None,
+        typer.Option(help="Write events, blocks, segments and stacks as tables of SQLite, to ask them yourself."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     is_whole: Annotated[
         bool, typer.Option("--all", help="Print every change that was tried, the segments and all notes.")
@@ -68,10 +73,11 @@ def explain(
     check_page(html, file)
     if file.is_dir():
         options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
+        options["--sql"] = sql
         _explain_run(file, options | {"--torch-version": torch_version}, html, as_json=as_json, is_whole=is_whole)
         return
     if is_text(file):
-        options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
+        options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
         _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
         return
     explanation = with_progress(
@@ -81,10 +87,13 @@ def explain(
             capacity=capacity,
             alloc_conf=alloc_conf,
             torch_version=torch_version,
+            sql=sql,
             picture=html is not None,
             progress=progress,
         )
     )
+    if sql is not None:
+        sys.stderr.write(f"ullage: wrote {sql}\n")
     answer = explanation.to_json() if as_json else None
     show(describe(explanation), answer, page=html, is_whole=is_whole)
     for other in explanation.others if not as_json else ():
