@@ -37,4 +37,5 @@ python -m coverage run -m pytest -n "$jobs" --dist worksteal --junitxml "$folder
 [ $status -le 1 ] || exit $status # interrupted, or no tests at all
 python -m coverage combine --quiet
 python -m coverage json --quiet -o "$folder/coverage.json"
-python tools/coverage_page.py "$folder/coverage.json" "$folder/tests.xml" "${tests[*]}" --write docs/coverage.md
+python tools/coverage_page.py "$folder/coverage.json" "$folder/tests.xml" "${tests[*]}" "$(git describe --always --dirty)" \
+  --write docs/coverage.md

@@ -1,8 +1,9 @@
 """docs/coverage.md: how much of each package the tests run, and the functions that none of them enters.
 
-    python tools/coverage_page.py COVERAGE.json TESTS.xml "tests" [--write docs/coverage.md]
+    python tools/coverage_page.py COVERAGE.json TESTS.xml "tests" COMMIT [--write docs/coverage.md]
 
-The first is what `coverage json` writes, the second what pytest's `--junitxml` does; then which tests were asked for.
+The first is what `coverage json` writes, the second what pytest's `--junitxml` does; then which tests were asked for,
+and the commit.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def failures(tests: ElementTree.Element) -> list[str]:
     )
 
 
-def page(measured: dict[str, Any], tests: ElementTree.Element, asked: str) -> str:
+def page(measured: dict[str, Any], tests: ElementTree.Element, asked: str, commit: str) -> str:
     files = measured["files"]
     packages: dict[str, Counter[str]] = defaultdict(Counter)
     for file, found in files.items():
@@ -68,7 +69,8 @@ def page(measured: dict[str, Any], tests: ElementTree.Element, asked: str) -> st
     total = sum(packages.values(), Counter())
     empty = [name for name, counts in packages.items() if not counts["num_statements"]]
     beginning = (
-        f"Written by `make coverage`: `pytest {asked}` ({outcome(tests)}), and the processes that these tests start. "
+        f"Written by `make coverage`: `pytest {asked}` at commit {commit} ({outcome(tests)}), and the processes that "
+        "these tests start. "
         "A statement or a branch counts where it was run at least once. What a process that was killed had run is not "
         "known, nor is what one ran that a test starts with an environment of its own; C and C++ are not measured."
     )
@@ -110,9 +112,11 @@ def main() -> None:
     parser.add_argument("measured", type=Path)
     parser.add_argument("tests", type=Path)
     parser.add_argument("asked")
+    parser.add_argument("commit")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    text = page(json.loads(given.measured.read_text()), ElementTree.parse(given.tests).getroot(), given.asked)
+    measured, tests = json.loads(given.measured.read_text()), ElementTree.parse(given.tests).getroot()
+    text = page(measured, tests, given.asked, given.commit)
     if given.write:
         given.write.write_text(text)
     else:

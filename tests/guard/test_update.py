@@ -11,6 +11,7 @@ if INSIDE:
     import torch
     from torch import nn
 
+    import ullage
     from tests.guard.faults import Faults
     from tests.guard.world import World, bare, differences, guard_of, guarded, left_of
 
@@ -202,3 +203,20 @@ def test_hooks_of_a_step_are_called_once() -> None:
         world = guarded(build, Faults({point}))
         assert called == ["before", "after"] * 3, (point, called)
         assert world.scheduler.last_epoch == 3
+
+
+@inside
+def test_the_norm_before_clipping_can_be_read() -> None:
+    """It is that of all gradients together, as `clip_grad_norm_` returns it; without clipping there is none."""
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.randn(6, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(batch).square().mean().backward()
+    expected = nn.utils.get_total_norm([one.grad for one in model.parameters()])
+    optimizer.zero_grad()
+    plain, clipping = ullage.Guard(model, optimizer), ullage.Guard(model, optimizer, clip_grad_norm=expected.item() / 2)
+    assert clipping.total_norm is None
+    clipping.step(batch, lambda part: model(part).square().mean())
+    torch.testing.assert_close(clipping.total_norm, expected)
+    plain.step(batch, lambda part: model(part).square().mean())
+    assert plain.total_norm is None

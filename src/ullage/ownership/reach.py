@@ -51,11 +51,6 @@ class Reach:
         places = self._places
         return [one for one in ones if id(one) not in places]
 
-    def place_of(self, one: object) -> int | None:
-        """Return the place of an object that was reached; None for others."""
-        place = self._places.get(id(one))
-        return place if place is not None and place >= 0 else None
-
     def add(self, one: object, parent: int = -1) -> int | None:
         """Add an object, and return its place; None if it was reached before."""
         if id(one) in self._places:
