@@ -196,7 +196,7 @@ def test_segments_hold_all_blocks_of_the_moment(normal: Shown) -> None:
         normal.ask(f"(e.chooseMoment({moment}), 0)")
         whole, held, count = normal.ask(
             """(() => {
-              const all = e.layout.bands.flatMap((band) => band.segments.map(({ segment }) => segment));
+              const all = e.panel.layout.bands.flatMap((band) => band.segments.map(({ segment }) => segment));
               const sum = (values) => values.reduce((total, each) => total + each, 0);
               return [sum(all.map(lengthOf)), sum(all.map((each) => usedOf(each, e.lives))),
                       sum(all.map((each) => each.blocks.length))];
