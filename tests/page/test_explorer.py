@@ -3,12 +3,16 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ullage._units import text_of_bytes
+from ullage.analysis.describe import describe
+from ullage.report.blocks import Facet
+from ullage.report.page import draw_page
 
 from .conftest import DATA, ROOT, Shown
 
@@ -192,7 +196,7 @@ def test_segments_hold_all_blocks_of_the_moment(normal: Shown) -> None:
         normal.ask(f"(e.chooseMoment({moment}), 0)")
         whole, held, count = normal.ask(
             """(() => {
-              const all = e.layout.bands.flatMap((band) => band.segments.map(({ segment }) => segment));
+              const all = e.panel.layout.bands.flatMap((band) => band.segments.map(({ segment }) => segment));
               const sum = (values) => values.reduce((total, each) => total + each, 0);
               return [sum(all.map(lengthOf)), sum(all.map((each) => usedOf(each, e.lives))),
                       sum(all.map((each) => each.blocks.length))];
@@ -396,3 +400,25 @@ def test_a_peak_of_one_event_is_seen(shown: Show) -> None:
         first, last = found.ask("[e.view.from, e.view.to].map((place) => e.lives.at(place, e.byTime))")
         peak = found.ask(f"Math.max(...e.lives.active.slice({first}, {last} + 1))")
         assert abs((height - highest) - peak / top * height) <= 2, part
+
+
+def test_any_facet_can_be_the_colour_and_roles_have_theirs(shown: Show, tmp_path: Path) -> None:
+    """What blocks are told apart by is a field: here each second one is called a parameter, the others activations."""
+    recorded = shown(NORMAL)
+    history = recorded.history
+    of_block = np.arange(len(history.blocks.born)) % 2
+    role = Facet(title="role", labels=("parameters", "activations"), of_block=of_block)
+    blocks = replace(history, facets=(role, *history.facets))
+    page = tmp_path / "roles.html"
+    page.write_text(draw_page(replace(describe(recorded.explanation), pictures=(blocks,))))
+    found = Shown(recorded.browser, page, recorded.explanation)
+    found.open()
+    chips = "[...e.$('legend').querySelectorAll('button')].map((each) => each.querySelector('i').style.background)"
+    assert found.ask(chips) == ["var(--c0)", "var(--c3)"]
+    alive = alive_at(found, history.moment)
+    held = int(history.blocks.size_bytes[alive[of_block[alive] == 0]].sum())
+    said = found.ask("e.$('legend').querySelector('button').textContent")
+    assert said == f"parameters  {text_of_bytes(held)}"
+    found.choose("facet", 1)
+    assert found.ask("e.$('legend').querySelector('button').textContent").startswith(history.facets[0].labels[0])
+    assert (found.browser.errors, found.browser.requests) == ([], [])

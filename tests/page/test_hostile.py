@@ -60,7 +60,7 @@ def test_a_file_without_a_trace_shows_its_segments(shown: Show, tmp_path: Path) 
     file.write_bytes(snapshot(trace=[], segments=[segment]))
     found = shown(file)
     found.open(400)
-    assert found.ask("e.layout.bands.length") == 1
+    assert found.ask("e.panel.layout.bands.length") == 1
     assert found.box("strata")[2:] == [0, 0], "there is no time to draw"
     assert found.ask("e.$('levels').textContent").startswith(
         "20.0 MiB reserved: 8.0 MiB allocated, 12.0 MiB cached (empty here)"

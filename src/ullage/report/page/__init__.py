@@ -25,7 +25,19 @@ from ullage.report.page.slim import packed_within
 from ullage.report.page.tree import tree_of
 from ullage.report.report import Curve, Icicle, Picture, Report, Section
 
-_BLOCKS: Final = ("columns", "lives", "strata", "stage", "looks", "words", "segments", "hand", "explorer")
+_BLOCKS: Final = (
+    "columns",
+    "lives",
+    "strata",
+    "stage",
+    "looks",
+    "words",
+    "segments",
+    "panel",
+    "overlay",
+    "hand",
+    "explorer",
+)
 """The scripts that draw blocks over time, in the order in which they are read."""
 
 

@@ -15,6 +15,7 @@ class Explorer {
     this.moment = history.moment;
     this.smallest = 0;
     this.parts = partsOf(this.lives);
+    this.panel = new Panel(section, lives, (text) => this.find(text));
     this.strata = new Stage(this.$("strata"), this.lives, { height: isNarrow() ? 300 : 380, hasAxes: true });
     this.overview = new Stage(this.$("overview"), this.lives, { height: 54, hasAxes: false });
     this.$("lead").textContent = this.lead();
@@ -155,7 +156,7 @@ class Explorer {
 
   // Whether something that was asked for is still to be shown.
   get isBusy() {
-    return this.isDrawing || this.isShowing;
+    return this.isDrawing || this.panel.isBusy;
   }
 
   // Draws what is looked at, and then, where its colours or sizes have changed, the whole run above it.
@@ -198,162 +199,14 @@ class Explorer {
 
   showAll() {
     this.showOver();
-    this.showMoment();
+    this.panel.show(this.moment, this.looks, this.query);
   }
 
   // The pictures over time, with the lines that lie upon them.
   showOver() {
     if (this.lives.moments < 2) return;
-    this.overview.show((context, area) => this.frame(context, area));
-    this.strata.show((context, area) => this.lines(context, area));
-  }
-
-  // In the overview: what is shown below.
-  frame(context, { width, height }) {
-    const { view } = this.overview.drawn;
-    const [from, to] = [this.view.from, this.view.to].map(
-      (place) => ((place - view.from) / (view.to - view.from)) * width,
-    );
-    context.fillStyle = styleOf("--veil");
-    context.fillRect(0, 0, from, height);
-    context.fillRect(to, 0, width - to, height);
-    context.strokeStyle = styleOf("--ink");
-    context.strokeRect(from + 0.5, 0.5, Math.max(2, to - from - 1), height - 1);
-  }
-
-  // Over the blocks: reserved memory, the room, ends of steps, and the moment that is shown.
-  lines(context, area) {
-    const { view, columns, floor, top } = this.strata.drawn;
-    const { left, width, height } = area;
-    const x = (moment) => left + ((this.lives.place(moment, view.byTime) - view.from) / (view.to - view.from)) * width;
-    const y = (bytes) => area.top + height * (1 - (bytes - floor) / (top - floor));
-    context.save();
-    context.beginPath();
-    context.rect(left, area.top, width, height);
-    context.clip();
-    context.strokeStyle = context.fillStyle = styleOf("--quiet");
-    context.beginPath();
-    columns.forEach((moment, column) =>
-      context.lineTo(left + (column / columns.length) * width, y(this.lives.reserved[moment])),
-    );
-    context.lineTo(left + width, y(this.lives.reserved[columns[columns.length - 1]]));
-    context.stroke();
-    const inside = this.history.step_ends.filter((moment) => x(moment) > left && x(moment) < left + width);
-    context.setLineDash([2, 4]);
-    if (inside.length < width / 12)
-      for (const moment of inside) context.strokeRect(Math.round(x(moment)) + 0.5, area.top, 0, height);
-    context.setLineDash([]);
-    const { limit_bytes: limit } = this.history;
-    const label = (text, colour, bytes, align, down) => {
-      Object.assign(context, { font: "12px system-ui, sans-serif", textAlign: align, fillStyle: colour });
-      context.fillText(text, align === "left" ? left + 6 : left + width - 6, y(bytes) + down);
-    };
-    let most = 0;
-    for (const moment of columns) most = Math.max(most, this.lives.reserved[moment]);
-    const is_below_limit = limit !== null && limit < top && y(most) - y(limit) < 16;
-    label(`at most ${sizeText(most)} reserved`, styleOf("--quiet"), most, "right", is_below_limit ? 14 : -4);
-    if (limit !== null && limit < top) {
-      label(this.history.limit_label, styleOf("--bad"), limit, "left", -4);
-      context.fillRect(left, y(limit), width, 1.5);
-    }
-    context.fillStyle = styleOf("--ink");
-    context.fillRect(x(this.moment) - 0.75, area.top, 1.5, height);
-    context.restore();
-    if (this.dragged) {
-      context.fillStyle = styleOf("--veil");
-      const [from, to] = this.dragged.map(({ share }) => left + share * width);
-      const [one, other] = isTall(this.dragged)
-        ? this.dragged.map(({ row }) => area.top + row)
-        : [area.top, area.top + height];
-      context.fillRect(Math.min(from, to), Math.min(one, other), Math.abs(to - from), Math.abs(other - one));
-    }
-  }
-
-  legend() {
-    const { lives } = this;
-    const { facet, names } = this.looks;
-    const held = new Float64Array(COLOURED + 1);
-    let pending = 0;
-    for (const id of lives.alive(this.moment)) {
-      if (lives.freed[id] <= this.moment) pending += lives.size[id];
-      else held[Math.min(facet.of_block[id], COLOURED)] += lives.size[id];
-    }
-    const chip = (name, text) => {
-      const mark = element("i");
-      mark.style.background = `var(${name})`;
-      return element("span", {}, mark, text);
-    };
-    const labels = facet.labels.slice(0, COLOURED);
-    if (facet.labels.length > COLOURED) labels.push(`others (${countText(facet.labels.length - COLOURED)})`);
-    const chips = labels.map((label, slot) => {
-      const made = chip(names[slot], `${label}  ${sizeText(held[slot])}`);
-      if (slot === COLOURED) return made;
-      const button = element("button", { type: "button", title: "show these alone; again: all" }, ...made.childNodes);
-      button.addEventListener("click", () => this.find(this.query === label ? "" : label));
-      return button;
-    });
-    if (pending) chips.push(chip("--pending", `freed, another stream still uses it  ${sizeText(pending)}`));
-    const { small_bytes, small_label } = this.history;
-    if (small_bytes.length) chips.push(chip("--other", `${small_label}  ${sizeText(small_bytes[this.moment])}`));
-    this.$("legend").replaceChildren(
-      element("span", { textContent: `At ${lives.moments > 1 ? momentText(lives, this.moment) : "the end"}:` }),
-      ...chips,
-    );
-  }
-
-  // What is said of the moment, and then its segments, unless another one was asked for meanwhile.
-  async showMoment() {
-    const shown = [this.moment, this.looks, this.looks.looks, this.$("segments").clientWidth];
-    if (this.shown && shown.every((each, index) => each === this.shown[index])) return;
-    this.shown = shown;
-    this.isShowing = true;
-    const { lives, moment } = this;
-    this.legend();
-    this.$("event").value = this.history.event[moment];
-    this.$("happens").textContent =
-      (moment === this.history.moment ? `${this.history.moment_label}: ` : "") +
-      happeningText(lives, moment) +
-      (moment === this.history.moment && this.history.moment_remark ? `: ${this.history.moment_remark}` : "");
-    const [allocated, active, reserved] = [lives.allocated[moment], lives.active[moment], lives.reserved[moment]];
-    const pending =
-      active > allocated ? `, ${sizeText(active - allocated)} freed but still used by another stream` : "";
-    this.$("levels").textContent =
-      `${sizeText(reserved)} reserved: ${sizeText(allocated)} allocated${pending}, ` +
-      `${sizeText(Math.max(0, reserved - active))} cached (empty here). All drawn to one scale, by address.`;
-    await pause();
-    if (this.shown !== shown) return;
-    const kinds = segmentsAt(lives, moment);
-    await pause();
-    if (this.shown === shown) this.showSegments(kinds);
-  }
-
-  showSegments(kinds) {
-    this.isShowing = false;
-    const { lives, moment } = this;
-    const canvas = this.$("segments");
-    const ratio = Math.min(devicePixelRatio, 2);
-    this.layout = layoutOf(kinds, Math.max(40, canvas.clientWidth));
-    Object.assign(canvas, { width: this.layout.width * ratio, height: this.layout.height * ratio });
-    canvas.style.height = `${this.layout.height}px`;
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    const pending = styleOf("--pending");
-    const colour = (id) => (lives.freed[id] <= moment ? pending : this.looks.styleOfBlock(id));
-    drawSegments(context, this.layout, lives, colour, ({ name, segments }) => {
-      const whole = segments.reduce((sum, { segment }) => sum + lengthOf(segment), 0);
-      const used = segments.reduce((sum, { segment }) => sum + usedOf(segment, lives), 0);
-      return `${name}: ${counted(segments.length, "segment")}, ${sizeText(whole)}, ${sizeText(whole - used)} empty`;
-    });
-  }
-
-  // The whole stack of a block, below the picture.
-  choose(id) {
-    const box = this.$("chosen");
-    box.hidden = id < 0;
-    if (id < 0) return;
-    box.querySelector("p").replaceChildren(...blockWords(this.lives, id, { isWhole: true }));
-    const lines = [...framesOf(this.history, id)].map(({ text, is_own }) => (is_own ? "▸ " : "  ") + text);
-    box.querySelector("pre").textContent = lines.join("\n");
+    this.overview.show((context, area) => frameOver(this, context, area));
+    this.strata.show((context, area) => linesOver(this, context, area));
   }
 }
 

@@ -35,7 +35,7 @@ class Hand {
     if (this.from && event.buttons) {
       if (!here) return;
       explorer.dragged = [this.from, here];
-      explorer.strata.show((context, area) => explorer.lines(context, area));
+      explorer.strata.show((context, area) => linesOver(explorer, context, area));
       this.tip(null);
     } else this.tip(event, here && this.wordsOf(here));
   }
@@ -50,7 +50,7 @@ class Hand {
       const places = [from.place, here.place].sort((a, b) => a - b);
       return isTall([from, here]) ? explorer.look(...places, heights) : explorer.look(...places);
     }
-    explorer.choose(blockAt(explorer.lives, here.moment, here.bytes, explorer.smallest));
+    explorer.panel.choose(blockAt(explorer.lives, here.moment, here.bytes, explorer.smallest));
     return explorer.chooseMoment(here.moment);
   }
 
@@ -99,7 +99,7 @@ class Hand {
   over(event) {
     const { explorer } = this;
     const box = event.target.getBoundingClientRect();
-    const found = segmentAt(explorer.layout, explorer.lives, event.clientX - box.left, event.clientY - box.top);
+    const found = segmentAt(explorer.panel.layout, explorer.lives, event.clientX - box.left, event.clientY - box.top);
     if (!found) return this.tip(null);
     const { segment, id, hole } = found;
     const where = element("p", {
@@ -112,8 +112,8 @@ class Hand {
   pick(event) {
     const { explorer } = this;
     const box = event.target.getBoundingClientRect();
-    const found = segmentAt(explorer.layout, explorer.lives, event.clientX - box.left, event.clientY - box.top);
-    explorer.choose(found ? found.id : -1);
+    const found = segmentAt(explorer.panel.layout, explorer.lives, event.clientX - box.left, event.clientY - box.top);
+    explorer.panel.choose(found ? found.id : -1);
   }
 
   // Puts words beside the pointer, within the window.
