@@ -30,7 +30,6 @@ from ullage.analysis.card import card_to_explain, recorded_cards  # noqa: E402
 from ullage.analysis.explain import explain  # noqa: E402
 from ullage.analysis.recording import Recording  # noqa: E402
 from ullage.history import Action, History  # noqa: E402
-from ullage.rebuild import program_of  # noqa: E402
 from ullage.settings import semantics_of  # noqa: E402
 from ullage.snapshot.snapshot import load_snapshot  # noqa: E402
 
@@ -108,13 +107,7 @@ def explained_facts_of(history: History, conf: str) -> dict[str, int]:
     is_told = gives_parts_back and not (history.action == Action.OOM).any()
     room = CARD_BYTES - CONTEXT_BYTES if is_told else None
     assumed = closest(history)
-    rebuilt = program_of(
-        history,
-        semantics=assumed.semantics,
-        block_bytes=assumed.block_bytes,
-        oom_pool=assumed.oom_pool,
-        capacity_bytes=room,
-    )
+    rebuilt = assumed.program_of(history, capacity_bytes=room)
     recording = Recording.of(history, rebuilt)
     evidence = explain(history, capacity_bytes=room).evidence
     now = recording.done.now

@@ -22,12 +22,11 @@ def test_state_peaks_and_failure_are_those_that_pytorch_counted() -> None:
 
 
 def test_a_difference_is_found() -> None:
-    """The check can fail: an explanation that is told of another size of segments differs."""
+    """The check can fail: what PyTorch is said to have reserved is a byte more."""
     code = (
-        "import sys; from tests.emulated import recordings; right = recordings.program_of; "
-        "recordings.program_of = lambda history, **more: right(history, **more | {'alloc_conf': "
-        "'large_segment_size_mb:50'}); sys.argv = ['recordings', '--programs', '3', '--seed', '21']; "
-        "sys.exit(recordings.main())"
+        "import sys; from tests.emulated import recordings; right = recordings.facts_of; "
+        "recordings.facts_of = lambda device: right(device) | {'reserved': right(device)['reserved'] + 1}; "
+        "sys.argv = ['recordings', '--programs', '2', '--seed', '21']; sys.exit(recordings.main())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]

@@ -39,6 +39,24 @@ class Assumptions:
     oom_pool: int = 0
     """The private pool in which requests failed; 0: the default pool."""
 
+    def program_of(
+        self,
+        history: History,
+        *,
+        semantics: str | None = None,
+        alloc_conf: str | None = None,
+        capacity_bytes: int | None = None,
+    ) -> Rebuilt:
+        """Reconstruct the program of a history with what is assumed; arguments as `ullage.rebuild.program_of`."""
+        return program_of(
+            history,
+            semantics=semantics or self.semantics,
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_bytes,
+            block_bytes=self.block_bytes,
+            oom_pool=self.oom_pool,
+        )
+
 
 def closest(history: History, *, semantics: str | None = None, alloc_conf: str | None = None) -> Assumptions:
     """Return what is assumed of a recording, because the replay is closest to the recording with it.

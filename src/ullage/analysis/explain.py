@@ -22,7 +22,6 @@ from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
 from ullage.analysis.sentence import cure_of, headline_of, sentence_of
 from ullage.history import History
-from ullage.rebuild import program_of
 from ullage.report.blocks import BlockHistory
 
 SCHEMA: Final = 3
@@ -136,14 +135,7 @@ def explain(
     progress("rebuilding the run")
     history = history if history.has_requests else history.without_trace()
     assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
-    rebuild = partial(
-        program_of,
-        history,
-        semantics=semantics or assumed.semantics,
-        alloc_conf=alloc_conf,
-        block_bytes=assumed.block_bytes,
-        oom_pool=assumed.oom_pool,
-    )
+    rebuild = partial(assumed.program_of, history, semantics=semantics, alloc_conf=alloc_conf)
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     growth = growth_of(recording)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ullage._errors import UsageError
-from ullage._output import check_output
 from ullage._public import public
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation
@@ -13,7 +12,7 @@ from ullage.analysis.explain import explain as explain_history
 from ullage.analysis.text.explain import TextExplanation, explain_messages
 from ullage.api.show import write_page
 from ullage.api.text import is_text, pieces_of
-from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, semantics_given
+from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
 from ullage.export.database import write_database
 from ullage.message.log import scan
 from ullage.snapshot.snapshot import load_snapshot
@@ -62,8 +61,7 @@ def explain(
         return explain_messages(scan([f"{type(file).__name__}: {file}"]), source=type(file).__name__).explanation
     path = Path(file)
     check_page(html, path)
-    if sql is not None:
-        check_output("--sql", Path(sql), inputs=(path, *((Path(html),) if html is not None else ())))
+    check_tables(sql, path, *((html,) if html is not None else ()))
     if path.is_dir():
         _refuse(options, f"{path}, the folder of a run")
         explanation = _explain_run(path, progress)
@@ -71,37 +69,16 @@ def explain(
         _refuse(options, f"{path}, which is text")
         explanation = explain_text(path, progress).explanation
     else:
-        if (picture or html is not None) and device == ALL_DEVICES:
-            raise UsageError("--html draws one card, and --device all asks for every one: give the number of one")
-        snapshot = load_snapshot(path)
-        cards = recorded_cards(snapshot.devices)
-        first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot)
-
-        def explain_card(number: int) -> Explanation:
-            return explain_history(
-                snapshot.devices[number],
-                source=str(path),
-                semantics=semantics_given(torch_version),
-                alloc_conf=alloc_conf,
-                capacity_bytes=capacity_of(capacity),
-                cards=cards,
-                with_picture=picture or html is not None,
-                progress=progress,
-            )
-
-        explanation = explain_card(first)
-        if device == ALL_DEVICES:
-            others = tuple(explain_card(card.device) for card in cards if card.device != first)
-            explanation = replace(explanation, others=others)
-        if sql is not None:
-            progress("writing the tables")
-            write_database(
-                Path(sql),
-                snapshot.devices,
-                semantics=semantics_given(torch_version),
-                alloc_conf=alloc_conf,
-                capacity_bytes=capacity_of(capacity),
-            )
+        explanation = _explain_snapshot(
+            path,
+            device=device,
+            semantics=semantics_given(torch_version),
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_of(capacity),
+            with_picture=picture or html is not None,
+            tables=Path(sql) if sql is not None else None,
+            progress=progress,
+        )
     if html is not None:
         write_page(explanation, html)
     return explanation
@@ -121,6 +98,48 @@ def _refuse(options: Mapping[str, object], what: str) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]} is for a snapshot, which can be replayed; it was given with {what}: leave it out")
+
+
+def _explain_snapshot(
+    path: Path,
+    *,
+    device: int | str | None,
+    semantics: str | None,
+    alloc_conf: str | None,
+    capacity_bytes: int | None,
+    with_picture: bool,
+    tables: Path | None,
+    progress: Callable[[str], None],
+) -> Explanation:
+    """Explain a card of a snapshot, or every one, and write the tables of all of them where they are asked for."""
+    if with_picture and device == ALL_DEVICES:
+        raise UsageError("--html draws one card, and --device all asks for every one: give the number of one")
+    snapshot = load_snapshot(path)
+    cards = recorded_cards(snapshot.devices)
+    first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot)
+
+    def explain_card(number: int) -> Explanation:
+        return explain_history(
+            snapshot.devices[number],
+            source=str(path),
+            semantics=semantics,
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_bytes,
+            cards=cards,
+            with_picture=with_picture,
+            progress=progress,
+        )
+
+    explanation = explain_card(first)
+    if device == ALL_DEVICES:
+        others = tuple(explain_card(card.device) for card in cards if card.device != first)
+        explanation = replace(explanation, others=others)
+    if tables is not None:
+        progress("writing the tables")
+        write_database(
+            tables, snapshot.devices, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes
+        )
+    return explanation
 
 
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> Explanation:

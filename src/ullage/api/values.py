@@ -44,6 +44,12 @@ def check_page(page: str | Path | None, *inputs: str | Path) -> None:
         check_output("--html", Path(page), inputs=tuple(Path(path) for path in inputs))
 
 
+def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
+    """Raise UsageError where the tables of --sql cannot be written, or would overwrite what is read or written."""
+    if tables is not None:
+        check_output("--sql", Path(tables), inputs=tuple(Path(path) for path in inputs))
+
+
 def semantics_given(torch_version: str | None) -> str | None:
     """Return which allocator `--torch-version` names; None where it was not given.
 

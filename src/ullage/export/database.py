@@ -11,11 +11,11 @@ import numpy as np
 
 from ullage._output import whole_file
 from ullage.analysis.assumption import closest
-from ullage.analysis.recording import NO_LINE, short_line, users_frame
+from ullage.analysis.operation_name import operation_name
+from ullage.analysis.recording import short_line, users_frame
 from ullage.export.lifetime import BlockTable, SegmentTable, blocks_of, segments_of
 from ullage.history import ACTIONS, Action, History, RecordedStacks
 from ullage.program import Column
-from ullage.rebuild import program_of
 
 SCHEMA: Final = """
 CREATE TABLE events (device INTEGER, event INTEGER, action TEXT, address INTEGER, size_bytes INTEGER, stream INTEGER,
@@ -61,12 +61,8 @@ def write_database(
                 database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + SCHEMA + "BEGIN;")
                 for history in devices.values():
                     assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
-                    rebuilt = program_of(
-                        history,
-                        semantics=semantics or assumed.semantics,
-                        alloc_conf=alloc_conf,
-                        capacity_bytes=capacity_bytes,
-                        block_bytes=assumed.block_bytes,
+                    rebuilt = assumed.program_of(
+                        history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes
                     )
                     segments = segments_of(history, rebuilt)
                     _insert(database, "events", _event_columns(history))
@@ -135,8 +131,9 @@ def _block_columns(history: History, blocks: BlockTable) -> list[Iterable[Any]]:
     lines: dict[int, str | None] = {-1: None}
     stacks = blocks.stack.tolist()
     for stack in set(stacks) - {-1}:
-        frame = users_frame(history.stacks.frames_of(stack))
-        lines[stack] = _text(short_line(frame)) if frame is not None else NO_LINE
+        frames = history.stacks.frames_of(stack)
+        frame = users_frame(frames)
+        lines[stack] = _text(short_line(frame) if frame is not None else operation_name(frames))
     return [
         _same(history.device, len(stacks)),
         range(len(stacks)),

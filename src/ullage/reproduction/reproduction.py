@@ -20,7 +20,6 @@ from ullage.analysis.cause import Cause, evidence_of
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Column, Op
-from ullage.rebuild import program_of
 from ullage.reproduction.beginning import beginning_of
 from ullage.reproduction.oracle import Oracle, as_a_script_sets_them
 from ullage.reproduction.shrink import Sketch, shrink
@@ -101,14 +100,7 @@ def reproduce(
     """
     progress("rebuilding the run")
     assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
-    rebuilt = program_of(
-        history,
-        semantics=semantics or assumed.semantics,
-        alloc_conf=alloc_conf,
-        capacity_bytes=capacity_bytes,
-        block_bytes=assumed.block_bytes,
-        oom_pool=assumed.oom_pool,
-    )
+    rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:
         raise UsageError(_nothing_failed(recording, capacity_bytes))

@@ -15,7 +15,7 @@ from ullage.analysis.assumption import closest
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Op
-from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
 from ullage.tuning.candidate import Space, candidate_of, version_of
 from ullage.tuning.search import SettingsSearch, frontier_of
@@ -110,17 +110,8 @@ def tune(
     told = torch_version or assumed.semantics
     is_version_known, torch_version = told is not None, told or USUAL
     semantics = semantics_of(torch_version)
-    rebuilt, room = _with_room(
-        history,
-        program_of(
-            history,
-            semantics=semantics,
-            alloc_conf=alloc_conf,
-            capacity_bytes=capacity_bytes,
-            block_bytes=assumed.block_bytes,
-            oom_pool=assumed.oom_pool,
-        ),
-    )
+    rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    rebuilt, room = _with_room(history, rebuilt)
     now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
     run = RecordedRun.of(rebuilt)
     # Where no version is known, an option that older ones do not have would end the process there.
