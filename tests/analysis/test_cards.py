@@ -1,6 +1,7 @@
 """Snapshots of several cards, of a state alone, and of blocks that wait: the right card, and what each of them held."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -167,6 +168,17 @@ def test_streams_and_private_pools_are_named(tmp_path: Path) -> None:
         (0x5000, 3, 30 * MIB),
     ]
     assert "stream 0x5000, private pool 3" in run("explain", path).stdout
+
+
+def test_a_page_is_written_though_nobody_reads_the_report(two_cards: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "ullage", "explain", str(two_cards), "--html", str(page)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert "Traceback" not in done.stderr
+    assert "TRULY FULL" in page.read_text()
 
 
 def run(command: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,17 @@ def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, 
     Raises:
         OSError: the page cannot be written; nothing of it is left.
     """
+    try:
+        _print(report, answer, is_whole=is_whole)
+    except BrokenPipeError:  # nobody reads the rest of what is printed (| head), and the page was asked for
+        if page is not None:
+            _write(report, page)
+        raise
+    if page is not None:
+        _write(report, page)
+
+
+def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -> None:
     if answer is None:
         # Here, because --help is for those who draw nothing yet.
         from ullage.cli.console import ReportConsole
@@ -23,9 +34,11 @@ def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, 
         draw(report, ReportConsole(highlight=False), is_whole=is_whole)
     else:
         print(json.dumps(answer, indent=1), flush=True)
-    if page is not None:
-        from ullage._output import write_whole
-        from ullage.report.page import draw_page  # its template engine is not for those who do not ask
 
-        write_whole(page, draw_page(report).encode(errors="replace"))
-        sys.stderr.write(f"ullage: wrote {page}\n")
+
+def _write(report: "Report", page: Path) -> None:
+    from ullage._output import write_whole
+    from ullage.report.page import draw_page  # its template engine is not for those who do not ask
+
+    write_whole(page, draw_page(report).encode(errors="replace"))
+    sys.stderr.write(f"ullage: wrote {page}\n")
