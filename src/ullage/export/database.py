@@ -17,16 +17,17 @@ from ullage.export.lifetime import BlockTable, SegmentTable, blocks_of, segments
 from ullage.history import ACTIONS, Action, History, RecordedStacks
 from ullage.program import Column
 
+# Keys begin with the number, not with the device: who asks of a single card joins by the number alone.
 SCHEMA: Final = """
 CREATE TABLE events (device INTEGER, event INTEGER, action TEXT, address INTEGER, size_bytes INTEGER, stream INTEGER,
     pool INTEGER, free_bytes INTEGER, time_us INTEGER, stack INTEGER, label TEXT, compile_context TEXT,
-    PRIMARY KEY (device, event)) WITHOUT ROWID;
+    PRIMARY KEY (event, device)) WITHOUT ROWID;
 CREATE TABLE blocks (device INTEGER, block INTEGER, address INTEGER, size_bytes INTEGER, requested_bytes INTEGER,
     stream INTEGER, segment INTEGER, born INTEGER, freed INTEGER, died INTEGER, stack INTEGER, line TEXT,
-    PRIMARY KEY (device, block)) WITHOUT ROWID;
+    PRIMARY KEY (block, device)) WITHOUT ROWID;
 CREATE TABLE segments (device INTEGER, segment INTEGER, address INTEGER, size_bytes INTEGER, stream INTEGER,
     pool INTEGER, is_small INTEGER, is_expandable INTEGER, born INTEGER, died INTEGER, stack INTEGER,
-    PRIMARY KEY (device, segment)) WITHOUT ROWID;
+    PRIMARY KEY (segment, device)) WITHOUT ROWID;
 CREATE TABLE stacks (stack INTEGER, depth INTEGER, frame INTEGER, PRIMARY KEY (stack, depth)) WITHOUT ROWID;
 CREATE TABLE frames (frame INTEGER PRIMARY KEY, function TEXT, file TEXT, line INTEGER);
 """
