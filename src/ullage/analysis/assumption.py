@@ -112,9 +112,10 @@ def _distance(
 
 def _pools_of_a_failure(history: History) -> list[int]:
     """Return the private pools in which a request may have failed, where its entry does not say it."""
-    if len(history.labels.pool) or not (history.action == Action.OOM).any():
+    pools = sorted({segment.pool for segment in history.segments if segment.pool})
+    if len(history.labels.pool) or not pools or not (history.action == Action.OOM).any():
         return []
-    return sorted({segment.pool for segment in history.segments if segment.pool})
+    return [*pools, pools[-1] + 1]  # or in one that had nothing yet
 
 
 def _order(fidelity: Fidelity) -> tuple[int, int]:

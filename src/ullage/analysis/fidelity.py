@@ -19,9 +19,9 @@ class Fidelity:
     """What was compared between a recording and its replay, and how much of it differs."""
 
     operations: int
-    """Number of operations that call the driver, in the recording or in the replay."""
+    """Number of operations that call the driver or fail, in the recording or in the replay."""
     departures: int
-    """Number of operations at which the driver's calls differ."""
+    """Number of operations at which the driver's calls differ, or of which only one of the two fails."""
     placements: int
     """Number of recorded allocations, each of which has an address."""
     displaced: int
@@ -42,8 +42,10 @@ def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
     device = ReplayDevice(total_bytes=rebuilt.room_bytes)
     done = replay(rebuilt.program, rebuilt.settings, device, calls=True, places=True)
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
-    ops = ours.keys() | theirs.keys()
-    departures = sum(ours.get(op) != theirs.get(op) for op in ops)
+    failed = set(_failed_ops(history, rebuilt))
+    fails = {*done.oom_ops.tolist(), *done.rejected_ops.tolist()}
+    ops = ours.keys() | theirs.keys() | failed | fails
+    departures = sum(ours.get(op) != theirs.get(op) or (op in failed) != (op in fails) for op in ops)
     placed, is_elsewhere = placements_of(history, rebuilt, done)
     return Fidelity(
         operations=len(ops),
@@ -52,6 +54,14 @@ def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
         displaced=int(np.count_nonzero(is_elsewhere)),
         address_ties=done.address_ties,
     )
+
+
+def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
+    """Return the operations whose entry is a request that failed."""
+    rows = np.flatnonzero(history.action == Action.OOM)
+    is_it = np.isin(rebuilt.row_of_op, rows) & (rebuilt.program.op == Op.ALLOCATE)
+    found: list[int] = np.flatnonzero(is_it).tolist()
+    return found
 
 
 def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:

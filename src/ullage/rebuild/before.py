@@ -10,7 +10,7 @@ import numpy as np
 from ullage._units import GIB, MIB
 from ullage.history import PENDING, Action, History, Segment
 from ullage.program import UNMAPPED_KEY, StartSegment
-from ullage.rebuild.life import BlockLives
+from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
 from ullage.settings import Settings
 
@@ -40,7 +40,11 @@ class Before:
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
         layout = _StartLayout(alive=alive, holes=_Holes.of(history), settings=settings)
-        segments = [layout.segment(stretches) for stretches in _by_reservation(reserved_before(history, settings))]
+        there = list(_by_reservation(reserved_before(history, settings)))
+        segments = [
+            layout.segment(stretches, begin)
+            for stretches, begin in zip(there, _beginnings(history, there), strict=True)
+        ]
         return cls(
             segments=tuple(segments),
             key_of_address=layout.keys,
@@ -127,6 +131,28 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
+def _beginnings(history: History, there: list[list[Segment]]) -> Iterator[int]:
+    """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
+
+    Pages that are mapped later in front of it, on its stream, are its own: two segments of one card are farther apart
+    than what the card can hold, and so than what was ever reserved.
+    """
+    mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
+    addresses, streams = history.address[mapped], history.stream[mapped]
+    sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK)
+    most = sum(each.size for stretches in there for each in stretches) + int(
+        np.cumsum(sign * history.size).max(initial=0)
+    )
+    end = 0
+    for stretches in there:
+        first, last = stretches[0], stretches[-1]
+        lowest = max(end, first.address - most)
+        before = (addresses >= lowest) & (addresses < first.address) & (streams == first.stream)
+        is_lower = first.is_expandable and before.any()
+        yield int(addresses[before].min()) if is_lower else first.address
+        end = last.address + last.size
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Holes:
     """The allocations of a history, by address: the first one behind a block shows where that block ends."""
@@ -165,18 +191,18 @@ class _StartLayout:
     def __post_init__(self) -> None:
         self._addresses = sorted(self.alive)
 
-    def segment(self, stretches: list[Segment]) -> StartSegment:
-        """Return one segment, of its mapped stretches in order, with all of its blocks."""
+    def segment(self, stretches: list[Segment], begin: int) -> StartSegment:
+        """Return one segment, of its mapped stretches in order, with all of its blocks, from an address on."""
         first = stretches[0]
         blocks: list[tuple[int, int, int]] = []
-        at = first.address
+        at = begin
         for stretch in stretches:
             if stretch.address > at:
                 blocks.append((stretch.address - at, 0, UNMAPPED_KEY))
             blocks.extend(self._blocks(stretch))
             at = stretch.address + stretch.size
         return StartSegment(
-            address=first.address,
+            address=begin,
             stream=first.stream,
             is_small=not first.is_large,
             is_expandable=first.is_expandable,

@@ -7,7 +7,7 @@ import numpy as np
 
 from ullage.history import Action, History
 from ullage.program import Column
-from ullage.rebuild.life import GIVEN_BACK, TAKEN
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,15 @@ def pool_of_rows(history: History, oom_pool: int = 0) -> Column:
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
-    """Return the stretches of a history in which a private pool was allocated from, in order."""
-    made = np.flatnonzero(np.isin(history.action, (Action.ALLOC, Action.OOM)))
+    """Return the stretches of a history in which a private pool was allocated from, in order.
+
+    A stretch ends where memory was given back: while allocations go to a private pool, `empty_cache` frees nothing.
+    """
+    made = np.flatnonzero(np.isin(history.action, REQUESTS))
     of = pools[made]
-    edges = np.flatnonzero(np.diff(of, prepend=-1, append=-1)).tolist()  # no pool's number is below 0
+    is_edge = np.diff(of, prepend=-1, append=-1) != 0  # no pool's number is below 0
+    is_edge[np.searchsorted(made, np.flatnonzero(np.isin(history.action, GIVEN_BACK)))] = True
+    edges = np.flatnonzero(is_edge).tolist()
     return [
         PoolUse(pool=int(of[start]), first_row=int(made[start]), last_row=int(made[end - 1]))
         for start, end in pairwise(edges)
