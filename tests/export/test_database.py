@@ -16,7 +16,8 @@ import pytest
 import ullage
 from tests.reproduction.test_reproduction import made_of
 from ullage._errors import UsageError
-from ullage.analysis.recording import NO_LINE, short_line, users_frame
+from ullage.analysis.operation_name import operation_name
+from ullage.analysis.recording import short_line, users_frame
 from ullage.difference.holding import peak_allocated_bytes
 from ullage.export.database import write_database
 from ullage.history import Action, History
@@ -97,8 +98,9 @@ def test_events_and_stacks_are_those_of_the_file(tmp_path: Path) -> None:
     lines = dict(ask(path, "SELECT DISTINCT stack, line FROM blocks WHERE stack IS NOT NULL"))
     assert len(lines) > 10
     for stack, line in lines.items():
-        frame = users_frame(history.stacks.frames_of(stack))
-        assert line == (short_line(frame) if frame else NO_LINE)
+        frames = history.stacks.frames_of(stack)
+        frame = users_frame(frames)
+        assert line == (short_line(frame) if frame else operation_name(frames))
 
 
 def test_a_block_waits_for_another_stream_between_its_free_and_its_end(tmp_path: Path) -> None:
