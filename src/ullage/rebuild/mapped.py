@@ -35,7 +35,7 @@ class _Ranges:
     def remove(self, start: int, stop: int) -> None:
         """Take a range out; of an expandable segment what lies beside the range stays."""
         for segment in list(self.overlapping(start, stop)):
-            self.starts.remove(segment.address)
+            del self.starts[bisect_left(self.starts, segment.address)]
             del self.segment_at[segment.address]
             end = segment.address + segment.size
             for low, high in ((segment.address, start), (stop, end)):

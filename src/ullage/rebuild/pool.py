@@ -28,12 +28,18 @@ def pool_of_rows(history: History, oom_pool: int = 0) -> Column:
     if len(history.labels.pool):
         return history.labels.pool
     pools = np.zeros(len(history), np.int64)
-    for segment in history.segments:
-        if segment.pool:
-            inside = (history.address >= segment.address) & (history.address < segment.address + segment.size)
-            made = np.flatnonzero(inside & np.isin(history.action, TAKEN))
-            rows = np.flatnonzero(inside & (history.action == Action.ALLOC))
-            pools[rows[rows >= made.max(initial=0)]] = segment.pool
+    segments = [segment for segment in history.segments if segment.pool]
+    if segments:
+        begins = np.array([segment.address for segment in segments], np.int64)
+        ends = np.array([segment.address + segment.size for segment in segments], np.int64)
+        within = np.searchsorted(begins, history.address, side="right") - 1
+        inside = (within >= 0) & (history.address < ends[within])
+        taken = np.flatnonzero(inside & np.isin(history.action, TAKEN))
+        created = np.zeros(len(segments), np.int64)
+        np.maximum.at(created, within[taken], taken)
+        rows = np.flatnonzero(inside & (history.action == Action.ALLOC))
+        rows = rows[rows >= created[within[rows]]]
+        pools[rows] = np.array([segment.pool for segment in segments], np.int64)[within[rows]]
     pools[history.action == Action.OOM] = oom_pool
     return pools
 
