@@ -104,11 +104,16 @@ def test_the_command_line_shows_one_card_or_all(two_cards: Path) -> None:
         (["--device", "2"], "--device 2 has no history"),
         (["--device", "first"], "--device first has no history"),
         (["--device", "all", "--html", "page.html"], "--html draws one card"),
+        (["--sql", "same.out", "--html", "./same.out"], "--sql"),
     ],
 )
-def test_mistakes_are_one_sentence(two_cards: Path, arguments: list[str], said: str) -> None:
+def test_mistakes_are_one_sentence(
+    two_cards: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(two_cards.parent)
     done = run("explain", two_cards, *arguments)
     assert done.returncode == 2
+    assert list(two_cards.parent.iterdir()) == [two_cards]
     assert said in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
@@ -168,6 +173,26 @@ def test_streams_and_private_pools_are_named(tmp_path: Path) -> None:
         (0x5000, 3, 30 * MIB),
     ]
     assert "stream 0x5000, private pool 3" in run("explain", path).stdout
+
+
+def test_memory_that_is_free_on_another_stream_is_told_as_that(tmp_path: Path) -> None:
+    segments = [
+        segment(0, FIRST, (60 * MIB, "active_allocated")),
+        segment(0, SECOND, (40 * MIB, "inactive"), (2 * MIB, "active_allocated"), stream=0x5000),
+    ]
+    trace = [entry("alloc", FIRST, 60 * MIB), entry("oom", 0, 30 * MIB)]
+    explanation = ullage.explain(file_of(tmp_path, segments, trace))
+    assert explanation.headline == "FREE FOR ANOTHER STREAM OR POOL"
+    assert "40.0 MiB were free in one piece on another stream" in explanation.sentence
+
+
+def test_a_failure_that_the_replay_does_not_show_is_not_denied(tmp_path: Path) -> None:
+    """The file says that 30 MiB failed, with 40 MiB of the same stream's cache unused."""
+    held = segment(0, FIRST, (60 * MIB, "active_allocated"), (40 * MIB, "inactive"))
+    trace = [entry("segment_alloc", FIRST, 100 * MIB), entry("alloc", FIRST, 60 * MIB), entry("oom", 0, 30 * MIB)]
+    explanation = ullage.explain(file_of(tmp_path, [held], trace))
+    assert explanation.cause is Cause.CANNOT_TELL
+    assert "A request failed in this recording" in explanation.sentence
 
 
 def test_a_page_is_written_though_nobody_reads_the_report(two_cards: Path, tmp_path: Path) -> None:

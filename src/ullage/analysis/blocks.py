@@ -70,7 +70,10 @@ def _failure(recording: Recording) -> str:
 
 def _times(recording: Recording) -> Column:
     """Return the time of every moment in microseconds since the first; empty where a time is missing."""
-    times = recording.history.time_us[recording.rebuilt.row_of_op[: len(recording.program)]]
+    if not len(recording.history):
+        return np.zeros(0, np.int64)
+    rows = np.maximum(recording.rebuilt.row_of_op[: len(recording.program)], 0)  # below 0: before the first entry
+    times = recording.history.time_us[rows]
     if not len(times) or times.min() < 0:
         return np.zeros(0, np.int64)
     times = np.maximum.accumulate(times)

@@ -97,7 +97,8 @@ def cause_of(
     if recording.failing_op is None:
         if growth:
             return Cause.LEAK
-        return Cause.DID_NOT_FAIL if len(recording.history) else Cause.CANNOT_TELL
+        is_contradicted = recording.has_recorded_failure and not recording.capacity_is_given
+        return Cause.CANNOT_TELL if is_contradicted or not len(recording.history) else Cause.DID_NOT_FAIL
     if not 0 <= evidence["requested_bytes"] <= BOGUS_BYTES:
         return Cause.BOGUS_SIZE
     if recording.refused_bytes:

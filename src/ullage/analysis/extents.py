@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from ullage._units import MIB
 from ullage.allocator.replay import Call, Calls
 from ullage.analysis.recording import Recording
-from ullage.program import Op
+from ullage.program import UNMAPPED_KEY, Op, StartSegment
 from ullage.report.blocks import SegmentColumns
 
 _SMALL_BYTES: Final = 2 * MIB
@@ -57,9 +58,9 @@ def _extents(recording: Recording, calls: Calls) -> Iterator[_Extent]:
     held: dict[int, _Extent] = {}
     naming = _Naming(recording)
     for segment in recording.program.start:
-        size = sum(size for size, *_ in segment.blocks)
-        kind = naming.kind(segment.is_small, segment.stream, naming.pool_of_start.get(segment.address, 0))
-        held[segment.address] = _Extent(0, segment.address, size, kind, is_page=segment.is_expandable)
+        kind = naming.kind(segment.is_small, segment.stream, segment.pool)
+        for address, size in _mapped(segment):
+            held[address] = _Extent(0, address, size, kind, is_page=segment.is_expandable)
     columns = (calls.op, calls.call, calls.size, calls.count, calls.address)
     for op, call, size, count, address in zip(*(column.tolist() for column in columns), strict=True):
         if call == Call.MALLOC:
@@ -71,6 +72,16 @@ def _extents(recording: Recording, calls: Calls) -> Iterator[_Extent]:
         elif call == Call.UNMAP:
             yield from _unmapped(held, address, size * count, op + 1)
     yield from held.values()
+
+
+def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
+    """Yield the address and the bytes of each stretch of a segment that has memory."""
+    at = segment.address
+    for is_mapped, blocks in groupby(segment.blocks, key=lambda block: block[2] != UNMAPPED_KEY):
+        size = sum(size for size, *_ in blocks)
+        if is_mapped:
+            yield at, size
+        at += size
 
 
 def _gone(extent: _Extent, moment: int) -> _Extent:
@@ -98,7 +109,6 @@ class _Naming:
         self._program = recording.program
         self._rows = recording.rebuilt.row_of_op
         self._pools = recording.history.labels.pool
-        self.pool_of_start = {segment.address: segment.pool for segment in recording.history.segments}
 
     def kind_of(self, op: int, size: int) -> str:
         """Name a segment or a page of this size that an operation took."""

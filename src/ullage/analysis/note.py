@@ -133,7 +133,7 @@ def _failures(recording: Recording) -> Iterator[str]:
     failures = int(np.count_nonzero(recording.history.action == Action.OOM))
     if failures > 1:
         yield f"{failures} requests failed; this is about the last one"
-    if failures and recording.failing_op is None:
+    if failures and recording.failing_op is None and recording.capacity_is_given:
         yield "a request failed in the recording; with the given capacity none does"
     elif recording.failing_op is not None and failures:
         yield "replays prove what happens up to and including the request that failed, not after it"

@@ -1,7 +1,7 @@
 """The headline and the first sentence of an explanation: the cause in words, with its numbers."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ullage._units import text_of_bytes, text_of_seconds
@@ -20,10 +20,15 @@ _RECORD: Final = (
 )
 
 
+_IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
+
+
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
     """Return the verdict in a few words."""
     if cause is Cause.ACCUMULATION:
         return "LEAK IN A LOOP"
+    if cause in _IN_PIECES and _is_free_elsewhere(evidence):
+        return "FREE FOR ANOTHER STREAM OR POOL"
     if cause is not Cause.DID_NOT_FAIL:
         return cause.value.replace("_", " ").upper()
     if not recording.capacity_is_given:
@@ -50,6 +55,8 @@ def sentence_of(
         holders: who held memory at the moment that matters, the largest first.
     """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
+    if cause in _IN_PIECES and _is_free_elsewhere(evidence):
+        return _free_elsewhere(size)
     match cause:
         case Cause.FRAGMENTED:
             return (
@@ -98,6 +105,19 @@ def sentence_of(
             return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
         case _:
             return _nothing_failed(recording, evidence, holders)
+
+
+def _is_free_elsewhere(evidence: Evidence) -> bool:
+    """Tell whether a free block was large enough, which the request could not use."""
+    return evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]
+
+
+def _free_elsewhere(size: Mapping[str, str]) -> str:
+    return (
+        f"Memory was cached, but not for this request: it needed {size['needed_segment_bytes']}, and "
+        f"{size['largest_free_block_bytes']} were free in one piece on another stream or in another pool. A request is "
+        "served from the cache of its own stream and pool."
+    )
 
 
 def cure_of(
@@ -191,6 +211,11 @@ def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[
         return (
             f"Only the state was recorded, {size['allocated_bytes']} allocated of {size['reserved_bytes']} reserved, "
             f"and not what led to it: whether a request failed is not in it. {_RECORD}"
+        )
+    if recording.has_recorded_failure and not recording.capacity_is_given:
+        return (
+            "A request failed in this recording, and the replay does not show why: there it succeeds. What the file "
+            "says contradicts itself, or something in it is not modelled; please report it, with the file if you can."
         )
     if not recording.capacity_is_given:
         return peak_sentence(recording, evidence, holders)

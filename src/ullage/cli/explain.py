@@ -68,9 +68,10 @@ def explain(
     from ullage.analysis.describe import describe
     from ullage.api.explain import explain as ask
     from ullage.api.text import is_text
-    from ullage.api.values import check_page
+    from ullage.api.values import check_page, check_tables
 
     check_page(html, file)
+    check_tables(sql, file, *((html,) if html is not None else ()))
     if file.is_dir():
         options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
         options["--sql"] = sql

@@ -11,7 +11,7 @@ import numpy as np
 from ullage._errors import UllageError
 from ullage.allocator.replay import ReplayDevice, replay
 from ullage.history import Action, History
-from ullage.program import Column, Op
+from ullage.program import Column
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
 
@@ -168,14 +168,12 @@ def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
     """Return, for each entry that allocates, the bytes that its block takes in a replay."""
     sizes = -(-history.size // _UNIT_BYTES) * _UNIT_BYTES
     try:
-        done = replay(rebuilt.program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes), levels=True)
+        done = replay(rebuilt.program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes), places=True)
     except UllageError:
         return sizes
-    assert done.levels is not None
-    grown = np.diff(done.levels.allocated_bytes, prepend=0)
-    ops = np.flatnonzero((rebuilt.program.op[: len(grown)] == Op.ALLOCATE) & (grown > 0))
-    ops = ops[rebuilt.row_of_op[ops] >= 0]
-    sizes[rebuilt.row_of_op[ops]] = grown[ops]
+    assert done.places is not None
+    ops = np.flatnonzero(done.places.address >= 0)
+    sizes[rebuilt.row_of_op[ops]] = done.places.size_bytes[ops]
     return sizes
 
 

@@ -83,8 +83,9 @@ def _given_back(ranges: _Ranges, address: int, size: int, stream: int, large_pag
     """
     is_expandable = large_page is not None
     if is_expandable:
-        beside = next(iter(ranges.overlapping(address - 1, address + size + 1)), None)
-        if beside is not None and beside.is_expandable and beside.stream == stream:
+        touching = ranges.overlapping(address - 1, address + size + 1)
+        beside = next((each for each in touching if each.is_expandable and each.stream == stream), None)
+        if beside is not None:
             return replace(beside, address=address, size=size)
     is_large = size % large_page == 0 if large_page is not None else size != _SMALL_PAGE_BYTES
     return Segment(

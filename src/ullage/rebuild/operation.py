@@ -58,7 +58,7 @@ def write_operations(
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
-    _write_pools(history, before, made, pool_of_rows(history, oom_pool), operations)
+    _write_pools(history, before, pool_of_rows(history, oom_pool), operations)
     calls = _write_releases(history, reserved, room, operations)
     rows = operations.sorted()
     order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
@@ -133,7 +133,7 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
         operations.add(row, _MAIN, Op.FREE, key=key[index])
 
 
-def _write_pools(history: History, before: Before, made: Column, pools: Column, operations: _Operations) -> None:
+def _write_pools(history: History, before: Before, pools: Column, operations: _Operations) -> None:
     """Add the routing of allocations to private pools, and the end of a pool before its memory is given back."""
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
@@ -142,11 +142,8 @@ def _write_pools(history: History, before: Before, made: Column, pools: Column, 
         users[use.pool] += 2  # as beginAllocateToPool counts, each time
     for pool, count in users.items():
         row = given_up_at(history, pools, pool)
-        if row is not None:  # segments are given back at the request that follows
-            request = int(np.searchsorted(made, row))
-            at = (int(made[request]), _FIRST - 1) if request < len(made) else (len(history) - 1, _LAST - 1)
-            for _ in range(count):
-                operations.add(*at, Op.RELEASE_POOL, key=pool)
+        for _ in range(count if row is not None else 0):
+            operations.add(row, _FIRST - 1, Op.RELEASE_POOL, key=pool)  # before what gives its memory back
 
 
 def _write_releases(
