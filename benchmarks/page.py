@@ -54,7 +54,7 @@ def random_report() -> Report:
     size = rng.integers(1, 4000, BLOCKS) * 512
     lengths = rng.integers(10, 60, 3000)
     starts = np.append(0, np.cumsum(lengths))
-    texts = tuple(f"/home/somebody/project/part_{n % 97}/module_{n}.py:{n} function_{n}" for n in range(5000))
+    texts = tuple(f"/project/part_{n % 97}/module_{n}.py:{n} function_{n}" for n in range(5000))
     blocks = BlockHistory(
         title="Memory over the run",
         event=np.arange(2 * BLOCKS),
