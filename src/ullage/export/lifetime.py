@@ -14,8 +14,8 @@ from ullage.history import Action, History
 from ullage.program import Column
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
+from ullage.settings import BLOCK_UNIT_BYTES
 
-_UNIT_BYTES: Final = 512
 _SMALL_SEGMENT_BYTES: Final = 2 << 20
 NONE: Final = -1
 """Stands for "nothing" in a column: no event, no stack, no segment."""
@@ -166,7 +166,7 @@ def _before(rebuilt: Rebuilt, end_of: dict[int, tuple[int, int]]) -> Column:
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
     """Return, for each entry that allocates, the bytes that its block takes in a replay."""
-    sizes = -(-history.size // _UNIT_BYTES) * _UNIT_BYTES
+    sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
         done = replay(rebuilt.program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes), places=True)
     except UllageError:

@@ -10,11 +10,10 @@ from typing import Final
 
 from ullage._units import MIB
 from ullage.program import UNMAPPED_KEY, Op, StartSegment
-from ullage.settings import Settings
+from ullage.settings import BLOCK_UNIT_BYTES, Settings
 
 _LARGEST_SMALL_BYTES: Final = MIB  # up to here a request is served from the small pool
 _OWN_SEGMENT_FROM_BYTES: Final = 10 * MIB  # from here on a request gets a segment of its own size
-_BLOCK_UNIT_BYTES: Final = 512
 
 Row = tuple[int, int, int, int]
 """An operation as (op, key, bytes, stream)."""
@@ -41,7 +40,7 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
             rows.append((Op.FREE, key, 0, segment.stream))
             key += 1
         for size, asked, owner in pieces:
-            fits = -(-max(asked, 1) // _BLOCK_UNIT_BYTES) * _BLOCK_UNIT_BYTES == size
+            fits = -(-max(asked, 1) // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES == size
             number = owner
             if owner < 0:
                 number, key = key, key + 1
@@ -60,7 +59,7 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
     """Yield the blocks of a segment and what fills its holes, in order."""
-    smallest = _BLOCK_UNIT_BYTES if segment.is_small else _LARGEST_SMALL_BYTES + _BLOCK_UNIT_BYTES
+    smallest = BLOCK_UNIT_BYTES if segment.is_small else _LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = _LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None
     for size, asked, key in segment.blocks:
