@@ -160,11 +160,14 @@ def add_token(environment: dict[str, str]) -> str:
 def die_with_parent(lifeline: int, *, survives_exec: bool = False) -> None:
     """Make the kernel kill this process's group when the parent's end of the lifeline closes, however that happens."""
     os.set_inheritable(lifeline, survives_exec)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # where a kernel knows no signals of pipes
-    with suppress(OSError):
+    try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        # Only where a kernel knows no signals of pipes: it kills this process alone, and as soon as the parent's
+        # *thread* ends. Beside the lifeline it could be the first, and with this process the group's signal is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if select.select([lifeline], [], [], 0)[0]:  # it was gone before
         os._exit(1)
 
