@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ullage.api.explain import explain
 from ullage.history import Action, Annotation, Frame, History
 from ullage.snapshot.snapshot import load_snapshot
 
@@ -332,3 +333,20 @@ def test_as_the_cpp_half_of_pytorch_writes_it(tmp_path: Path) -> None:
     assert history.address.tolist() == [BASE + n for n in range(300)]
     assert set(history.stack.tolist()) == {0}
     assert history.settings == plain["allocator_settings"]
+
+
+@pytest.mark.parametrize("said", [0, 5, -2, 1 << 40, True, {"name": "f", "filename": "a.py", "line": 1}])
+def test_a_block_whose_frames_are_no_list_has_no_stack(tmp_path: Path, said: Any) -> None:
+    """A number that a file says is no stack of another block, however small it is."""
+    blocks = (block(BASE, MIB, frames=said), block(BASE + MIB, MIB))
+    history = only(tmp_path, {"segments": [segment(BASE, *blocks)], "device_traces": [[entry("alloc")]]})
+    assert [part.stack for part in history.segments[0].blocks] == [-1, 0]
+
+
+@pytest.mark.parametrize("name", ["step", "zero_grad", "backward", "forward"])
+def test_a_frame_that_no_stack_has_is_passed_over(tmp_path: Path, name: str) -> None:
+    """Such as one of an optimizer's step, by which steps are known."""
+    alone = {"filename": "/packages/torch/optim/adamw.py", "line": 3, "name": name}
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"device_traces": [[entry("alloc", frames=[])]], "more": alone}))
+    assert explain(path).device == 0

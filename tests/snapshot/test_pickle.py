@@ -258,7 +258,7 @@ ENTRY = {"action": "alloc", "addr": 0x7F0000000000, "size": 512, "time_us": 1}
     ("traces", "said"),
     [
         ([[ENTRY] for _ in range(1025)], "it has traces of 1025 devices; expected at most 1024"),
-        ([[ENTRY] * 500_000] * 60, "it names the same trace for two devices"),
+        ([[ENTRY] * 500_000] * 60, "it names the same entry twice in its traces"),
     ],
 )
 def test_devices_cost_what_is_in_the_file(tmp_path: Path, traces: list[Any], said: str) -> None:

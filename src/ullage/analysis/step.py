@@ -47,9 +47,9 @@ def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
     """Return the last allocation of each uninterrupted series that an optimizer's `step` made."""
     table = history.stacks.table
     steps = np.array([frame.name == "step" and bool(_OPTIMIZER.search(frame.file)) for frame in table], bool)
-    if not steps.any():
-        return []
     of_frame = np.concatenate([[0], np.cumsum(steps[history.stacks.frames])])
+    if not of_frame[-1]:
+        return []
     within = of_frame[history.stacks.starts[1:]] > of_frame[history.stacks.starts[:-1]]
     is_allocation = rebuilt.program.op == Op.ALLOCATE
     ops = np.flatnonzero(is_allocation)

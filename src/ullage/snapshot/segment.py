@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ullage.history import Segment, SnapshotBlock
+from ullage.snapshot._pickle import StackRow
 
 MOST_BYTES: Final = 1 << 40
 """Upper bound of a size: a tebibyte, more than any card has."""
@@ -87,5 +88,5 @@ def _block_of(part: Mapping[str, Any], address: int) -> SnapshotBlock:
         size=size,
         requested=requested if 0 <= requested <= MOST_BYTES else size,
         state=state if isinstance(state, str) else "inactive",
-        stack=stack if isinstance(stack, int) else -1,
+        stack=stack.row if isinstance(stack, StackRow) else -1,
     )

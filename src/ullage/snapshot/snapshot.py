@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ullage._public import public
+from ullage._units import text_of_bytes
 from ullage.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
 from ullage.program import Column
 from ullage.snapshot._pickle import PickleError, read
@@ -25,6 +26,9 @@ __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 """Control characters, which could steer a terminal: no name needs them."""
+_MOST_NAME_BYTES: Final = 32 << 20
+_MOST_FREE_LISTS: Final = 1 << 14
+"""The most pairs of a stream and a pool: PyTorch itself makes some 200 streams for each device."""
 
 
 @public
@@ -102,11 +106,12 @@ def _rows_by_device(found: Any) -> dict[int, Column | slice]:
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
     filled = {device: trace for device, trace in enumerate(traces) if len(trace)}
-    if len({id(trace) for trace in filled.values()}) < len(
-        filled
-    ):  # a small file could name a large one a thousand times
-        raise ValueError("it names the same trace for two devices")
-    return {device: _rows_of(trace, device) for device, trace in filled.items()}
+    rows = {device: _rows_of(trace, device) for device, trace in filled.items()}
+    if rows:  # a small file could name a large trace, or one entry, a thousand times
+        every = np.concatenate(list(filled.values()))
+        if (np.diff(every) <= 0).any() and len(np.unique(every)) < len(every):
+            raise ValueError("it names the same entry twice in its traces")
+    return rows
 
 
 def _rows_of(trace: Any, device: int) -> Column | slice:
@@ -145,7 +150,19 @@ def _history_of(
         labels=_labels_at(labels, rows),
     )
     _check(history)
+    _check_pools(history)
     return history
+
+
+def _check_pools(history: History) -> None:
+    """Raise ValueError where there are more streams and pools than a replay, which holds lists for each, can keep."""
+    streams = {*np.unique(history.stream).tolist(), *(segment.stream for segment in history.segments)}
+    pools = {0, *np.unique(history.labels.pool).tolist(), *(segment.pool for segment in history.segments)}
+    if len(streams) * len(pools) > _MOST_FREE_LISTS:
+        raise ValueError(
+            f"device {history.device} has {len(streams):,} streams and {len(pools):,} pools; expected at most "
+            f"{_MOST_FREE_LISTS:,} pairs of them"
+        )
 
 
 def _check(history: History) -> None:
@@ -191,6 +208,7 @@ def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
 
 def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
     texts = found["texts"]
+    _check_names(found, texts)
     return RecordedStacks(
         starts=found["stack_starts"],
         frames=found["stack_frames"],
@@ -201,6 +219,17 @@ def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
             )
         ),
     )
+
+
+def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
+    """Raise ValueError where frames share names so long that a text for each would take far more than the file."""
+    letters = np.array([len(text) for text in texts], np.int64)
+    made_bytes = int(letters[found["frame_name"]].sum() + letters[found["frame_file"]].sum())
+    if made_bytes > _MOST_NAME_BYTES + 4 * found["file_bytes"]:
+        raise ValueError(
+            f"the names of its {len(found['frame_name']):,} frames would take {text_of_bytes(made_bytes)}, "
+            "many times the file itself, as in no snapshot"
+        )
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:

@@ -66,8 +66,8 @@ class FreeSet {
   }
 
   void insert(const FreeEntry& entry) {
-    if (bins_.empty()) bins_.resize(BINS);
     const std::uint32_t bin = bin_of(entry.size);
+    if (bin >= bins_.size()) bins_.resize(bin + 1);
     Bin& runs = bins_[bin];
     if (!is_used(bin)) {
       if (runs.empty()) runs.emplace_back();

@@ -14,6 +14,8 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 constexpr int DEEPEST = 100;
+// What Python's objects take: an entry of a dictionary with the room it grows into, a container with what names it here.
+constexpr std::size_t CONTAINER_BYTES = 104, ENTRY_BYTES = 28, ITEM_BYTES = 9, NUMBER_BYTES = 32;
 
 nb::object array_of(Numbers&& values) {
   auto* kept = new Numbers(std::move(values));
@@ -27,22 +29,30 @@ nb::object text_of(const std::string& text) {
   return nb::steal(made);
 }
 
-// The tree: a container that is named twice is one object, so that a small file stays small. A stack is its number; a
-// list of trace entries is an array of their rows.
+// A stack where the tree has one: its row in the table of stacks. A type of its own, for a whole number that a file
+// says there is none.
+struct StackRow {
+  std::int64_t row;
+};
+
+// The tree: a container that is named twice is one object, so that a small file stays small. A stack is its row; a
+// list of trace entries is an array of their rows; frames and entries elsewhere are nothing.
 class Tree {
  public:
-  Tree(const Pickle& pickle, const nb::list& texts) : pickle_(pickle), texts_(texts) {}
+  Tree(const Pickle& pickle, const nb::list& texts)
+      : pickle_(pickle), texts_(texts), left_bytes_(pickle.most_made_bytes() - pickle.made_bytes()) {}
 
   nb::object of(const Value& value, int depth = 0) {
     switch (value.kind) {
       case Kind::NONE:
       case Kind::MARK: return nb::none();
       case Kind::BOOL: return nb::bool_(value.number != 0);
-      case Kind::INT: return nb::int_(value.number);
-      case Kind::FLOAT: return nb::float_(pickle_.real(value.number));
+      case Kind::INT: return spend(NUMBER_BYTES), nb::int_(value.number);
+      case Kind::FLOAT: return spend(NUMBER_BYTES), nb::float_(pickle_.real(value.number));
       case Kind::TEXT: return nb::borrow(texts_[static_cast<std::size_t>(value.number)]);
       case Kind::BYTES: {
         const std::string& bytes = pickle_.texts()[static_cast<std::size_t>(value.number)];
+        spend(bytes.size() + NUMBER_BYTES);
         return nb::bytes(bytes.data(), bytes.size());
       }
       default: break;
@@ -51,7 +61,16 @@ class Tree {
     if (known != made_.end()) return known->second;
     if (depth > DEEPEST) throw PickleError("it is nested deeper than any snapshot");
     const Container& container = pickle_.container(value.number);
-    if (container.shape != Shape::PLAIN) return nb::int_(container.row);
+    const std::vector<Value>& items = pickle_.items(container);
+    if (container.shape == Shape::STACK) {
+      spend(CONTAINER_BYTES);
+      nb::object found = nb::cast(StackRow{container.row});
+      made_.emplace(value.number, found);
+      return found;
+    }
+    if (container.shape != Shape::PLAIN) return nb::none();
+    if (items.empty() && value.kind != Kind::DICT) return empty_;
+    spend(CONTAINER_BYTES + items.size() * (value.kind == Kind::DICT ? ENTRY_BYTES : ITEM_BYTES));
     if (std::optional<Numbers> rows = rows_of(container, value.kind)) {
       nb::object found = array_of(std::move(*rows));
       made_.emplace(value.number, found);
@@ -60,7 +79,6 @@ class Tree {
     if (value.kind == Kind::DICT) {
       nb::dict found;
       made_.emplace(value.number, found);
-      const std::vector<Value>& items = pickle_.items(container);
       for (std::size_t i = 0; i < items.size(); i += 2) {
         const Kind key = items[i].kind;
         if (key == Kind::LIST || key == Kind::DICT || key == Kind::TUPLE)
@@ -71,11 +89,16 @@ class Tree {
     }
     nb::list found;  // a tuple too: which of both it was does not matter to anyone
     made_.emplace(value.number, found);
-    for (const Value& item : pickle_.items(container)) found.append(of(item, depth + 1));
+    for (const Value& item : items) found.append(of(item, depth + 1));
     return found;
   }
 
  private:
+  void spend(std::size_t bytes) {
+    if (bytes > left_bytes_) throw PickleError("it would take many times its own size in memory, as no snapshot does");
+    left_bytes_ -= bytes;
+  }
+
   std::optional<Numbers> rows_of(const Container& container, Kind kind) const {
     const std::vector<Value>& items = pickle_.items(container);
     if (kind != Kind::LIST || items.empty()) return std::nullopt;
@@ -90,6 +113,8 @@ class Tree {
 
   const Pickle& pickle_;
   const nb::list& texts_;
+  std::size_t left_bytes_;
+  const nb::list empty_;
   std::unordered_map<std::int64_t, nb::object> made_;
 };
 
@@ -104,6 +129,7 @@ nb::dict read_pickle(const nb::bytes& data) {
   nb::dict found;
   found["root"] = Tree(*pickle, texts).of(pickle->root());
   found["texts"] = texts;
+  found["file_bytes"] = data.size();
   const auto put = [&](const char* name, Numbers& values) { found[name] = array_of(std::move(values)); };
   put("action", pickle->entries.action);
   put("address", pickle->entries.address);
@@ -126,6 +152,7 @@ nb::dict read_pickle(const nb::bytes& data) {
 
 NB_MODULE(_pickle, module) {
   nb::set_leak_warnings(false);
+  nb::class_<StackRow>(module, "StackRow").def_ro("row", &StackRow::row);
   nb::exception<PickleError>(module, "PickleError", PyExc_ValueError);
   module.def("read", &read_pickle);
 }

@@ -7,6 +7,8 @@
 namespace ullage {
 namespace {
 
+constexpr std::size_t STEPS_BETWEEN_CHECKS = 1024;
+
 std::string place(std::size_t at) { return "at byte " + std::to_string(at); }
 
 void append_utf8(std::string& text, std::uint32_t letter) {
@@ -80,6 +82,7 @@ std::int64_t Pickle::intern(std::string_view text) {
   const auto found = text_ids_.find(text);
   if (found != text_ids_.end()) return found->second;
   texts_.emplace_back(text);
+  texts_bytes_ += text.size() + sizeof(std::string) + 64;  // and the map's node
   const auto id = static_cast<std::int64_t>(texts_.size() - 1);
   text_ids_.emplace(texts_.back(), id);
   return id;
@@ -151,14 +154,19 @@ void Pickle::add(Container& to, const Value* items, std::size_t count) {
     idle_.pop_back();
   }
   std::vector<Value>& all = items_[static_cast<std::size_t>(to.row)];
+  const std::size_t before = all.capacity();
   all.insert(all.end(), items, items + count);
+  items_bytes_ += (all.capacity() - before) * sizeof(Value);
 }
 
 // A plain container is a row of a table from now on.
 void Pickle::become(Container& container, Shape shape, std::size_t row) {
   if (container.row >= 0) {
     std::vector<Value>& left = items_[static_cast<std::size_t>(container.row)];
-    if (left.capacity() > 1024) left = {};
+    if (left.capacity() > 1024) {
+      items_bytes_ -= left.capacity() * sizeof(Value);
+      std::vector<Value>().swap(left);
+    }
     left.clear();
     idle_.push_back(container.row);
   }
@@ -201,13 +209,28 @@ void Pickle::recall(std::size_t at) {
 
 // ---- the machine
 
+std::size_t Pickle::made_bytes() const {
+  constexpr std::size_t HEAP = 16;  // what the heap keeps beside each piece
+  const std::size_t columns = 9 * entries.action.capacity() + 3 * frames.name.capacity() + stack_starts.capacity() +
+                              stack_frames.capacity() + marks_.capacity() + reals_.capacity();
+  return (stack_.capacity() + memo_.capacity()) * sizeof(Value) + containers_.size() * sizeof(Container) +
+         items_.size() * (sizeof(std::vector<Value>) + HEAP) + items_bytes_ + texts_bytes_ +
+         columns * sizeof(std::int64_t) + stack_ids_.size() * 96;
+}
+
+void Pickle::check_made() const {
+  if (made_bytes() > most_made_bytes()) fail("it would take many times its own size in memory, as no snapshot does,");
+}
+
 void Pickle::run() {
-  for (;;) {
+  for (std::size_t steps = 0;; ++steps) {
+    if (steps % STEPS_BETWEEN_CHECKS == 0) check_made();
     if (at_ >= data_.size()) fail("it is cut off before it is complete");
     const auto opcode = static_cast<unsigned char>(data_[at_++]);
     if (opcode == '.') break;
     step(opcode);
   }
+  check_made();
   if (!marks_.empty() || stack_.size() != 1) fail("it does not leave one value");
   root_ = stack_.back();
 }

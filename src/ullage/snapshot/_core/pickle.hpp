@@ -1,7 +1,8 @@
 // A pickle machine that knows data only: it makes no object, imports nothing and calls nothing, whatever the file says.
 //
 // Trace entries, frames and stacks, of which a snapshot has millions, become rows of tables as they come; the lists and
-// dictionaries that held them are let go. Everything else is kept as a tree. It knows no Python.
+// dictionaries that held them are let go. Everything else is kept as a tree. It knows no Python. A file that would
+// become many times its own size, as no snapshot does, is refused.
 #pragma once
 
 #include <array>
@@ -80,6 +81,10 @@ class Pickle {
   }
   double real(std::int64_t id) const { return reals_[static_cast<std::size_t>(id)]; }
   const std::deque<std::string>& texts() const { return texts_; }
+  std::size_t made_bytes() const;
+  // What may be made of the file, and of that what Python sees of it: a snapshot of nothing but blocks needs the most,
+  // 18 bytes for each of its own.
+  std::size_t most_made_bytes() const { return data_.size() * 19 + (std::size_t{96} << 20); }
   Entries entries;
   Frames frames;
   std::vector<std::int64_t> stack_starts{0};  // stack n is stack_frames[starts[n]] .. [starts[n + 1]]
@@ -114,6 +119,8 @@ class Pickle {
   void become(Container& container, Shape shape, std::size_t row);
   std::int64_t intern(std::string_view text);
 
+  void check_made() const;
+
   // shapes.cpp: what containers turn out to be
   bool look_at_dictionary(Container& dictionary, const Value* given, std::size_t count);
   std::int64_t stack_of(const Value& list);
@@ -126,10 +133,12 @@ class Pickle {
   std::vector<Value> memo_;
   std::deque<Container> containers_;
   std::deque<std::vector<Value>> items_;
+  std::size_t items_bytes_ = 0;
   std::vector<std::int64_t> idle_;  // items of containers that became rows, to be used again
   const std::vector<Value> nothing_;
   std::vector<double> reals_;
   std::deque<std::string> texts_;
+  std::size_t texts_bytes_ = 0;
   std::unordered_map<std::string_view, std::int64_t> text_ids_;
   std::unordered_map<std::uint64_t, std::vector<std::int64_t>> stack_ids_;
   Value root_;
