@@ -34,9 +34,10 @@ _PACKAGES: Final = str(Path(__file__).resolve().parents[1])
 
 def reach_children(environment: MutableMapping[str, str]) -> None:
     """Make Python processes with this environment, and their children, load `_child/sitecustomize.py`."""
-    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    before = environment.get("PYTHONPATH")
+    paths = before.split(os.pathsep) if before else []  # an empty one among others is the current folder
     if HOOKS_FOLDER not in paths:
-        environment["PYTHONPATH"] = os.pathsep.join([HOOKS_FOLDER, *filter(None, paths)])
+        environment["PYTHONPATH"] = os.pathsep.join([HOOKS_FOLDER, *paths])
 
 
 def python_command(module: str, *, with_flags: bool) -> list[str]:

@@ -125,6 +125,13 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "shared memory": ("out of resource: shared memory, Required: 65536, Hard", Cause.LIMIT, "Not the card's memory"),
     "Apple": (WORDINGS["Apple"][0], Cause.TRULY_FULL, "other Metal allocations 17.35 GiB of the 27.20 GiB"),
     "no figures": ("RuntimeError: CUDA out of memory.", Cause.CANNOT_TELL, "no figures that say why"),
+    "no card": (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 0 bytes "
+        "of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by "
+        "PyTorch but unallocated.",
+        Cause.CANNOT_TELL,
+        "says that the card has 0 bytes, which no card has",
+    ),
     "a warning only": (WORDINGS["torch 2.13, asking again"][0], Cause.CANNOT_TELL, "No request failed in this text"),
 }
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ullage
 from ullage.prediction.script import Request
 from ullage.prediction.script import predict as predict_here
@@ -68,6 +70,51 @@ def test_children_of_every_kind_see_the_card(predict: Predict, workplace: Path) 
     assert ended.code == 0, ended.error
     assert ended.json["ended"] == "steps"
     assert len(ended.json["steps"]) == 3
+
+
+def _other_pythons() -> list[str]:
+    """Pythons of other versions on this machine, for which ullage is not installed."""
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folders = {Path(sys.base_prefix).parent, Path("/usr")}
+    named = {path for folder in folders for path in (*folder.glob("*/bin/python"), *folder.glob("bin/python3.*[0-9]"))}
+    found = {}
+    for path in sorted(named):
+        ended = subprocess.run(
+            [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True
+        )
+        found.setdefault(ended.stdout.strip(), str(path))
+    return [path for version, path in found.items() if version and version != ours]
+
+
+def test_a_tool_with_a_python_of_its_own_is_left_alone(workplace: Path) -> None:
+    """It has no torch, so it needs no card; and it could not load our package, which is made for another version."""
+    others = _other_pythons()
+    if not others:
+        pytest.skip("there is no Python of another version on this machine")
+    code = "print('tool works')"
+    for other in others:
+        ended = emulating(workplace, f"sys.exit(subprocess.run([{other!r}, '-c', {code!r}]).returncode)")
+        assert (ended.stdout, ended.stderr, ended.returncode) == ("tool works\n", "", 0), other
+
+
+def test_a_torch_of_another_python_is_not_let_loose_on_a_real_card(workplace: Path) -> None:
+    """It would find another card than its parent, or none."""
+    others = _other_pythons()
+    if not others:
+        pytest.skip("there is no Python of another version on this machine")
+    (workplace / "theirs").mkdir()
+    (workplace / "theirs" / "torch.py").touch()
+    for other in others:
+        ended = emulating(
+            workplace,
+            f"sys.exit(subprocess.run([{other!r}, '-c', 'print(1)'], env=os.environ | "
+            f"{{'PYTHONPATH': os.environ['PYTHONPATH'] + ':' + {str(workplace / 'theirs')!r}}}).returncode)",
+        )
+        if ended.returncode == 0:
+            assert "2.7" in other, "only a Python that cannot look for torch is let through"
+            continue
+        assert ended.returncode == 4, other
+        assert "ullage is not installed for its Python" in ended.stderr
 
 
 def test_a_child_does_not_speak_for_its_parent(workplace: Path) -> None:

@@ -118,6 +118,40 @@ def test_signals_are_handed_on_once(tmp_path: Path, number: signal.Signals) -> N
     assert process.returncode == 3
 
 
+@pytest.mark.parametrize("stopped_seconds", [0.1, 1.3, 2.1])
+def test_it_goes_on_after_it_was_stopped(tmp_path: Path, stopped_seconds: float) -> None:
+    """Slurm's suspend and debuggers send SIGSTOP, and later SIGCONT; a signal that comes afterwards is still heard."""
+    script = _script(
+        tmp_path,
+        "import signal, sys, time\n"
+        "seen = []\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not seen: time.sleep(0.01)\n"
+        "print('heard', len(seen)); sys.exit(3)",
+    )
+    process = subprocess.Popen([*RUN, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(stopped_seconds)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGUSR1)
+    assert process.communicate(timeout=60)[0] == "heard 1\n"
+    assert process.returncode == 3
+
+
+@pytest.mark.parametrize("before", ["", ":", ":/nowhere", "/nowhere::/nobody", "/nowhere:"])
+def test_modules_are_found_where_python_finds_them(tmp_path: Path, before: str) -> None:
+    """An empty entry of PYTHONPATH among others is the current folder."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "beside.py").touch()
+    script = _script(tmp_path / "scripts", "import sys\ntry: import beside\nexcept ImportError: sys.exit(5)")
+    plain = subprocess.run([sys.executable, script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": before}, check=False)
+    assert _run(script, cwd=tmp_path, PYTHONPATH=before).returncode == plain.returncode
+
+
 def test_when_it_is_killed_so_is_the_command(tmp_path: Path) -> None:
     """With all that it has started."""
     script = _script(
@@ -272,6 +306,17 @@ def test_a_script_that_is_killed_leaves_its_samples(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
     assert re.search(r"ullage: [\d,]+ steps; ", error)
     assert read_run(live.parent).processes[0].facts.steps > 20
+
+
+@pytest.mark.parametrize("ending", ["kill(os.getpid(), 9)", "_exit(0)", "execv('/bin/true', ['true'])", "abort()"])
+def test_the_summary_of_a_process_that_left_at_once_is_of_its_samples(tmp_path: Path, ending: str) -> None:
+    """Its last words are of its first step, if there are any: the samples go to the end."""
+    training = TRAINING.replace("10**9", "30").replace("import sys", "import os, sys")
+    ended = _run("--gpu", "T4", "--folder", "kept", _script(tmp_path, f"{training}os.{ending}\n"), cwd=tmp_path)
+    assert "ullage: 30 steps; " in ended.stderr
+    [process] = read_run(tmp_path / "kept").processes
+    assert (process.facts.steps, process.live.recent[-1].step) == (30, 30)
+    assert process.peak_bytes == max(sample.peak_bytes for sample in process.live.recent) > 0
 
 
 def _ranks(tmp_path: Path, count: int) -> None:

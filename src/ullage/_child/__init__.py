@@ -1,1 +1,1 @@
-"""What every Python process that one of ours starts does at its beginning: `sitecustomize.py`, found by PYTHONPATH."""
+"""What every Python process that one of ours starts does at its beginning; PYTHONPATH leads to `sitecustomize.py`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ullage._errors import UsageError
-from ullage.run_files.facts import RunCard, RunFacts
+from ullage.run_files.facts import RunCard, RunFacts, RunPeak
 from ullage.run_files.live import SUFFIX, Live, LiveFileError, Sample, read_live
 
 SNAPSHOT: Final = "snapshot.pickle"
@@ -28,6 +28,11 @@ class RunProcess:
     def name(self) -> str:
         """The name of the process: "rank 3", or "process 4711"."""
         return f"process {self.facts.pid}" if self.facts.rank is None else f"rank {self.facts.rank}"
+
+    @property
+    def told_steps(self) -> int:
+        """The number of steps when it last told its facts, such as whether memory grows; `facts.steps` may be more."""
+        return RunFacts.from_json(self.live.facts).steps
 
     @property
     def peak_bytes(self) -> int:
@@ -91,7 +96,7 @@ def read_run(folder: Path) -> RunFolder:
                 live = read_live(path)
             except LiveFileError:
                 continue
-            processes.append(RunProcess(live, RunFacts.from_json(live.facts)))
+            processes.append(RunProcess(live, facts_of(live)))
         elif _is_evidence(path):
             evidence.append(OomEvidence(path, _json_of(path / ENVIRONMENT)))
     if not processes and not evidence:
@@ -101,6 +106,23 @@ def read_run(folder: Path) -> RunFolder:
     processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.started))
     evidence.sort(key=lambda one: one.time)
     return RunFolder(folder, tuple(processes), tuple(evidence))
+
+
+def facts_of(live: Live) -> RunFacts:
+    """Return the facts of a process, with what its samples say where they are newer than what it told.
+
+    A process that is killed, crashes or leaves by os._exit tells nothing at its end; its samples go to its last step.
+    """
+    facts = RunFacts.from_json(live.facts)
+    peaks = {peak.device: peak for peak in facts.peaks}
+    for sample in sorted((*live.overview, *live.recent)):
+        told = peaks.get(sample.device)
+        if sample.peak_bytes > (told.bytes if told is not None else 0):
+            peaks[sample.device] = RunPeak(bytes=sample.peak_bytes, device=sample.device, step=sample.step)
+    last = max(live.recent, default=None)
+    if last is None or last.step <= facts.steps:
+        return replace(facts, peaks=tuple(peaks.values()))
+    return replace(facts, peaks=tuple(peaks.values()), steps=last.step, ooms=max(facts.ooms, last.ooms))
 
 
 def _is_evidence(path: Path) -> bool:

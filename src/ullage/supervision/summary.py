@@ -85,13 +85,16 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
         f"out of memory: {_times(last.ooms)}; cache given back to go on: {_times(last.retries)}; at the end "
         f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} beside live blocks"
     )
-    yield from facts.growth or (_no_growth(facts.steps),)
+    yield from facts.growth or (_no_growth(facts.steps, process.told_steps),)
     yield _cost(process, peak.device)
 
 
-def _no_growth(steps: int) -> str:
+def _no_growth(steps: int, told_steps: int) -> str:
     if not steps:
         return "whether memory grows is not known: no optimizer has stepped"
+    if told_steps < steps:  # the process was killed, or has not looked yet
+        looked = f"it was last looked at after step {told_steps:,}" if told_steps else "it was never looked at"
+        return f"whether memory grows is not known: {looked}"
     if steps < ENOUGH_STEPS:
         return f"whether memory grows is not known: {steps} steps are too few, about {ENOUGH_STEPS} are enough"
     return "memory does not grow from step to step"

@@ -11,7 +11,6 @@ import resource
 import signal
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -101,7 +100,6 @@ def _wait(
     process: "subprocess.Popen[bytes]", terminal: "_Terminal", on_tick: Callable[[], None], handed_on: set[int]
 ) -> int:
     """Wait for the end of a process, and hand on what is sent to us meanwhile; note which signals that were."""
-    due = time.monotonic() + _TICK_SECONDS
     while True:
         pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
@@ -110,14 +108,15 @@ def _wait(
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
             return status
-        sent = signal.sigtimedwait(_HANDED_ON | {signal.SIGCHLD}, max(0.0, due - time.monotonic()))
-        if sent is not None and sent.si_signo != signal.SIGCHLD and not terminal.has_reached_command(sent):
+        # Without a time limit: sigtimedwait of CPython 3.11 answers with whatever lay in memory where it is
+        # interrupted (SIGSTOP, SIGCONT) and its time is over then.
+        sent = signal.sigwaitinfo(_HANDED_ON | {signal.SIGCHLD, signal.SIGALRM})
+        if sent.si_signo == signal.SIGALRM and sent.si_code == _SI_KERNEL:
+            on_tick()
+        elif sent.si_signo != signal.SIGCHLD and not terminal.has_reached_command(sent):
             handed_on.add(sent.si_signo)
             with suppress(ProcessLookupError):
                 os.kill(process.pid, sent.si_signo)
-        if time.monotonic() >= due:
-            on_tick()
-            due = time.monotonic() + _TICK_SECONDS
 
 
 class _Terminal:
@@ -198,11 +197,14 @@ def _is_pipe(file: int) -> bool:
 
 @contextmanager
 def _signals_held() -> Iterator[set[signal.Signals]]:
-    """Have signals wait until they are asked for, so that none comes at a bad moment."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD})
+    """Have signals wait until they are asked for, so that none comes at a bad moment; an alarm comes once a second."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD, signal.SIGALRM})
+    alarm = signal.setitimer(signal.ITIMER_REAL, _TICK_SECONDS, _TICK_SECONDS)  # a new process has none
     try:
         yield {signal.Signals(number) for number in before}
     finally:
+        signal.setitimer(signal.ITIMER_REAL, *alarm)
+        signal.sigtimedwait({signal.SIGALRM}, 0)  # the last one, for which nobody waits any more
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
