@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ullage._errors import UsageError
 from ullage._public import public
 from ullage._units import GIB
+from ullage.guard.additivity import Trials
 from ullage.guard.batch import Shape
 from ullage.guard.event import Event, EventLog
 from ullage.guard.forecast import Forecast
@@ -132,10 +133,13 @@ class Guard:
         self._drops_all = _are_all_in(self._optimizers, parameters)
         self._room = Room(parameter.device for parameter in parameters)
         self._norms = BatchNorms(self._modules, self._batchnorm)
+        trained = {id(one) for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]}
+        rewind = Rewind(self._modules, parameters, self._room.devices, trained=trained)
         self._ladder = Ladder(
             room=self._room,
-            rewind=Rewind(self._modules, parameters, self._room.devices),
+            rewind=rewind,
             norms=self._norms,
+            trials=Trials(rewind=rewind, cutter=self._cutter, norms=self._norms, room=self._room, compared=set()),
             savers=MemorySavers(self._modules, self._saver_options.checkpoint, self._saver_options.pinned_bytes),
             cutter=self._cutter,
             plans=self._plans,
