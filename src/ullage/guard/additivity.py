@@ -184,8 +184,7 @@ class Trials:
             ]
             return torch.cat([torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in flat]).cpu()
 
-        trial = self._tried(gradients, torch.enable_grad())
-        return trial
+        return self._tried(gradients, torch.enable_grad())
 
     def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _Trial:
         """Run a pass, and put everything back.
@@ -194,11 +193,11 @@ class Trials:
             _Refused: it raised an error that is not one of memory.
             _DoesNotFit: memory has run out.
         """
-        self.rewind.record(is_fresh=False)
         failure: Exception | None = None
         settled = Settled()
         trial = None
         try:
+            self.rewind.record(is_fresh=False)
             with self.norms.standing_still(), mode, settled:
                 value = run()
             trial = _Trial(

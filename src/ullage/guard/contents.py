@@ -10,8 +10,8 @@ import operator
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence
-from itertools import count
+from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping, Sequence
+from itertools import count, islice
 from operator import is_
 from queue import SimpleQueue
 from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
@@ -71,6 +71,7 @@ class Contents:
         is_foreign_opened: bool = True,
         changing: set[str] | None = None,
         lively: Container[str] = (),
+        are_numbers_kept: bool = True,
     ) -> None:
         """Make an empty record.
 
@@ -80,10 +81,13 @@ class Contents:
             is_foreign_opened: whether the attributes of objects of installed packages are recorded.
             changing: the names of large tensors that are copied too.
             lively: the names of objects that are recorded, while what they refer to is not entered.
+            are_numbers_kept: whether containers count in which nothing has changed but numbers, texts and the like;
+                else only changes count that have to do with tensors, arrays and modules.
         """
         self._known = known
         self._is_foreign_opened = is_foreign_opened
         self._lively = lively
+        self._are_numbers_kept = are_numbers_kept
         self.seen: set[int] = set()
         self.nodes: list[Node] = []
         self.tensors = Copies(changing, is_copying=copies)
@@ -136,11 +140,15 @@ class Contents:
 
     def changed(self) -> list[str]:
         """Return the names of what is not as it was recorded."""
-        return [name for node in self.nodes if not node.is_same() for name in node.names()] + self.tensors.changed()
+        return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
+
+    def _other_nodes(self) -> "list[Node]":
+        others = [node for node in self.nodes if not node.is_same()]
+        return others if self._are_numbers_kept else [node for node in others if any(map(_has_tensors, node.other()))]
 
     def restore(self) -> list[str]:
         """Put everything back; return the names of what has changed and cannot be put back."""
-        lost = [node.path for node in self.nodes if not node.is_same() and not node.put_back()]
+        lost = [node.path for node in self._other_nodes() if not node.put_back()]
         return lost + self.tensors.restore()
 
     def mark(self) -> Callable[[], list[str]]:
@@ -151,8 +159,7 @@ class Contents:
         def restore() -> list[str]:
             for node, saved in kept:
                 node.saved = saved
-            lost = [node.path for node, _ in kept if not node.is_same() and not node.put_back()]
-            return lost + put_tensors()
+            return [node.path for node in self._other_nodes() if not node.put_back()] + put_tensors()
 
         return restore
 
@@ -250,9 +257,14 @@ class Node:
     def names(self) -> list[str]:
         return [self.path]
 
+    def other(self) -> list[Any]:
+        """Return what it refers to and did not before, and what it did before and does not now; itself if it has a
+        state that it tells."""
+        return [self.value]
+
     def has_new_numbers_only(self) -> bool:
         """Tell whether it refers to the same objects as before, but for numbers and texts."""
-        return True
+        return all(isinstance(one, _ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
         return iter(())
@@ -293,12 +305,10 @@ class _Dict(Node):
         keys += [key for key in now if key not in saved]
         return [self._text.format(self.path, key) for key in keys if key not in self._left_out] or [self.path]
 
-    def has_new_numbers_only(self) -> bool:
+    def other(self) -> list[Any]:
         now, saved = self.value, self.saved
-        return len(now) == len(saved) and all(
-            key in saved and (element is saved[key] or (isinstance(element, _ATOMS) and isinstance(saved[key], _ATOMS)))
-            for key, element in now.items()
-        )
+        keys = [key for key in {**saved, **now} if key not in now or key not in saved or now[key] is not saved[key]]
+        return [some[key] for key in keys for some in (now, saved) if key in some]
 
     def children(self) -> Iterator[tuple[str, Any]]:
         for key, element in self.saved.items():
@@ -309,8 +319,8 @@ class _Dict(Node):
 class _Slots(Node):
     """The attributes of an object without a dictionary."""
 
-    def has_new_numbers_only(self) -> bool:
-        return False
+    def other(self) -> list[Any]:
+        return _others(self.read().values(), self.saved.values())
 
     def read(self) -> Any:
         names = dict.fromkeys(name for kind in type(self.value).__mro__ for name in _slots_of(kind))
@@ -335,8 +345,8 @@ class _Slots(Node):
 class _Elements(Node):
     """A list, a tuple, a queue, a set or an array of bytes."""
 
-    def has_new_numbers_only(self) -> bool:
-        return all(isinstance(element, _ATOMS) for element in (*self.value, *self.saved))
+    def other(self) -> list[Any]:
+        return _others(self.value, self.saved)
 
     def read(self) -> Any:
         return tuple(self.value)
@@ -389,6 +399,9 @@ class _Name(Node):
     def is_same(self) -> bool:
         return self.value.get(self._name) is self.saved
 
+    def other(self) -> list[Any]:
+        return [self.value.get(self._name), self.saved]
+
     def put_back(self) -> bool:
         self.value[self._name] = self.saved
         return True
@@ -402,6 +415,9 @@ class _Cell(Node):
 
     def is_same(self) -> bool:
         return _content_of(self.value) is self.saved
+
+    def other(self) -> list[Any]:
+        return [_content_of(self.value), self.saved]
 
     def put_back(self) -> bool:
         if self.saved is _EMPTY:
@@ -465,6 +481,23 @@ class _Progress(Node):
 
 
 _EMPTY: Final = object()
+
+
+def _others(now: Iterable[Any], saved: Iterable[Any]) -> list[Any]:
+    """Return what is only in one of two collections."""
+    ours, theirs = {id(one): one for one in now}, {id(one): one for one in saved}
+    return [one for some, other in ((ours, theirs), (theirs, ours)) for key, one in some.items() if key not in other]
+
+
+def _has_tensors(value: Any) -> bool:
+    """Tell whether a change of this is one of tensors, or of what can be consumed."""
+    if isinstance(value, list | tuple | deque | set):
+        return any(map(_has_tensors, islice(value, _FEW)))
+    if isinstance(value, dict):
+        return any(map(_has_tensors, islice(value.values(), _FEW)))
+    return isinstance(value, torch.Tensor | nn.Module | torch.Generator | random.Random | Iterator) or (
+        type(value).__module__.partition(".")[0] == "numpy"
+    )
 
 
 def _content_of(cell: CellType) -> Any:

@@ -149,8 +149,7 @@ class Climb:
         while self._pending:
             one, failure = self._attempt(self._pending[0])
             if one is not None:
-                self._on.rewind.check()
-                self._on.rewind.commit()
+                self._commit()
                 self._is_fresh = False
                 done.append(one)
                 self._pending.popleft()
@@ -168,6 +167,15 @@ class Climb:
             self._on.plans.succeeded(self.form.shape, self._plan)
         self._restore_start = None  # it holds copies of buffers
         return self
+
+    def _commit(self) -> None:
+        rewind = self._on.rewind
+        if not rewind.is_comparing:
+            rewind.commit()
+            return
+        with self._on.room.retrying():
+            rewind.check()
+            rewind.commit()
 
     def _attempt(self, part: BatchPart) -> tuple[Done | None, Exception | None]:
         on = self._on

@@ -54,6 +54,7 @@ class Rewind:
         self._around = self._in_batch = _NOTHING
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, torch.Tensor | None]] = []
+        self._is_recorded = False
 
     def begin(self, function: Any, batch: Any) -> None:
         """Take the loss function and the batch of the next attempts, which may refer to what they change; the batch is
@@ -69,6 +70,7 @@ class Rewind:
 
     def record(self, *, is_fresh: bool) -> None:
         """Record what the next attempt may change; `is_fresh` if no parameter has a gradient."""
+        self._is_recorded = False  # nothing but gradients is restored if recording fails
         self._flags.record()
         self._attributes.record()
         self._written.record()
@@ -80,6 +82,7 @@ class Rewind:
                     self._gradients[index] = gradient, gradient._version
         self._random_state.record()
         self._buffers.record()
+        self._is_recorded = True
 
     def restore(self) -> set[tuple[int, int]]:
         """Restore everything to what was recorded.
@@ -97,6 +100,8 @@ class Rewind:
             if gradient is not None:
                 finished.update((index, added) for added in range(version, gradient._version))
             parameter.grad = gradient
+        if not self._is_recorded:
+            return finished
         self._flags.restore()
         self._random_state.restore()
         watched = (self._written, self._attributes, self._around, self._in_batch)
@@ -112,7 +117,7 @@ class Rewind:
         function, batch = self._subject
         around = in_batch = _NOTHING
         if function is not None:
-            around = Contents(self._known, is_foreign_opened=False)
+            around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
             record_function(around, function)
         if batch is not None:
             in_batch = Contents(copies=False)
@@ -129,6 +134,11 @@ class Rewind:
     def are_other_generators_used(self) -> bool:
         """Whether the attempt has drawn random numbers from Python's or numpy's generator."""
         return self._random_state.are_others_used()
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether `check` and `commit` will compare tensors, for which there may be no memory."""
+        return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
         """Note a digest of all of which there is no copy, before a step is taken again: if it changes then, it has

@@ -28,12 +28,14 @@ class WrittenParameters:
         self._digests: dict[int, torch.Tensor | None] = {}
         self._written: list[int] = []
         """The numbers of the parameters that forward was seen to write."""
-        self._is_first = True
+        self.is_first = True
+        """Whether no attempt has succeeded yet."""
+        self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 
     def record(self) -> None:
         """Note the versions, and copy what forward writes; at first, what no optimizer trains."""
         self._versions = _versions_of(self._parameters)
-        if self._is_first and not self._copies and not self._digests:
+        if self.is_first and not self._copies and not self._digests:
             self._record_untrained()
         for number in self._written:
             self._copy(number)
@@ -41,7 +43,7 @@ class WrittenParameters:
     def _record_untrained(self) -> None:
         left_bytes = FIRST_BYTES
         for number, parameter in enumerate(self._parameters):
-            if is_lazy(parameter) or (id(parameter) in self._trained and parameter.requires_grad):
+            if number in self._lazy or (id(parameter) in self._trained and parameter.requires_grad):
                 continue
             if can_be_copied(parameter) and parameter.nbytes <= left_bytes:
                 left_bytes -= parameter.nbytes
@@ -59,8 +61,8 @@ class WrittenParameters:
 
     def settle(self) -> None:
         """Learn what the attempt has written: it is copied from the next record on."""
-        if self._is_first:
-            self._is_first = False
+        if self.is_first:
+            self.is_first = False
             for number in [*self._copies, *self._digests]:
                 if not self._is_same(number):
                     self._learn(number)
@@ -68,8 +70,9 @@ class WrittenParameters:
         versions = _versions_of(self._parameters)
         if versions != self._versions:
             for number, (now, before) in enumerate(zip(versions, self._versions, strict=True)):
-                if now != before:
+                if now != before and number not in self._lazy:
                     self._learn(number)
+        self._lazy = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
         if len(self._copies) > len(self._written):
             self._copies = {number: self._copies[number] for number in self._written if number in self._copies}
 
@@ -85,10 +88,12 @@ class WrittenParameters:
 
     def _is_same(self, number: int) -> bool:
         parameter = self._parameters[number]
+        if number in self._lazy:
+            return True  # its first values are made by the first forward, with the same random numbers each time
         if number in self._copies:
             return is_equal(parameter, self._copies[number])
-        if is_lazy(parameter) or version_of(parameter) != self._versions[number]:
-            return is_lazy(parameter) or self._versions[number] == _LAZY
+        if version_of(parameter) != self._versions[number]:
+            return False
         digest, before = digest_of(parameter) if number in self._digests else None, self._digests.get(number)
         return digest is None or before is None or torch.equal(digest, before)
 
@@ -101,7 +106,7 @@ class WrittenParameters:
         return [
             (name, parameter)
             for number, (name, parameter) in enumerate(zip(self._names, self._parameters, strict=True))
-            if number not in self._copies and not is_lazy(parameter)
+            if number not in self._copies and number not in self._lazy
         ]
 
     def restore(self) -> list[str]:
@@ -130,14 +135,11 @@ class WrittenParameters:
         return restore
 
 
-_LAZY = -2
-
-
 def _versions_of(parameters: Sequence[torch.Tensor]) -> list[int]:
     try:
         return [parameter._version for parameter in parameters]
-    except (RuntimeError, ValueError):  # made for inference
-        return [_LAZY if is_lazy(parameter) else version_of(parameter) for parameter in parameters]
+    except RuntimeError:  # made for inference
+        return [version_of(parameter) for parameter in parameters]
 
 
 def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
