@@ -64,6 +64,8 @@ class Trials:
     room: Room
     compared: set[Shape]
     """The shapes of batches whose gradients have been compared."""
+    has_drawn: bool = False
+    """Whether random numbers were drawn in any trial."""
 
     def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
         """Return why a batch must not be cut into parts of `size` items; None if it may be."""
@@ -213,7 +215,9 @@ class Trials:
             clear_frames(failure)
         with self.room.retrying():
             self.rewind.restore()
+        self.has_drawn |= settled.has_drawn
         if trial is not None:
+            self.has_drawn |= trial.draws_elsewhere
             return trial
         assert failure is not None
         if read_oom(failure, is_on_host=self.room.is_on_host) is None:

@@ -58,7 +58,7 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
 """Attributes that every module has for its hooks, which `flags` puts back."""
 
-Put = Callable[[], bool]
+_OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 
 
 class Contents:
@@ -107,6 +107,15 @@ class Contents:
         self.nodes.append(_Name(path, namespace, name))
         self.add(path, namespace[name])
 
+    def add_class(self, path: str, owner: type) -> None:
+        """Record the attributes of a class, and the objects."""
+        if id(owner) not in self.seen:
+            self.seen.add(id(owner))
+            node = _Class.of(path, owner)
+            self.nodes.append(node)
+            for name, element in node.children():
+                self.add(name, element)
+
     def _entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
         waiting = [(path, value, 0)]
         while waiting:
@@ -142,6 +151,13 @@ class Contents:
         """Return the names of what is not as it was recorded."""
         return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
 
+    def left_alone(self) -> list[str]:
+        """Return the names of what has changed and does not count, because it is numbers, texts and the like."""
+        if self._are_numbers_kept:
+            return []
+        counted = set(map(id, self._other_nodes()))
+        return [node.path for node in self.nodes if id(node) not in counted and not node.is_same()]
+
     def _other_nodes(self) -> "list[Node]":
         others = [node for node in self.nodes if not node.is_same()]
         return others if self._are_numbers_kept else [node for node in others if any(map(_has_tensors, node.other()))]
@@ -176,11 +192,11 @@ class WatchedContents:
         self._counting: set[str] = set()
         """The names of objects that were seen to have other numbers than before."""
         self._changing: set[str] = set()
-        self._lasting = self._made()
+        self._lasting = self._made(self._lively)
         self._passing = Contents()
 
-    def _made(self) -> Contents:
-        contents = Contents(self._known, changing=self._changing, lively=self._lively)
+    def _made(self, lively: set[str]) -> Contents:
+        contents = Contents(self._known, changing=self._changing, lively=lively)
         for path, value in self._roots:
             contents.add(path, value)
         return contents
@@ -190,8 +206,8 @@ class WatchedContents:
         found = [node for node in self._lasting.nodes if not node.is_same()]
         new = {node.path for node in found if node.path not in self._lively and not node.has_new_numbers_only()}
         if new:
+            self._lasting = self._made(self._lively | new)
             self._lively |= new
-            self._lasting = self._made()
         else:
             for node in found:
                 node.record()
@@ -314,6 +330,28 @@ class _Dict(Node):
         for key, element in self.saved.items():
             if key not in self._left_out:
                 yield self._text.format(self.path, key), element
+
+
+class _Class(_Dict):
+    """The attributes of a class."""
+
+    def put_back(self) -> bool:
+        now, saved = self.value, self.saved
+        for name in [name for name in now if name not in saved]:
+            delattr(self.owner, name)
+        for name, element in saved.items():
+            if now.get(name) is not element:
+                setattr(self.owner, name, element)
+        return True
+
+    @classmethod
+    def of(cls, path: str, owner: type) -> "_Class":
+        """Make the record of a class."""
+        made = cls(path, vars(owner), is_of_attributes=True, left_out=frozenset(("__dict__", "__weakref__")))
+        made.owner = owner
+        return made
+
+    owner: type
 
 
 class _Slots(Node):
@@ -521,6 +559,19 @@ def _is_equal(one: Any, other: Any) -> bool:
     if hasattr(one, "tobytes"):
         return bool(one.tobytes() == other.tobytes())
     return bool(one == other)
+
+
+def has_own_attributes(module: nn.Module) -> bool:
+    """Tell whether a module has attributes that a forward might change, beside parameters, buffers and settings."""
+    is_container = type(module) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+    own = [value for name, value in vars(module).items() if name not in _OF_PLAIN_MODULE]
+    return bool(own) and (is_container or not all(map(_is_setting, own)))
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return isinstance(value, _ATOMS) or callable(value)
 
 
 def _node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> Node | None:

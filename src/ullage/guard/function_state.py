@@ -1,7 +1,8 @@
-"""What a loss function refers to beside the model and the batch: variables around it, its object, global names."""
+"""What a loss function, and the forward of a module, refer to beside the model and the batch: variables around them,
+their object, global names, and classes."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -36,6 +37,16 @@ def record_function(contents: Contents, function: Any) -> None:
             waiting.append((getattr(type(one), "__call__", None), depth + 1))  # noqa: B004
 
 
+def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
+    """Record the global names and classes that the methods of the user's module classes can change."""
+    for kind in kinds:
+        for one in kind.__mro__:
+            if issubclass(one, nn.Module) and not _is_installed(one):
+                for method in vars(one).values():
+                    if isinstance(method, FunctionType):
+                        record_function(contents, method)
+
+
 def _record_variables(contents: Contents, function: FunctionType) -> Iterator[Any]:
     """Record a function's variables from outside; yield the functions among them."""
     code = function.__code__
@@ -51,7 +62,11 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[An
         contents.add("a default of the loss function", default)
     namespace = function.__globals__
     for name in _names_of(code):
-        if name not in namespace or isinstance(value := namespace[name], type | ModuleType):
+        if name not in namespace or isinstance(value := namespace[name], ModuleType):
+            continue
+        if isinstance(value, type):
+            if not _is_installed(value):
+                contents.add_class(name, value)
             continue
         if isinstance(value, FunctionType | MethodType | partial):
             if not _is_installed(value):

@@ -105,6 +105,8 @@ class Climb:
             self._why_whole = why_whole(batch, is_vouched=ladder.is_splittable is True)
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
+        self._counted: list[str] = []
+        """The names of what the failed attempt has counted outside of the model, which is not put back."""
         self._pending = deque((whole,))
         self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
@@ -226,6 +228,7 @@ class Climb:
 
     def _undo(self, failure: Exception) -> None:
         part = self._pending.popleft()
+        self._counted = self._on.rewind.left_alone()
         try:
             with self._on.room.retrying():
                 finished = self._on.rewind.restore()
@@ -337,8 +340,16 @@ class Climb:
                 message=self._read(failure),
                 items=failed.items,
                 parts=self._plan.parts,
+                remark="" if rung is Rung.GIVE_UP else self._remark(rung),
             )
         )
+
+    def _remark(self, rung: Rung) -> str:
+        several = ", ".join(self._counted[:3])
+        remarks = [f"the loss function has changed {several}, which is not put back"] if several else []
+        if rung in (Rung.SPLIT, Rung.SHRINK) and self._on.trials.has_drawn:
+            remarks.append("each part draws random numbers of its own")
+        return "; ".join(remarks)
 
 
 def _described(value: object) -> str:

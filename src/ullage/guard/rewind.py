@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from ullage.guard.contents import Contents, WatchedContents
+from ullage.guard.contents import Contents, WatchedContents, has_own_attributes
 from ullage.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
 from ullage.guard.flags import Flags
-from ullage.guard.function_state import record_function
+from ullage.guard.function_state import record_function, record_methods
 from ullage.guard.random_state import RandomState
 from ullage.guard.written_parameters import WrittenParameters, names_of
 
@@ -51,7 +51,8 @@ class Rewind:
         self._written = WrittenParameters(names_of(modules, parameters), trained)
         self._attributes = _attributes_of(modules, parameters)
         self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)}
-        self._around = self._in_batch = _NOTHING
+        self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
+        self._around = self._in_forward = self._in_batch = _NOTHING
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, torch.Tensor | None]] = []
         self._is_recorded = False
@@ -65,7 +66,7 @@ class Rewind:
     def end(self) -> None:
         """Drop what was recorded of the loss function and the batch."""
         self._subject = None, None
-        self._around = self._in_batch = _NOTHING
+        self._around = self._in_forward = self._in_batch = _NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
@@ -74,7 +75,7 @@ class Rewind:
         self._flags.record()
         self._attributes.record()
         self._written.record()
-        self._around, self._in_batch = self._of_subject()
+        self._around, self._in_forward, self._in_batch = self._of_subject()
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
@@ -104,7 +105,7 @@ class Rewind:
             return finished
         self._flags.restore()
         self._random_state.restore()
-        watched = (self._written, self._attributes, self._around, self._in_batch)
+        watched = (self._written, self._attributes, self._around, self._in_forward, self._in_batch)
         lost = self._found_out() + [name for one in watched for name in one.restore()]
         self._buffers.restore()
         self._check_apart(finished)
@@ -112,23 +113,32 @@ class Rewind:
             raise RuntimeError(_text_of_lost(lost))
         return finished
 
-    def _of_subject(self) -> tuple[Contents, Contents]:
-        """Record what the loss function and the batch hold."""
+    def _of_subject(self) -> tuple[Contents, Contents, Contents]:
+        """Record what the loss function, the methods of modules and the batch hold."""
         function, batch = self._subject
-        around = in_batch = _NOTHING
+        around = in_forward = in_batch = _NOTHING
+        if self._kinds:
+            in_forward = Contents(self._known, is_foreign_opened=False)
+            record_methods(in_forward, self._kinds)
         if function is not None:
             around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
             record_function(around, function)
         if batch is not None:
             in_batch = Contents(copies=False)
             in_batch.add("batch", batch)
-        return around, in_batch
+        return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
         """Return the names of what the attempt has changed beside gradients, random numbers and BatchNorm's
         statistics."""
-        watched = (self._flags, self._buffers, self._written, self._attributes, self._around, self._in_batch)
-        return [name for one in watched for name in one.changed()]
+        of_model = (self._flags, self._buffers, self._written, self._attributes)
+        beside = (self._around, self._in_forward, self._in_batch)
+        return [name for one in (*of_model, *beside) for name in one.changed()]
+
+    def left_alone(self) -> list[str]:
+        """Return the names of numbers and the like that the loss function has counted outside of the model: these are
+        not put back."""
+        return self._around.left_alone()
 
     @property
     def are_other_generators_used(self) -> bool:
@@ -147,6 +157,7 @@ class Rewind:
             *self._written.uncopied(),
             *self._attributes.uncopied(),
             *self._around.tensors.uncopied(),
+            *self._in_forward.tensors.uncopied(),
             *(("a tensor of the batch", tensor) for tensor in batch),
         ]
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
@@ -275,7 +286,7 @@ def _attributes_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Paramet
 
 def _is_layer(module: nn.Module) -> bool:
     """Tell whether a module is one of PyTorch's own layers, whose forward changes no attribute."""
-    return type(module).__module__.startswith("torch.nn.modules.")
+    return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
 
 
 def _text_of_lost(names: Sequence[str]) -> str:

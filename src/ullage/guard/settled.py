@@ -21,6 +21,7 @@ class Settled(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.coarsest = torch.float64
+        self.has_drawn = False
         self.unsettled: set[str] = set()
         """The operations that draw random numbers in a way that is not known here."""
 
@@ -33,6 +34,7 @@ class Settled(TorchDispatchMode):
         return result
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.has_drawn = True
         name = str(func.overloadpacket.__name__)
         if name in ("native_dropout", "_fused_dropout"):
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)

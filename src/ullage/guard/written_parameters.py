@@ -42,14 +42,17 @@ class WrittenParameters:
 
     def _record_untrained(self) -> None:
         left_bytes = FIRST_BYTES
+        copies: dict[int, torch.Tensor] = {}
+        digests: dict[int, torch.Tensor | None] = {}
         for number, parameter in enumerate(self._parameters):
             if number in self._lazy or (id(parameter) in self._trained and parameter.requires_grad):
                 continue
             if can_be_copied(parameter) and parameter.nbytes <= left_bytes:
                 left_bytes -= parameter.nbytes
-                self._copy(number)
+                copies[number] = parameter.detach().clone()
             else:
-                self._digests[number] = digest_of(parameter)
+                digests[number] = digest_of(parameter)
+        self._copies, self._digests = copies, digests  # all of them, or none if memory runs out
 
     def _copy(self, number: int) -> None:
         parameter, copy = self._parameters[number], self._copies.get(number)
