@@ -162,16 +162,17 @@ _OVERLAPS: Final = 1
 """PyTorch's answer for a tensor that certainly overlaps itself, such as an expanded one."""
 
 
-def digest_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a sum over a tensor's bits, on its device, which a write that no version shows (`.data`) changes too."""
+def digest_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return sums over a tensor's bits, which a write that no version shows (`.data`) changes too; None for a kind of
+    tensor that does not show its bits."""
     try:
         if tensor.layout is not torch.strided or tensor.is_nested:
             return None
-        flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        whole = flat.nbytes % 4 == 0 and flat.storage_offset() * flat.element_size() % 4 == 0
-        words = flat.view(torch.uint8).view(torch.int32) if whole else flat.view(torch.uint8)
-        return torch.stack([words.sum(dtype=torch.int64), (words[::2]).sum(dtype=torch.int64)])
+        flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        is_whole = flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0
+        words = flat.view(torch.int32) if is_whole else flat
+        return tuple(int(some.sum(dtype=torch.int64)) for some in (words, words[::2]))
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return None  # a kind of tensor that does not show its bits
+        return None

@@ -1,7 +1,7 @@
 """Switches that a loss function may turn and leave turned when it fails: training or evaluation, `requires_grad`,
 whether gradients are recorded; and hooks that it has registered and not removed yet."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ class Flags:
         """Return what was switched, and not switched back."""
         if self._saved is None:
             return []
-        training, requires_grad, _, _ = self._saved
+        training, requires_grad, _, next_id = self._saved
         found = [
             f"{type(module).__name__}.training"
             for module, before in zip(self._modules, training, strict=True)
@@ -58,6 +58,10 @@ class Flags:
         ]
         if list(map(_requires_grad, self._parameters)) != requires_grad:
             found.append("requires_grad of parameters")
+        if RemovableHandle.next_id != next_id:
+            new = [*_new_hooks(self._modules, _HOOKS_OF_MODULES, next_id)]
+            new += _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
+            found += [f"the hooks of a {type(owner).__name__}" for owner, _, _ in new]
         return found
 
     def restore(self, saved: Any = None) -> None:
@@ -74,16 +78,17 @@ class Flags:
                 parameter.requires_grad_(before)
         torch.set_grad_enabled(records_gradients)
         if RemovableHandle.next_id != next_id:
-            _remove_hooks(self._modules, _HOOKS_OF_MODULES, next_id)
-            _remove_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
-
-
-def _remove_hooks(owners: Sequence[Any], names: Sequence[str], next_id: int) -> None:
-    """Remove the hooks registered since the number of the next one was noted: numbers rise in the whole process."""
-    for owner in owners:
-        for name in names:
-            hooks = getattr(owner, name, None) or {}
-            for number in [number for number in hooks if number >= next_id]:
+            new = [*_new_hooks(self._modules, _HOOKS_OF_MODULES, next_id)]
+            new += _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, next_id)
+            for owner, hooks, number in new:
                 del hooks[number]
                 for beside in _BESIDE_HOOKS:
                     getattr(owner, beside, {}).pop(number, None)
+
+
+def _new_hooks(owners: Sequence[Any], names: Sequence[str], next_id: int) -> Iterator[tuple[Any, dict[int, Any], int]]:
+    """Yield the hooks registered since the number of the next one was noted: numbers rise in the whole process."""
+    for owner in owners:
+        for name in names:
+            hooks = getattr(owner, name, None) or {}
+            yield from ((owner, hooks, number) for number in list(hooks) if number >= next_id)

@@ -127,7 +127,7 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Build the objects that hold the parameters; again if parameters were added or moved to another device."""
+        """Build the objects that hold the parameters; again if some or modules were added, or moved to another device."""
         self._members = _members_of(self._optimizers)
         parameters = _parameters_of(self._modules, self._optimizers)
         self._drops_all = _are_all_in(self._optimizers, parameters)
@@ -180,7 +180,7 @@ class Guard:
             UsageError: `loss_of` returns no loss.
         """
         self._event_log.step += 1
-        if self._members != _members_of(self._optimizers):
+        if self._members != _members_of(self._optimizers) or self._ladder.rewind.has_grown:
             self._assemble()
         drops_gradients = self._is_updated or self._event_log.step == 1
         is_fresh = self._is_updated and self._drop_gradients()

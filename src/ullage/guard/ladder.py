@@ -317,6 +317,8 @@ class Climb:
         if self._why_whole is not None:
             advice = "" if self._on.is_splittable else "; pass splittable=True if its items are independent all the same"
             failure.add_note(f"The batch was not split: {self._why_whole}{advice}.")
+        elif self._on.is_splittable is False and self.form.items != 1:
+            failure.add_note("The batch was not split: splittable=False.")
         elif self._on.is_splittable is None and self.form.uneven is not None:
             failure.add_note(
                 f"The batch was not split: its tensors have size {self.form.items} and {self.form.uneven} along the "

@@ -51,11 +51,18 @@ class Rewind:
         self._written = WrittenParameters(names_of(modules, parameters), trained)
         self._attributes = _attributes_of(modules, parameters)
         self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)}
+        self._registries = [one for module in every for one in (module._modules, module._parameters)]
+        self._size = sum(map(len, self._registries))
         self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
         self._around = self._in_forward = self._in_batch = _NOTHING
         self._subject: tuple[Any, Any] = None, None
-        self._suspects: list[tuple[str, torch.Tensor, torch.Tensor | None]] = []
+        self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
         self._is_recorded = False
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether modules or parameters have joined, or gone."""
+        return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
         """Take the loss function and the batch of the next attempts, which may refer to what they change; the batch is
@@ -167,7 +174,7 @@ class Rewind:
         found = []
         for name, tensor, digest in self._suspects:
             now = digest_of(tensor) if digest is not None else None
-            if now is not None and digest is not None and not torch.equal(now, digest):
+            if now is not None and now != digest:
                 found.append(name)
                 self._written.learn(name)
         return found

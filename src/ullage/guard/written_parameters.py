@@ -25,7 +25,7 @@ class WrittenParameters:
         self._trained = trained
         self._versions: list[int] = []
         self._copies: dict[int, torch.Tensor] = {}
-        self._digests: dict[int, torch.Tensor | None] = {}
+        self._digests: dict[int, tuple[int, ...] | None] = {}
         self._written: list[int] = []
         """The numbers of the parameters that forward was seen to write."""
         self.is_first = True
@@ -43,7 +43,7 @@ class WrittenParameters:
     def _record_untrained(self) -> None:
         left_bytes = FIRST_BYTES
         copies: dict[int, torch.Tensor] = {}
-        digests: dict[int, torch.Tensor | None] = {}
+        digests: dict[int, tuple[int, ...] | None] = {}
         for number, parameter in enumerate(self._parameters):
             if number in self._lazy or (id(parameter) in self._trained and parameter.requires_grad):
                 continue
@@ -98,7 +98,7 @@ class WrittenParameters:
         if version_of(parameter) != self._versions[number]:
             return False
         digest, before = digest_of(parameter) if number in self._digests else None, self._digests.get(number)
-        return digest is None or before is None or torch.equal(digest, before)
+        return digest is None or before is None or digest == before
 
     def changed(self) -> list[str]:
         """Return the names of the parameters that are not as they were recorded."""

@@ -1,6 +1,5 @@
 """Models that teach themselves: momentum encoders, centers, queues, banks, codebooks."""
 
-import copy
 from collections import deque
 from typing import Any
 
@@ -18,7 +17,7 @@ class Momentum(nn.Module):
     def __init__(self, way: str, *, begins: int = 0) -> None:
         super().__init__()
         self.student, self.way, self.begins, self.calls = net(), way, begins, 0
-        self.teacher = frozen(copy.deepcopy(self.student))
+        self.teacher = frozen(net())
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -61,7 +60,7 @@ def momentum_after_warm_up() -> World:
 def teacher_hidden_in_a_list() -> World:
     """Kept out of state_dict() by a list, as some do."""
     model = net()
-    model.hidden = [frozen(copy.deepcopy(model))]
+    model.hidden = [frozen(net())]
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -75,7 +74,7 @@ def teacher_hidden_in_a_list() -> World:
 def teacher_outside() -> World:
     """The teacher is a variable of the loop, unknown to the guard."""
     model = net()
-    teacher = frozen(copy.deepcopy(model))
+    teacher = frozen(net())
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
