@@ -21,6 +21,7 @@ from ullage.guard.part import BatchPart, Cutter
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
 from ullage.guard.settled import Settled
+from ullage.guard.signals import Signals
 from ullage.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -62,6 +63,7 @@ class Trials:
     cutter: Cutter
     norms: BatchNorms
     room: Room
+    signals: Signals
     compared: set[Shape]
     """The shapes of batches whose gradients have been compared."""
     has_drawn: bool = False
@@ -200,7 +202,7 @@ class Trials:
         trial = None
         try:
             self.rewind.record(is_fresh=False)
-            with self.norms.standing_still(), mode, settled:
+            with self.norms.standing_still(), mode, settled, self.signals.released():
                 value = run()
             trial = _Trial(
                 value.double(),
@@ -211,6 +213,9 @@ class Trials:
             )
         except Exception as error:
             failure = error
+        except BaseException:
+            self.rewind.restore()
+            raise
         if failure is not None:
             clear_frames(failure)
         with self.room.retrying():

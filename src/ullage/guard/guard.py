@@ -36,6 +36,7 @@ from ullage.guard.ranks import RankError, Ranks, ranks_of
 from ullage.guard.rehearsal import Cost, Rehearsal, rehearse
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
+from ullage.guard.signals import Signals
 from ullage.guard.update import Update
 
 _WARM: Final = 3
@@ -118,6 +119,7 @@ class Guard:
         self._plans = Plans()
         self._ranks: Ranks | None = None
         self._event_log = EventLog(log or logging.getLogger("ullage.guard").warning)
+        self._signals = Signals()
         self._split = 0
         self._shape: Shape | None = None
         self._is_updated = False
@@ -139,7 +141,15 @@ class Guard:
             room=self._room,
             rewind=rewind,
             norms=self._norms,
-            trials=Trials(rewind=rewind, cutter=self._cutter, norms=self._norms, room=self._room, compared=set()),
+            trials=Trials(
+                rewind=rewind,
+                cutter=self._cutter,
+                norms=self._norms,
+                room=self._room,
+                signals=self._signals,
+                compared=set(),
+            ),
+            signals=self._signals,
             savers=MemorySavers(self._modules, self._saver_options.checkpoint, self._saver_options.pinned_bytes),
             cutter=self._cutter,
             plans=self._plans,
@@ -179,6 +189,11 @@ class Guard:
                 is the optimizer's state that does not fit, parameters and that state are as before.
             UsageError: `loss_of` returns no loss.
         """
+        with self._signals.held():
+            outcome: Loss = self._step(batch, loss_of, is_update=update)
+        return outcome
+
+    def _step(self, batch: Any, loss_of: Callable[[Any], Any], *, is_update: bool) -> Any:
         self._event_log.step += 1
         if self._members != _members_of(self._optimizers) or self._ladder.rewind.has_grown:
             self._assemble()
@@ -189,7 +204,7 @@ class Guard:
             if climbed.split > self._split:
                 self._split = climbed.split
             self._shape = climbed.form.shape
-            if update:
+            if is_update:
                 self._apply()
         except BaseException as error:
             self._report_failure(error)
@@ -198,8 +213,7 @@ class Guard:
             raise
         if self._event_log.step == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
-        outcome: Loss = self._ladder.outcome(climbed.done)
-        return outcome
+        return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
         """Apply the gradients accumulated by steps with `update=False`: clip, step the optimizers and schedulers.
@@ -207,11 +221,12 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
         """
-        try:
-            self._apply()
-        except BaseException as error:
-            self._report_failure(error)
-            raise
+        with self._signals.held():
+            try:
+                self._apply()
+            except BaseException as error:
+                self._report_failure(error)
+                raise
 
     def _apply(self) -> None:
         if self._ranks is not None:
@@ -220,9 +235,9 @@ class Guard:
                 self._ladder.plans.adopt(self._shape, split)
             self._ranks.share()
         self._update.run()
+        self._is_updated = True
         for scheduler in self._schedulers:
             scheduler.step()
-        self._is_updated = True
         self._event_log.log_pending()
 
     def rehearse(
@@ -249,20 +264,21 @@ class Guard:
             UsageError: there is no batch, or lengths are given without `batch_of`.
             torch.OutOfMemoryError: the heaviest batch does not fit in any way; the error's notes say why.
         """
-        try:
-            return rehearse(
-                self._ladder,
-                self._update,
-                batches,
-                loss_of,
-                batch_dim=self._batch_dim,
-                batch_of=batch_of,
-                cost=cost,
-                log=self._event_log.log,
-            )
-        except BaseException as error:
-            self._report_failure(error)
-            raise
+        with self._signals.held():
+            try:
+                return rehearse(
+                    self._ladder,
+                    self._update,
+                    batches,
+                    loss_of,
+                    batch_dim=self._batch_dim,
+                    batch_of=batch_of,
+                    cost=cost,
+                    log=self._event_log.log,
+                )
+            except BaseException as error:
+                self._report_failure(error)
+                raise
 
     @contextmanager
     def phase(self) -> Iterator[None]:

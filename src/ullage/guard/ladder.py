@@ -6,8 +6,8 @@ one begins. A `BatchPlan` says how an attempt is made; what fitted is remembered
 """
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from ullage.guard.plan import PLAIN, BatchPlan, Plans, Rung
 from ullage.guard.ranks import Ranks
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
+from ullage.guard.signals import Signals
 from ullage.message.message import Message
 from ullage.ownership.failure import clear_frames
 
@@ -39,6 +40,7 @@ class Ladder:
     """The parts of a guard that are needed to run forward and backward, and to retry them."""
 
     room: Room
+    signals: Signals
     rewind: Rewind
     norms: BatchNorms
     savers: MemorySavers
@@ -143,7 +145,8 @@ class Climb:
         if not self._may_cut():
             return False
         if self._on.is_splittable is None:
-            self._why_whole = self._on.trials.why_not_cut(self._batch, self._loss_of, self.form, size)
+            with self._undoing():
+                self._why_whole = self._on.trials.why_not_cut(self._batch, self._loss_of, self.form, size)
         return self._why_whole is None
 
     def run(self) -> Self:
@@ -186,8 +189,9 @@ class Climb:
             if self._restore_start is None and len(self._pending) > 1:
                 self._restore_start = on.rewind.mark()
             if not part.finished and (self._plan is PLAIN or self._plan.is_direct):
-                return self._forward_and_backward(part), None
-            with on.rewind.without(part.finished), on.savers.around(self._plan):
+                with on.signals.released():
+                    return self._forward_and_backward(part), None
+            with on.rewind.without(part.finished), on.savers.around(self._plan), on.signals.released():
                 return self._forward_and_backward(part), None
         except Exception as error:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
@@ -198,6 +202,34 @@ class Climb:
                     )
                 raise
             return None, error
+        except BaseException:  # Ctrl-C, or another signal whose handler raises
+            self._go_back()
+            raise
+
+    def _go_back(self) -> None:
+        """Put everything back as it was before the step, as far as that is possible, in the middle of an attempt."""
+        with self._on.room.retrying():
+            finished: frozenset[tuple[int, int]] = frozenset()
+            with suppress(RuntimeError):
+                finished = frozenset(self._on.rewind.restore())
+            self._drop_what_is_done(finished | self._pending[0].finished)
+
+    def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> None:
+        with suppress(RuntimeError):
+            if self._restore_start is not None:
+                self._restore_start()
+            else:
+                self._on.rewind.drop(finished)
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        """Put back what earlier attempts and parts have done, if an error leaves this context: a signal's, say."""
+        try:
+            yield
+        except BaseException:
+            with self._on.room.retrying():
+                self._drop_what_is_done(self._pending[0].finished if self._pending else frozenset())
+            raise
 
     def _forward_and_backward(self, part: BatchPart) -> Done:
         is_direct = self._plan is PLAIN or self._plan.is_direct
@@ -265,7 +297,8 @@ class Climb:
         if part.items is not None and part.items > 1 and self._may_cut_into(self._smaller(part.items)):
             return Rung.SPLIT
         if on.savers.checkpointed and not self._plan.checkpoint:
-            why = on.trials.why_not_computed_again(self._batch, self._loss_of, part)
+            with self._undoing():
+                why = on.trials.why_not_computed_again(self._batch, self._loss_of, part)
             if why is None:
                 return Rung.CHECKPOINT
             failure.add_note(f"Activation checkpointing was not used: {why}.")

@@ -30,10 +30,12 @@ class WrittenParameters:
         """The numbers of the parameters that forward was seen to write."""
         self.is_first = True
         """Whether no attempt has succeeded yet."""
+        self._unmade: set[int] = set()
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 
     def record(self) -> None:
         """Note the versions, and copy what forward writes; at first, what no optimizer trains."""
+        self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
         self._versions = _versions_of(self._parameters)
         if self.is_first and not self._copies and not self._digests:
             self._record_untrained()
@@ -92,7 +94,8 @@ class WrittenParameters:
     def _is_same(self, number: int) -> bool:
         parameter = self._parameters[number]
         if number in self._lazy:
-            return True  # its first values are made by the first forward, with the same random numbers each time
+            # Made by the first forward, once: of random numbers, if it is no vector of a norm.
+            return is_lazy(parameter) or parameter.dim() < 2 or number not in self._unmade
         if number in self._copies:
             return is_equal(parameter, self._copies[number])
         if version_of(parameter) != self._versions[number]:
