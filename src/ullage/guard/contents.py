@@ -579,7 +579,7 @@ def _node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> Node | 
     stateful = _stateful_of(path, value)
     if stateful is not None:
         return stateful
-    if isinstance(value, list | tuple | deque | set | bytearray | MutableMapping) :
+    if isinstance(value, list | tuple | deque | set | bytearray | MutableMapping):
         if isinstance(value, MutableMapping) and not isinstance(value, dict):
             return _opened(path, value, is_opened)
         if len(value) > _FEW:

@@ -13,6 +13,10 @@ FIRST_BYTES: Final = 256 << 20
 """The largest tensor that is copied at all."""
 
 
+_PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
+"""Kinds of tensors that this process alone has: to read one that is shared out over ranks, all ranks would have to."""
+
+
 class Copies:
     """Tensors, each with its version, and copies of some."""
 
@@ -40,7 +44,7 @@ class Copies:
             self._copies[number] = tensor.detach().clone()
 
     def _is_copied(self, name: str, tensor: torch.Tensor) -> bool:
-        if not self._is_copying or not can_be_copied(tensor) or tensor.nbytes > FIRST_BYTES:
+        if not self._is_copying or not is_plain_tensor(tensor) or tensor.nbytes > FIRST_BYTES:
             return False
         return tensor.nbytes <= SMALL_BYTES or name in self._changing
 
@@ -158,6 +162,11 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
     )
 
 
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor can be copied and read in this process alone."""
+    return type(tensor) in _PLAIN and can_be_copied(tensor)
+
+
 _OVERLAPS: Final = 1
 """PyTorch's answer for a tensor that certainly overlaps itself, such as an expanded one."""
 
@@ -166,7 +175,7 @@ def digest_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Return sums over a tensor's bits, which a write that no version shows (`.data`) changes too; None for a kind of
     tensor that does not show its bits."""
     try:
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not is_plain_tensor(tensor):
             return None
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         is_whole = flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0

@@ -269,8 +269,9 @@ class Climb:
         finally:
             self._on.room.collect()
         self._pending.appendleft(replace(part, finished=part.finished | finished))
-        with self._on.room.retrying():
-            self._on.rewind.suspect(self._tensors)
+        if self._on.ranks is None or not self._on.ranks.in_lockstep:
+            with self._on.room.retrying():
+                self._on.rewind.suspect(self._tensors)
 
     def _choose(self, failure: Exception) -> Rung:
         on, part, used = self._on, self._pending[0], self._used
@@ -348,7 +349,9 @@ class Climb:
                 "been added to them."
             )
         if self._why_whole is not None:
-            advice = "" if self._on.is_splittable else "; pass splittable=True if its items are independent all the same"
+            advice = (
+                "" if self._on.is_splittable else "; pass splittable=True if its items are independent all the same"
+            )
             failure.add_note(f"The batch was not split: {self._why_whole}{advice}.")
         elif self._on.is_splittable is False and self.form.items != 1:
             failure.add_note("The batch was not split: splittable=False.")

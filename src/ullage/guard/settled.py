@@ -71,9 +71,7 @@ def _given(args: Any, kwargs: Any, place: int, name: str, default: float) -> Any
 _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "bernoulli_": lambda args, kwargs: 0.5,
     "uniform_": lambda args, kwargs: 0.5 * (_given(args, kwargs, 0, "from", 0.0) + _given(args, kwargs, 1, "to", 1.0)),
-    "normal_": lambda args, kwargs: (
-        _given(args, kwargs, 0, "mean", 0.0) + 0.5 * _given(args, kwargs, 1, "std", 1.0)
-    ),
+    "normal_": lambda args, kwargs: _given(args, kwargs, 0, "mean", 0.0) + 0.5 * _given(args, kwargs, 1, "std", 1.0),
     "exponential_": lambda args, kwargs: 0.7 / _given(args, kwargs, 0, "lambd", 1.0),
     "log_normal_": lambda args, kwargs: 1.5,
     "cauchy_": lambda args, kwargs: 0.5,
@@ -90,9 +88,9 @@ _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
         torch.arange(made.numel(), dtype=made.dtype, device=made.device).roll(1)
     ),
     "bernoulli": lambda made, args, kwargs: made.copy_((args[0] >= 0.5).to(made.dtype)),
-    "multinomial": lambda made, args, kwargs: made.copy_(args[0].topk(made.size(-1), -1).indices)
-    if made.size(-1) <= args[0].size(-1)
-    else made.fill_(0),
+    "multinomial": lambda made, args, kwargs: (
+        made.copy_(args[0].topk(made.size(-1), -1).indices) if made.size(-1) <= args[0].size(-1) else made.fill_(0)
+    ),
     "normal": lambda made, args, kwargs: made.copy_(
         torch.as_tensor(args[0]).to(made) + 0.5 * torch.as_tensor(_given(args, kwargs, 1, "std", 1.0)).to(made)
     ),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ullage.guard.copies import FIRST_BYTES, can_be_copied, digest_of, is_equal, put_back, version_of
+from ullage.guard.copies import FIRST_BYTES, digest_of, is_equal, is_plain_tensor, put_back, version_of
 
 
 class WrittenParameters:
@@ -49,7 +49,7 @@ class WrittenParameters:
         for number, parameter in enumerate(self._parameters):
             if number in self._lazy or (id(parameter) in self._trained and parameter.requires_grad):
                 continue
-            if can_be_copied(parameter) and parameter.nbytes <= left_bytes:
+            if is_plain_tensor(parameter) and parameter.nbytes <= left_bytes:
                 left_bytes -= parameter.nbytes
                 copies[number] = parameter.detach().clone()
             else:
@@ -83,7 +83,7 @@ class WrittenParameters:
 
     def _learn(self, number: int) -> None:
         parameter = self._parameters[number]
-        if number not in self._written and can_be_copied(parameter) and parameter.nbytes <= FIRST_BYTES:
+        if number not in self._written and is_plain_tensor(parameter) and parameter.nbytes <= FIRST_BYTES:
             self._written.append(number)
 
     def learn(self, name: str) -> None:

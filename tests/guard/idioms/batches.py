@@ -125,7 +125,9 @@ def nested_jagged() -> World:
 
 def sparse() -> World:
     model = nn.Linear(WIDTH, 4)
-    return world(model, [x.relu().to_sparse() for x in inputs()], lambda b: (b @ model.weight.T).to_dense().pow(2).mean())
+    return world(
+        model, [x.relu().to_sparse() for x in inputs()], lambda b: (b @ model.weight.T).to_dense().pow(2).mean()
+    )
 
 
 class Graphs:
@@ -149,9 +151,7 @@ def _of_graphs(x: torch.Tensor, edges: torch.Tensor, graph: torch.Tensor, model:
 
 def pyg() -> World:
     model = net()
-    return world(
-        model, [Graphs(x) for x in inputs()], lambda b: _of_graphs(b.x, b.edge_index, b.graph, model)
-    )
+    return world(model, [Graphs(x) for x in inputs()], lambda b: _of_graphs(b.x, b.edge_index, b.graph, model))
 
 
 def pyg_written_to() -> World:

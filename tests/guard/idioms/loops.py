@@ -215,6 +215,4 @@ def sparse_gradients() -> World:
 def lazy() -> World:
     model = nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.Linear(5, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return World(
-        model=model, optimizers=[optimizer], batches=inputs(), loss_of=lambda x: model(x).pow(2).mean()
-    )
+    return World(model=model, optimizers=[optimizer], batches=inputs(), loss_of=lambda x: model(x).pow(2).mean())

@@ -49,9 +49,7 @@ def _tokens(**options: Any) -> World:
     for _ in range(STEPS):
         tokens = torch.randint(1, 11, (ITEMS, 5))
         batches.append({"x": tokens, "y": tokens.masked_fill(torch.arange(5) >= lengths[:, None], -100)})
-    return world(
-        model, batches, lambda b: F.cross_entropy(model(b["x"]).flatten(0, 1), b["y"].flatten()), **options
-    )
+    return world(model, batches, lambda b: F.cross_entropy(model(b["x"]).flatten(0, 1), b["y"].flatten()), **options)
 
 
 def valid_tokens() -> World:
@@ -130,7 +128,9 @@ def sampled_softmax() -> World:
     def loss_of(batch: Any) -> torch.Tensor:
         out = model["net"](batch["x"])
         drawn = torch.multinomial(torch.ones(20), 5)
-        logits = torch.cat([(out * model["classes"](batch["y"])).sum(1, keepdim=True), out @ model["classes"](drawn).T], 1)
+        logits = torch.cat(
+            [(out * model["classes"](batch["y"])).sum(1, keepdim=True), out @ model["classes"](drawn).T], 1
+        )
         return F.cross_entropy(logits, torch.zeros(len(out), dtype=torch.long))
 
     return world(model, batches, loss_of)
