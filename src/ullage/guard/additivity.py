@@ -161,10 +161,11 @@ class Trials:
         within = tolerance * looseness * (size_of_all + (_SMALLEST if whole.value.dim() == 0 else 0.0))
         if bool(gap <= within) or (not whole.value.isfinite().all() and not total.isfinite().all()):
             return
+        what = "loss" if whole.value.dim() == 0 else "gradient"
         why = f", which also draws random numbers ({', '.join(sorted(whole.unsettled))})" if whole.unsettled else ""
         raise _Refused(
-            f"the {'loss' if whole.value.dim() == 0 else 'gradient'} of {window.items} items is not the sum of those of "
-            f"its parts{why}, as if items were compared with each other, or it were a mean over something else than items"
+            f"the {what} of {window.items} items is not the sum of those of its parts{why}, as if items were compared "
+            "with each other, or it were a mean over something else than items"
         )
 
     def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _Trial:

@@ -129,7 +129,7 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Build the objects that hold the parameters; again if some or modules were added, or moved to another device."""
+        """Build the objects that hold the parameters; again if some were added or moved, or modules were added."""
         self._members = _members_of(self._optimizers)
         parameters = _parameters_of(self._modules, self._optimizers)
         self._drops_all = _are_all_in(self._optimizers, parameters)
