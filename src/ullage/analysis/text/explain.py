@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage.analysis.cause import Cause
 from ullage.analysis.explain import Explanation
 from ullage.analysis.text.account import Account, account_of
@@ -98,7 +98,7 @@ def _refusal(source: str, mention: Mention | None) -> str:
     if mention is not None:
         return (
             f"{source} speaks of memory running out at line {mention.row}, in words that ullage does not know and "
-            f"cannot judge: {mention.text!r}; give the whole error of PyTorch or the program, or a snapshot"
+            f"cannot judge: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
         )
     return (
         f"{source} says nothing about memory running out: it contains no error of memory that ullage knows, of "
