@@ -138,8 +138,17 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_RANKS_SHOWN]) + (" ..." if len(names) > _RANKS_SHOWN else "")
 
 
+_NO_SUCH_CARD: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    sentence="The text says that the card has 0 bytes, which no card has: its figures say nothing.",
+    notes=("torch.cuda.mem_get_info() says what the card has, where it can be asked",),
+)
+
+
 def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
+    if message.total_bytes == 0 or (found.server is not None and found.server.total_bytes == 0):
+        return _NO_SUCH_CARD
     if (judge := JUDGES.get(message.wording)) is not None:
         return judge(message, found.server)
     return within_a_program(_of_pytorch(message, account, found), found)
