@@ -68,7 +68,15 @@ def language_model(name: str) -> nn.Module:
 
     small = {
         "gpt2": {"vocab_size": 1000, "n_embd": 256, "n_layer": 4, "n_head": 4},
-        "t5": {"vocab_size": 1000, "d_model": 256, "num_layers": 3, "num_heads": 4, "d_ff": 1024, "d_kv": 64},
+        "t5": {
+            "vocab_size": 1000,
+            "decoder_start_token_id": 0,
+            "d_model": 256,
+            "num_layers": 3,
+            "num_heads": 4,
+            "d_ff": 1024,
+            "d_kv": 64,
+        },
     }
     common = {
         "vocab_size": 1000,
