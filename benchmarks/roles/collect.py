@@ -3,6 +3,7 @@
 `python collect.py FOLDER [NAME ...]` writes NAME.pickle and NAME.json into the folder, where they are not there yet.
 """
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ def all_names() -> list[str]:
     lines = SCRIPT.read_text().splitlines()
     return [
         after.removeprefix("def ").partition("(")[0]
-        for before, after in zip(lines, lines[1:], strict=False)
+        for before, after in itertools.pairwise(lines)
         if before == "@workload"
     ]
 

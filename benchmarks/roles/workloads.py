@@ -287,7 +287,7 @@ class UNet(nn.Module):
 @workload
 def diffusion_unet_ema() -> None:
     model = UNet().to(CARD)
-    average = copy.deepcopy(model).requires_grad_(False)
+    average = copy.deepcopy(model).requires_grad_(requires_grad=False)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(STEPS):
         pictures = torch.randn(8, 3, 64, 64).to(CARD)
@@ -417,7 +417,7 @@ class Lora(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int = 8) -> None:
         super().__init__()
-        self.base = base.requires_grad_(False)
+        self.base = base.requires_grad_(requires_grad=False)
         self.down = nn.Linear(base.in_features, rank, bias=False)
         self.up = nn.Linear(rank, base.out_features, bias=False)
 
@@ -602,10 +602,13 @@ def inference_mlp() -> None:
 
 
 @workload
-def inference_llama_generate() -> None:
+def inference_llama_cache() -> None:
     model = language_model("llama").to(CARD, torch.bfloat16).eval()
+    cache, ids = None, tokens(8, 512)
     with torch.no_grad():
-        model.generate(tokens(4, 64), max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0)
+        for _ in range(8):
+            answer = model(input_ids=ids, past_key_values=cache, use_cache=True)
+            cache, ids = answer.past_key_values, answer.logits[:, -1:].argmax(-1)
 
 
 @workload

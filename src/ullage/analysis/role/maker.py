@@ -51,6 +51,8 @@ class Makers:
     """A convolution or a recurrent layer is on it, which cuDNN computes in a workspace."""
     is_generated: Mask
     """Code that torch.compile has made is on it."""
+    in_init: Mask
+    """An object is made: a function called `__init__` is on it."""
     in_optimizer: Mask
     """An optimizer's step is on it, however far out."""
     is_named: Mask
@@ -82,7 +84,7 @@ _PARAMETER_LINES: Final = range(15, 60)
 
 # Bits of a frame.
 _CALL, _STEP, _RUN, _AGAIN, _BEGIN, _ACCUMULATE = (1 << bit for bit in range(6))
-_TAKE, _CUDNN, _MAKE, _BUFFER, _PYTHON, _GRAPH = (1 << bit for bit in range(6, 12))
+_TAKE, _CUDNN, _MAKE, _BUFFER, _PYTHON, _GRAPH, _INIT = (1 << bit for bit in range(6, 13))
 _PARTS: Final = ((_CALL, Pass.FORWARD), (_STEP, Pass.OPTIMIZER), (_RUN, Pass.BACKWARD), (_AGAIN, Pass.RECOMPUTED))
 
 
@@ -119,6 +121,7 @@ def makers_of(stacks: RecordedStacks) -> Makers:
         is_workspace=_flag(has, _TAKE),
         is_cudnn=_flag(has, _CUDNN),
         is_generated=_flag(has, _GRAPH),
+        in_init=_flag(has, _INIT),
         in_optimizer=_flag(has, _STEP),
         is_named=np.append(is_named, False),
     )
@@ -136,6 +139,7 @@ def _code_of(frame: Frame) -> int:
         return code | (_TAKE if _WORKSPACE.search(name) else 0) | (_CUDNN if _CONVOLUTION.search(name) else 0)
     is_cudnn = _CONVOLUTION.search(name) or (name == "forward" and _RECURRENT.search(file))
     code = _PYTHON | (_CUDNN if is_cudnn else 0) | (_GRAPH if _GENERATED.search(file) else 0)
+    code |= _INIT if name == "__init__" else 0
     if name == "forward" or (name in ("_call_impl", "_wrapped_call_impl") and _MODULE.search(file)):
         code |= _CALL
     elif (name.endswith("wrapper") and _OPTIMIZER.search(file)) or (name == "step" and _OPTIMIZERS.search(file)):
@@ -146,9 +150,10 @@ def _code_of(frame: Frame) -> int:
         code |= _RUN
     elif name == "_make_grads" and _AUTOGRAD.search(file):
         code |= _BEGIN
-    elif (name in ("__init__", "__deepcopy__", "__new__", "reset_parameters") and _LAYERS.search(file)) or (
-        name == "load_state_dict" and _MODULE.search(file)
-    ):
+    elif (
+        name in ("__init__", "__deepcopy__", "__new__", "reset_parameters", "flatten_parameters")
+        and _LAYERS.search(file)
+    ) or (name == "load_state_dict" and _MODULE.search(file)):
         code |= _MAKE
     return code
 

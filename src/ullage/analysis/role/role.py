@@ -134,17 +134,21 @@ class _Roles:
         found = np.zeros(len(self._size), bool)
         computes = np.isin(self._part[order], (Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTED, Pass.OUTSIDE))
         is_made = self._flag(makers.is_parameter) | self._has_parameters_size()
-        kept = computes & (self._lives.freed[order] == NEVER) & ~is_made[order]
+        kept = computes & (self._lives.freed[order] == NEVER)
         # What computes is kept over the next pass too: else its life says nothing.
         starts, ends = self._passes.forward_starts, self._passes.backward_ends
         born = self._lives.born[order]
         goes_on = (next_of(starts, born) != NEVER) | (next_of(ends, born) != NEVER)
         for size in (*_CUBLAS_BYTES, *_CUBLASLT_BYTES):
-            is_candidate = kept & (self._size[order] == size) & ((size in _CUBLAS_BYTES) | goes_on)
+            is_candidate = kept & (self._size[order] == size) & ~is_made[order] & ((size in _CUBLAS_BYTES) | goes_on)
             mine = np.flatnonzero(is_candidate & ~found[order])
             in_backward = np.isin(self._part[order[mine]], (Pass.BACKWARD, Pass.RECOMPUTED))
             _, first = np.unique(in_backward, return_index=True)
             found[order[mine[first]]] = True
+            if size in _CUBLAS_BYTES:  # and cuBLASLt's, which the same call may take
+                beside = mine[first][mine[first] + 1 < len(order)]
+                same = kept[beside + 1] & (self._stack[order[beside + 1]] == self._stack[order[beside]])
+                found[order[beside[same & (self._stack[order[beside]] >= 0)] + 1]] = True
         return found
 
     # ---- what modules and optimizers own
@@ -206,7 +210,9 @@ class _Roles:
         self._is(between & (survives | waits), Role.ACTIVATIONS, Sureness.LIKELY)
         self._is(between, Role.TEMPORARIES, Sureness.LIKELY)
         self._is(mine & after_forward & in_backward, Role.ACTIVATIONS, Sureness.LIKELY)
-        self._parameters_by_size(mine & (freed == NEVER))
+        # Beside a module's parameters those that stand alone are made with an object, or there are none of modules.
+        alone = self._flag(self._makers.in_init) | (not (self._role == ROLES.index(Role.PARAMETERS)).any())
+        self._parameters_by_size(mine & (freed == NEVER) & alone)
         self._is(mine & (freed > forward), Role.INPUTS, Sureness.LIKELY)
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.LIKELY)
 
