@@ -53,6 +53,12 @@ class Makers:
     """Code that torch.compile has made is on it."""
     in_init: Mask
     """An object is made: a function called `__init__` is on it."""
+    is_state: Mask
+    """Makes an optimizer's state, as torch.optim does it: all of it before the first update."""
+    is_update: Mask
+    """Computes an update, as torch.optim does it."""
+    has_no_gradients: Mask
+    """A function that is decorated with torch.no_grad or inference_mode is on it."""
     in_optimizer: Mask
     """An optimizer's step is on it, however far out."""
     is_named: Mask
@@ -67,6 +73,8 @@ _FUNCTION: Final = re.compile(r"[\\/]torch[\\/]autograd[\\/]function\.py$")
 _AUTOGRAD: Final = re.compile(r"[\\/]torch[\\/]autograd[\\/](__init__|graph)\.py$")
 _LAYERS: Final = re.compile(r"[\\/]torch[\\/]nn[\\/](modules[\\/]\w+|parameter|init)\.py$")
 _CONVOLUTION: Final = re.compile(r"^_conv_forward$|^conv\dd$|convolution", re.IGNORECASE)
+_UPDATES: Final = re.compile(r"^_(multi_tensor|single_tensor|fused)_")
+_CONTEXT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]_contextlib\.py$")
 _CPP: Final = re.compile(r"\.(cpp|cc|c|h|cu|cuh|so|o)$|^$|^\?\?$|\.so[.\d]*$")
 _ENGINE: Final = re.compile(r"\bautograd::(Engine|python::PythonEngine)::|Backward\d*(<.*>)?::apply\b|AccumulateGrad\b")
 _GRADIENT: Final = re.compile(r"\bAccumulateGrad(::|_)")
@@ -84,7 +92,8 @@ _PARAMETER_LINES: Final = range(15, 60)
 
 # Bits of a frame.
 _CALL, _STEP, _RUN, _AGAIN, _BEGIN, _ACCUMULATE = (1 << bit for bit in range(6))
-_TAKE, _CUDNN, _MAKE, _BUFFER, _PYTHON, _GRAPH, _INIT = (1 << bit for bit in range(6, 13))
+_TAKE, _CUDNN, _MAKE, _BUFFER, _PYTHON, _GRAPH = (1 << bit for bit in range(6, 12))
+_INIT, _STATE, _UPDATE, _NO_GRADIENTS = (1 << bit for bit in range(12, 16))
 _PARTS: Final = ((_CALL, Pass.FORWARD), (_STEP, Pass.OPTIMIZER), (_RUN, Pass.BACKWARD), (_AGAIN, Pass.RECOMPUTED))
 
 
@@ -122,6 +131,9 @@ def makers_of(stacks: RecordedStacks) -> Makers:
         is_cudnn=_flag(has, _CUDNN),
         is_generated=_flag(has, _GRAPH),
         in_init=_flag(has, _INIT),
+        is_state=_flag(has, _STATE),
+        is_update=_flag(has, _UPDATE) & ~_flag(has, _STATE),
+        has_no_gradients=_flag(has, _NO_GRADIENTS),
         in_optimizer=_flag(has, _STEP),
         is_named=np.append(is_named, False),
     )
@@ -140,6 +152,12 @@ def _code_of(frame: Frame) -> int:
     is_cudnn = _CONVOLUTION.search(name) or (name == "forward" and _RECURRENT.search(file))
     code = _PYTHON | (_CUDNN if is_cudnn else 0) | (_GRAPH if _GENERATED.search(file) else 0)
     code |= _INIT if name == "__init__" else 0
+    if name == "_init_group" and _OPTIMIZERS.search(file):
+        code |= _STATE
+    elif _UPDATES.search(name) and _OPTIMIZERS.search(file) and not file.endswith("sgd.py"):  # which copies gradients
+        code |= _UPDATE
+    elif name == "decorate_context" and _CONTEXT.search(file):
+        code |= _NO_GRADIENTS
     if name == "forward" or (name in ("_call_impl", "_wrapped_call_impl") and _MODULE.search(file)):
         code |= _CALL
     elif (name.endswith("wrapper") and _OPTIMIZER.search(file)) or (name == "step" and _OPTIMIZERS.search(file)):

@@ -12,15 +12,17 @@ from typing import Final
 import numpy as np
 
 from ullage.analysis.recording import Recording
+from ullage.analysis.role.again import counterparts
 from ullage.analysis.role.life import NEVER, KeyLives, Passes, next_of, passes_of, previous_of
 from ullage.analysis.role.maker import Makers, Mask, Pass, makers_of
 from ullage.block_role import Role
 from ullage.program import Column
 
 ROLES: Final = tuple(Role)
-_CUBLAS_BYTES: Final = (8_519_680, 33_554_432)
-"""cuBLAS's workspace for each stream and thread: before compute capability 9.0, and from there on."""
+_CUBLAS_BYTES: Final = 8_519_680
+"""cuBLAS's workspace for each stream and thread, before compute capability 9.0."""
 _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
+"""cuBLASLt's, and what both take from compute capability 9.0 on: sizes that tensors have, too."""
 
 
 class Sureness(IntEnum):
@@ -90,6 +92,8 @@ class _Roles:
         self._outside(seen)
         self._backward(seen)
         self._there_before(~seen)
+        if self._failed:
+            self._as_one_pass_before(seen)
         self._role[self._role < 0] = ROLES.index(Role.UNKNOWN)
         return RoleColumns(role=self._role, sureness=self._sureness)
 
@@ -135,17 +139,21 @@ class _Roles:
         computes = np.isin(self._part[order], (Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTED, Pass.OUTSIDE))
         is_made = self._flag(makers.is_parameter) | self._has_parameters_size()
         kept = computes & (self._lives.freed[order] == NEVER)
-        # What computes is kept over the next pass too: else its life says nothing.
-        starts, ends = self._passes.forward_starts, self._passes.backward_ends
+        # Kept over a whole backward pass, or into the second forward pass after it where there is none of backward.
+        ended, starts = self._passes.after_backward, self._passes.forward_starts
         born = self._lives.born[order]
-        goes_on = (next_of(starts, born) != NEVER) | (next_of(ends, born) != NEVER)
-        for size in (*_CUBLAS_BYTES, *_CUBLASLT_BYTES):
-            is_candidate = kept & (self._size[order] == size) & ~is_made[order] & ((size in _CUBLAS_BYTES) | goes_on)
+        if len(ended):
+            goes_on = next_of(ended[ended != NEVER], born) != NEVER
+        else:
+            goes_on = next_of(starts, np.minimum(next_of(starts, born), NEVER - 1)) != NEVER
+        is_clear = bool((kept & (self._size[order] == _CUBLAS_BYTES)).any())
+        for size in (_CUBLAS_BYTES, *_CUBLASLT_BYTES[: 1 if is_clear else 2]):
+            is_candidate = kept & (self._size[order] == size) & ~is_made[order] & ((size == _CUBLAS_BYTES) | goes_on)
             mine = np.flatnonzero(is_candidate & ~found[order])
             in_backward = np.isin(self._part[order[mine]], (Pass.BACKWARD, Pass.RECOMPUTED))
             _, first = np.unique(in_backward, return_index=True)
             found[order[mine[first]]] = True
-            if size in _CUBLAS_BYTES:  # and cuBLASLt's, which the same call may take
+            if size == _CUBLAS_BYTES:  # and cuBLASLt's, which the same call may take
                 beside = mine[first][mine[first] + 1 < len(order)]
                 same = kept[beside + 1] & (self._stack[order[beside + 1]] == self._stack[order[beside]])
                 found[order[beside[same & (self._stack[order[beside]] >= 0)] + 1]] = True
@@ -173,6 +181,9 @@ class _Roles:
         is_left = (lives.freed > following) | (lives.freed == NEVER)
         sure = Sureness.GUESS if self._failed else Sureness.LIKELY
         self._is(mine & is_left & (following != NEVER), Role.OPTIMIZER_STATE, Sureness.CERTAIN)
+        if self._failed:
+            self._is(mine & is_left & self._flag(self._makers.is_state), Role.OPTIMIZER_STATE, Sureness.LIKELY)
+            self._is(mine & is_left & self._flag(self._makers.is_update), Role.TEMPORARIES, Sureness.LIKELY)
         self._is(mine & is_left, Role.OPTIMIZER_STATE, sure)
         self._is(mine, Role.TEMPORARIES, Sureness.CERTAIN)
 
@@ -184,6 +195,8 @@ class _Roles:
         following = next_of(self._passes.backward_starts, born)
         self._is(mine & (freed > following), Role.ACTIVATIONS, Sureness.CERTAIN)
         waits = mine & (freed == NEVER)
+        without_gradients = self._flag(self._makers.has_no_gradients) & ~self._flag(self._makers.in_optimizer)
+        self._is(waits & without_gradients, Role.TEMPORARIES, Sureness.LIKELY)
         if self._trains:
             self._is(waits, Role.ACTIVATIONS, Sureness.LIKELY)
         elif self._failed:
@@ -265,11 +278,49 @@ class _Roles:
         # Let go of before anything else is allocated, as zero_grad does after a step that needs no memory.
         left = np.zeros(len(passes.backward_ends), bool)
         left[own[mine & (freed > after) & is_over & fits]] = True
-        sure = Sureness.GUESS if self._failed else Sureness.LIKELY
-        self._is(mine & (freed > end) & fits & ~left[own], Role.GRADIENTS, sure)
+        let_go = mine & (freed > end) & fits & ~left[own]
+        if self._failed:
+            self._is(self._within_count(let_go), Role.GRADIENTS, Sureness.GUESS)
+        else:
+            self._is(let_go, Role.GRADIENTS, Sureness.LIKELY)
         self._is(mine & (freed == NEVER) & (not self._failed), Role.GRADIENTS, Sureness.LIKELY)
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.CERTAIN)
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
+
+    def _within_count(self, chosen: Mask) -> Mask:
+        """The oldest of some blocks, as many of each size as there are parameters without a gradient."""
+        left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
+        has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
+        for size, count in _count(self._size[has]).items():
+            left[size] = left.get(size, 0) - count
+        found = np.zeros(len(chosen), bool)
+        order = self._lives.order
+        for key in order[chosen[order] & (self._role[order] < 0)].tolist():
+            size = int(self._size[key])
+            if left.get(size, 0) > 0:
+                left[size] -= 1
+                found[key] = True
+        return found
+
+    # ---- where a run failed
+
+    def _as_one_pass_before(self, seen: Mask) -> None:
+        """Give what was alive at the failure the role of what the same code allocated a pass before."""
+        stays = self._lives.freed == NEVER
+        stays &= self._role == ROLES.index(Role.WORKSPACES)
+        unsure = seen & (self._lives.freed == NEVER) & (self._sureness != Sureness.CERTAIN)
+        found = counterparts(
+            unsure,
+            lives=self._lives,
+            passes=self._passes,
+            part=self._part,
+            stack=self._stack,
+            size=self._size,
+            stays=stays,
+        )
+        for key, before in found:
+            if self._role[before] >= 0 and self._sureness[before] != Sureness.GUESS:
+                self._role[key], self._sureness[key] = self._role[before], Sureness.LIKELY
 
     # ---- what was there before recording began
 
