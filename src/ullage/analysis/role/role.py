@@ -279,10 +279,9 @@ class _Roles:
         left = np.zeros(len(passes.backward_ends), bool)
         left[own[mine & (freed > after) & is_over & fits]] = True
         let_go = mine & (freed > end) & fits & ~left[own]
-        if self._failed:
-            self._is(self._within_count(let_go), Role.GRADIENTS, Sureness.GUESS)
-        else:
-            self._is(let_go, Role.GRADIENTS, Sureness.LIKELY)
+        is_open = ~is_over & self._failed
+        self._is(let_go & ~is_open, Role.GRADIENTS, Sureness.LIKELY)
+        self._is(self._within_count(let_go & is_open), Role.GRADIENTS, Sureness.GUESS)
         self._is(mine & (freed == NEVER) & (not self._failed), Role.GRADIENTS, Sureness.LIKELY)
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.CERTAIN)
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
@@ -337,6 +336,25 @@ class _Roles:
         if len(passes.backward_starts):
             start, end = int(passes.backward_starts[0]), int(passes.backward_ends[0])
             self._is(before & (freed > start) & (freed <= end), Role.ACTIVATIONS, Sureness.GUESS)
+        self._is(before & (self._size == _CUBLAS_BYTES) & (freed == NEVER), Role.WORKSPACES, Sureness.LIKELY)
+        self._kept_from_before(before & (freed == NEVER))
+
+    def _kept_from_before(self, kept: Mask) -> None:
+        """Split what was kept all the time: of each size as many parameters as gradients, then the optimizer's state.
+
+        A training step's blocks are of these kinds, and the state has its parameter's size, once or several times.
+        """
+        gradients = self._role == ROLES.index(Role.GRADIENTS)
+        turn = np.searchsorted(self._passes.backward_ends, self._lives.born, side="left")
+        turns, counts = np.unique(turn[gradients], return_counts=True)
+        if not len(turns):
+            return
+        known = _count(self._size[gradients & (turn == turns[int(counts.argmax())])])
+        for size, count in known.items():
+            mine = np.flatnonzero(kept & (self._role < 0) & (self._size == size))
+            copies = len(mine) // count
+            self._role[mine[:count]] = ROLES.index(Role.PARAMETERS)
+            self._role[mine[count : count * copies]] = ROLES.index(Role.OPTIMIZER_STATE)
 
 
 def _count(sizes: Column) -> dict[int, int]:
