@@ -16,6 +16,7 @@ from ullage.analysis.role.again import counterparts
 from ullage.analysis.role.life import NEVER, KeyLives, Passes, next_of, passes_of, previous_of
 from ullage.analysis.role.maker import Makers, Mask, Pass, makers_of
 from ullage.block_role import Role
+from ullage.history import Action
 from ullage.program import Column
 
 ROLES: Final = tuple(Role)
@@ -68,6 +69,7 @@ class _Roles:
 
     def __init__(self, recording: Recording) -> None:
         rebuilt = recording.rebuilt
+        self._recording = recording
         keys = len(rebuilt.size_of_key)
         self._size = rebuilt.size_of_key
         self._stack = rebuilt.stack_of_key
@@ -349,12 +351,34 @@ class _Roles:
         turns, counts = np.unique(turn[gradients], return_counts=True)
         if not len(turns):
             return
+        age = _age_of(self._recording, len(kept))
         known = _count(self._size[gradients & (turn == turns[int(counts.argmax())])])
         for size, count in known.items():
             mine = np.flatnonzero(kept & (self._role < 0) & (self._size == size))
+            mine = mine[np.argsort(age[mine], kind="stable")]
             copies = len(mine) // count
             self._role[mine[:count]] = ROLES.index(Role.PARAMETERS)
             self._role[mine[count : count * copies]] = ROLES.index(Role.OPTIMIZER_STATE)
+
+
+def _age_of(recording: Recording, keys: int) -> Column:
+    """Rank the blocks that were there before by what their addresses say of their age, the oldest first.
+
+    Linux's driver places each new segment below the ones before it, Windows' above; within one, addresses ascend.
+    """
+    start = sorted(recording.program.start, key=lambda segment: segment.address)
+    history = recording.history
+    new = history.address[history.action == Action.SEGMENT_ALLOC]
+    old = np.array([segment.address for segment in start], np.int64)
+    goes_up = len(new) and len(old) and np.median(new) > np.median(old)
+    age = np.full(keys, keys, np.int64)
+    rank = 0
+    for segment in start if goes_up else reversed(start):
+        for _, _, key in segment.blocks:
+            if key >= 0:
+                age[key] = rank
+                rank += 1
+    return age
 
 
 def _count(sizes: Column) -> dict[int, int]:
