@@ -26,6 +26,7 @@ _INTERNALS: Final = re.compile(
     r"\b(Key|Type|Value|Index|Attribute|Overflow|ZeroDivision|Recursion|Unicode\w+|Assertion)Error\b|Traceback|NoneType|"
     r" object at 0x|<class |std::|\bnanobind\b"
 )
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _NEGATIVE: Final = re.compile(r"(?<![\w./:-])-\d[\d.,]* ?(B|KiB|MiB|GiB|TiB|bytes)\b")
 _NO_NUMBER: Final = re.compile(r"(?<![\w.])-?(nan|inf)\b ?(%|B\b|[KMGT]iB)|\bNone (bytes|B|[KMGT]iB)\b")
 _CONTROL: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -99,7 +100,7 @@ def _bad_sentence(text: str) -> Iterator[str]:
             yield "more than a line"
         if len(text) > 1000:  # the longest names all options of the allocator
             yield f"{len(text):,} characters"
-    if seen := _INTERNALS.search(text):
+    if seen := _INTERNALS.search(_QUOTED.sub("", text)):
         yield f"names {seen[0]!r}, which is ours"
     if seen := _CONTROL.search(text.rstrip("\n")):
         yield f"has the control character {seen[0]!r}"

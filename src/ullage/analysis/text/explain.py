@@ -13,6 +13,7 @@ from ullage.analysis.cause import Cause
 from ullage.analysis.explain import Explanation
 from ullage.analysis.text.account import Account, account_of
 from ullage.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.analysis.text.impossible import judge_impossible
 from ullage.analysis.text.messages import Messages
 from ullage.analysis.text.other_errors import judge_other
 from ullage.analysis.text.programs.judge import JUDGES, libraries_bytes, within_a_program
@@ -140,6 +141,8 @@ def _some(names: Sequence[str]) -> str:
 
 def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
+    if (impossible := judge_impossible(message, found.server)) is not None:
+        return impossible
     if (judge := JUDGES.get(message.wording)) is not None:
         return judge(message, found.server)
     return within_a_program(_of_pytorch(message, account, found), found)
