@@ -12,6 +12,8 @@ from ullage.analysis.holder import LineHolder
 from ullage.analysis.peak import lower_with, peak_sentence
 from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy
+from ullage.analysis.role import RoleShare
+from ullage.analysis.role.advice import advice_of, most_of
 from ullage.settings import line_to_paste
 
 _RECORD: Final = (
@@ -23,7 +25,7 @@ _RECORD: Final = (
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 
 
-def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
+def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
     """Return the verdict in a few words."""
     if cause is Cause.ACCUMULATION:
         return "LEAK IN A LOOP"
@@ -32,7 +34,7 @@ def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
     if cause is not Cause.DID_NOT_FAIL:
         return cause.value.replace("_", " ").upper()
     if not recording.capacity_is_given:
-        return f"PEAK {text_of_bytes(evidence['peak_allocated_bytes'])}"
+        return f"PEAK {text_of_bytes(evidence['peak_allocated_bytes'])}{most_of(roles)}"
     return "FITS" if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else "DOES NOT FIT"
 
 
@@ -43,6 +45,7 @@ def sentence_of(
     growth: StepGrowth | Accumulation | None,
     pinning: Sequence[HeldBlock],
     holders: Sequence[LineHolder],
+    roles: Sequence[RoleShare],
 ) -> str:
     """Return the sentence.
 
@@ -53,6 +56,7 @@ def sentence_of(
         growth: what grows.
         pinning: the blocks without which the request would have succeeded.
         holders: who held memory at the moment that matters, the largest first.
+        roles: what that memory was for, the largest first.
     """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
@@ -104,7 +108,7 @@ def sentence_of(
             asked = evidence["requested_bytes"]
             return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
         case _:
-            return _nothing_failed(recording, evidence, holders)
+            return _nothing_failed(recording, evidence, holders, roles)
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
@@ -203,7 +207,9 @@ def free_when_refused(evidence: Evidence) -> int:
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
 
 
-def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
+def _nothing_failed(
+    recording: Recording, evidence: Evidence, holders: Sequence[LineHolder], roles: Sequence[RoleShare]
+) -> str:
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if not evidence["peak_reserved_bytes"]:
         return f"The snapshot is empty: nothing was recorded. {_RECORD}"
@@ -218,7 +224,7 @@ def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[
             "says contradicts itself, or something in it is not modelled; please report it, with the file if you can."
         )
     if not recording.capacity_is_given:
-        return peak_sentence(recording, evidence, holders)
+        return peak_sentence(recording, evidence, holders) + advice_of(roles)
     if evidence["peak_reserved_bytes"] > evidence["room_bytes"]:
         return (
             f"This run does not fit in {size['room_bytes']}: {size['peak_reserved_bytes']} were reserved, most of it "

@@ -27,6 +27,7 @@ def counterparts(
         stays: blocks that libraries take once, so that a later pass does not allocate them again.
     """
     order = lives.order[~stays[lives.order]]
+    order = order[np.isin(stack[order], np.unique(stack[order[chosen[order]]]))]  # all others are no counterparts
     born = lives.born[order]
     # What comes from one stack is counted within its pass; what has no stack, within backward as a whole.
     inside = np.isin(part[order], (Pass.BACKWARD, Pass.RECOMPUTED))

@@ -27,7 +27,7 @@ class RoleShare:
 
 
 def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ...]:
-    """Return the roles that held memory at the moment that matters, the largest first."""
+    """Return the roles that held memory at the moment that matters, the largest first; none where nothing tells any."""
     sizes: Counter[tuple[Role, Sureness]] = Counter()
     counts: Counter[Role] = Counter()
     for block in recording.held():
@@ -47,4 +47,5 @@ def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ..
         for role in Role
         if role in counts
     )
-    return tuple(sorted(found, key=lambda share: -share.bytes))
+    shares = sorted(found, key=lambda share: -share.bytes)
+    return tuple(shares) if any(share.role is not Role.UNKNOWN for share in shares) else ()
