@@ -30,7 +30,7 @@ _HOLDERS_SHOWN = 12
 _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
-_ROLES_IN_SHORT = 5
+_ROLES_IN_SHORT = 3
 _WORTH_NAMING = 0.02
 """Least share of a role's bytes that are as sure as a word says for the word to be shown."""
 _MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"

@@ -201,10 +201,7 @@ class _Roles:
         self._is(waits & without_gradients, Role.TEMPORARIES, Sureness.LIKELY)
         if self._trains:
             self._is(waits, Role.ACTIVATIONS, Sureness.LIKELY)
-        elif self._failed:
-            self._is(waits, Role.ACTIVATIONS, Sureness.GUESS)
-        else:
-            self._is(waits, Role.TEMPORARIES, Sureness.LIKELY)
+        self._is(waits, Role.ACTIVATIONS, Sureness.GUESS)  # or a cache of keys and values
         self._is(mine, Role.TEMPORARIES, Sureness.CERTAIN)
         self._is(seen & (self._part == Pass.RECOMPUTED), Role.ACTIVATIONS, Sureness.CERTAIN)
 
