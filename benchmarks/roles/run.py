@@ -1,4 +1,4 @@
-"""How right the roles are that `ullage explain` tells from a snapshot: `make roles`, which writes docs/explain_roles.md.
+"""How right the roles are that `ullage explain` tells from a snapshot: `make roles`, which writes a document of it.
 
 Each workload runs once on an emulated card. `ullage predict` watches it from inside, and knows who owns each block; a
 snapshot of the same run is all that explain has. What both say of each block at the peak is compared, in bytes.
@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from collect import all_names, collect
-from compare import Compared, Recorded, compare
+from benchmarks.roles.collect import all_names, collect
+from benchmarks.roles.compare import Compared, Recorded, compare
 from ullage._units import text_of_bytes
 from ullage.analysis.role import Sureness
 from ullage.block_role import Role
@@ -116,7 +116,7 @@ def document(names: Sequence[str], found: dict[Recorded, list[Compared]]) -> str
         text += f"| {recorded.value} ({len(compared)} workloads) | {figures} |\n"
     text += (
         "\nRight bytes of all bytes at the peak. The rules were made while looking at three quarters of the workloads; "
-        "every\nfourth was held out, and looked at once, at the end. A run that ends at its peak, as one that runs out "
+        "every\nfourth was held out, and looked at when the rules were done. A run that ends at its peak, as one that runs out "
         "of memory does,\nshows how long nothing lives that is alive then; of one that is recorded from its second "
         "step on, it is not seen what\nallocated the parameters.\n"
     )
