@@ -32,6 +32,12 @@ agrees. *likely*: its life and its size say so. *a guess*: its life was not seen
 Where nothing tells, the role is *unknown*.
 
 """
+RIGHT = """
+Right bytes of all bytes at the peak. The rules were made while looking at three quarters of the workloads; every fourth
+was held out, and looked at when the rules were done. Where a recording ends at the peak, as that of a run that fails
+does, it does not show how long anything lives that is alive then; where it begins with the second step, it does not
+show what allocated the parameters.
+"""
 DIFFERENCES = """
 ## Where they differ, and who is right
 
@@ -114,12 +120,7 @@ def document(names: Sequence[str], found: dict[Recorded, list[Compared]]) -> str
         seen = [each for each in compared if each.name not in held_out]
         figures = " | ".join(f"{100 * share(each):.1f} %" if each else "" for each in (compared, seen, kept))
         text += f"| {recorded.value} ({len(compared)} workloads) | {figures} |\n"
-    text += (
-        "\nRight bytes of all bytes at the peak. The rules were made while looking at three quarters of the workloads; "
-        "every\nfourth was held out, and looked at when the rules were done. A run that ends at its peak, as one that runs out "
-        "of memory does,\nshows how long nothing lives that is alive then; of one that is recorded from its second "
-        "step on, it is not seen what\nallocated the parameters.\n"
-    )
+    text += RIGHT
     text += "\n| how sure | of all bytes | right |\n|---|---|---|\n" + "\n".join(by_sureness(whole)) + "\n"
     text += "\n| role | bytes at the peaks | found |\n|---|---|---|\n" + "\n".join(by_role(whole)) + "\n"
     text += "\n## Each workload, recorded from its beginning to its end\n\n"

@@ -101,7 +101,9 @@ def test_a_real_run_is_told_by_what_is_most_of_it() -> None:
     assert explanation.headline.endswith("62 % ACTIVATIONS")
     assert "Activations are 62 % of it: they shrink with the batch" in explanation.sentence
     report = describe(explanation)
-    (roles,) = (part for part in report.sections if isinstance(part, Shares) and "for" in part.title.split())
+    (roles,) = (
+        part for part in report.sections if isinstance(part, Shares) and part.title.startswith("What it was for")
+    )
     assert roles.parts[0].label == "activations"
     assert roles.parts[0].remark == "certain"
     assert explanation.picture is not None
