@@ -21,6 +21,7 @@ from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
 from ullage.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
+from ullage.analysis.role.advice import advice_of
 from ullage.analysis.sentence import cure_of, headline_of, sentence_of
 from ullage.history import History
 from ullage.report.blocks import BlockHistory
@@ -159,7 +160,8 @@ def explain(
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, kept, chosen, holders, shares)
+        sentence=sentence_of(cause, recording, evidence, kept, chosen, holders)
+        + (advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else "")
         + cure_of(cause, remedies, evidence, kept),
         evidence=evidence,
         failing_line=_failing_line(recording),

@@ -13,7 +13,7 @@ from ullage.analysis.peak import lower_with, peak_sentence
 from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy
 from ullage.analysis.role import RoleShare
-from ullage.analysis.role.advice import advice_of, most_of
+from ullage.analysis.role.advice import most_of
 from ullage.settings import line_to_paste
 
 _RECORD: Final = (
@@ -45,7 +45,6 @@ def sentence_of(
     growth: StepGrowth | Accumulation | None,
     pinning: Sequence[HeldBlock],
     holders: Sequence[LineHolder],
-    roles: Sequence[RoleShare],
 ) -> str:
     """Return the sentence.
 
@@ -56,7 +55,6 @@ def sentence_of(
         growth: what grows.
         pinning: the blocks without which the request would have succeeded.
         holders: who held memory at the moment that matters, the largest first.
-        roles: what that memory was for, the largest first.
     """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
@@ -108,7 +106,7 @@ def sentence_of(
             asked = evidence["requested_bytes"]
             return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
         case _:
-            return _nothing_failed(recording, evidence, holders, roles)
+            return _nothing_failed(recording, evidence, holders)
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
@@ -207,9 +205,7 @@ def free_when_refused(evidence: Evidence) -> int:
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
 
 
-def _nothing_failed(
-    recording: Recording, evidence: Evidence, holders: Sequence[LineHolder], roles: Sequence[RoleShare]
-) -> str:
+def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if not evidence["peak_reserved_bytes"]:
         return f"The snapshot is empty: nothing was recorded. {_RECORD}"
@@ -224,7 +220,7 @@ def _nothing_failed(
             "says contradicts itself, or something in it is not modelled; please report it, with the file if you can."
         )
     if not recording.capacity_is_given:
-        return peak_sentence(recording, evidence, holders) + advice_of(roles)
+        return peak_sentence(recording, evidence, holders)
     if evidence["peak_reserved_bytes"] > evidence["room_bytes"]:
         return (
             f"This run does not fit in {size['room_bytes']}: {size['peak_reserved_bytes']} were reserved, most of it "
