@@ -7,7 +7,7 @@ less surely: what an operation has kept for backward is freed when its own part 
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from ullage.analysis.recording import Recording, users_frame
 from ullage.analysis.role.life import NEVER, KeyLives, Passes, passes_of
 from ullage.analysis.role.maker import Pass, makers_of
 from ullage.analysis.role.role import Sureness
-from ullage.history import RecordedStacks
+from ullage.history import Frame, RecordedStacks
 from ullage.program import Column
 
 _BACKWARD: Final = re.compile(r"(\w+?)Backward(?:All)?\d*(?:<.*>)?::apply\b")
@@ -33,15 +33,6 @@ class ForwardLines:
     sureness: Column
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One operation: its names without underscores, the keys that it allocated, and its stack."""
-
-    names: frozenset[str]
-    keys: tuple[int, ...]
-    stack: int
-
-
 def forward_lines_of(recording: Recording) -> ForwardLines:
     """Return the forward stack of every block that backward allocated without a line of the user's."""
     keys = len(recording.rebuilt.size_of_key)
@@ -50,19 +41,20 @@ def forward_lines_of(recording: Recording) -> ForwardLines:
     part = makers.part[own]
     lives = KeyLives.of(recording.program, keys)
     passes = passes_of(lives, part, np.asarray(makers.begins_backward[own] & (part == Pass.OUTSIDE), bool))
-    found = _Found(recording, lives, passes, part)
     stack, sureness = np.full(keys, -1, np.int64), np.full(keys, Sureness.GUESS, np.int64)
-    for key, forward, sure in found.pairs():
+    for key, forward, sure in _Matching(recording, lives, passes, part).pairs():
         stack[key], sureness[key] = forward, sure
     return ForwardLines(stack=stack, sureness=sureness)
 
 
-class _Found:
+class _Matching:
+    """Matches what backward passes allocate with what forward passes did."""
+
     def __init__(self, recording: Recording, lives: KeyLives, passes: Passes, part: Column) -> None:
         self._stacks: RecordedStacks = recording.history.stacks
         self._stack = recording.rebuilt.stack_of_key
         self._lives, self._passes, self._part = lives, passes, part
-        self._names: dict[int, tuple[frozenset[str], str, bool]] = {}
+        self._read_before: dict[int, _Stack] = {}
 
     def pairs(self) -> Iterator[tuple[int, int, Sureness]]:
         """Yield blocks of backward, each with a stack of forward and how sure that is."""
@@ -70,96 +62,115 @@ class _Found:
         begin = 0
         for start, end in zip(self._passes.backward_starts.tolist(), self._passes.backward_ends.tolist(), strict=True):
             low, high = np.searchsorted(born, [start, end], side="left").tolist()
-            before = order[begin:low].tolist()
-            inside = [key for key in order[low : high + 1].tolist() if self._part[key] == Pass.BACKWARD]
+            forward = [key for key in order[begin:low].tolist() if self._of(key).has_line]
             begin = high + 1
-            kept = [key for key in before if self._has_line(key)]
-            yield from self._of_span(kept, [key for key in inside if not self._has_line(key)], end)
+            yield from self._of_span(forward, order[low : high + 1].tolist(), start)
 
-    def _of_span(self, forward: Sequence[int], backward: Sequence[int], end: int) -> Iterator[tuple[int, int, Sureness]]:
-        told = dict(self._by_operation(forward, backward))
-        by_life = self._by_life(forward, end)
-        for key in backward:
+    def _of_span(
+        self, forward: Sequence[int], inside: Sequence[int], start: int
+    ) -> Iterator[tuple[int, int, Sureness]]:
+        """Match one backward pass; what checkpointing ran again in it is the forward pass of what follows there."""
+        again: list[int] = []
+        backward: list[int] = []
+        for key in inside:
+            if self._part[key] == Pass.RECOMPUTED and self._of(key).has_line:
+                if backward:
+                    yield from self._matched(again, forward, backward, start)
+                    again, backward = [], []
+                again.append(key)
+            elif self._part[key] == Pass.BACKWARD and not self._of(key).has_line:
+                backward.append(key)
+        yield from self._matched(again, forward, backward, start)
+
+    def _matched(
+        self, again: Sequence[int], forward: Sequence[int], backward: Sequence[int], start: int
+    ) -> Iterator[tuple[int, int, Sureness]]:
+        told = dict(self._by_operation(again, backward)) if again else {}
+        left = [key for key in backward if key not in told]
+        told |= dict(self._by_operation(forward, left))
+        ends = self._ends([*again, *forward], start)
+        moments = [moment for moment, _ in ends]
+        known = [key for key in backward if key in told]
+        places = {key: index for index, key in enumerate(backward)}
+        spots = [places[key] for key in known]
+        for index, key in enumerate(backward):
             if key in told:
                 yield key, told[key], Sureness.LIKELY
-            elif (stack := by_life(int(self._lives.born[key]))) >= 0:
-                yield key, stack, Sureness.GUESS
+                continue
+            at = bisect_right(spots, index)
+            beside = {told[each] for each in known[max(0, at - 1) : at + 1]}
+            after = bisect_right(moments, int(self._lives.born[key]))
+            if len(beside) == 1:  # on both sides, or the last there is
+                yield key, beside.pop(), Sureness.GUESS
+            elif after < len(ends):
+                yield key, int(self._stack[ends[after][1]]), Sureness.GUESS
+            elif beside:
+                yield key, told[known[at - 1]], Sureness.GUESS
+
+    def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
+        """When backward frees what forward has made: operation and key, in order."""
+        freed = self._lives.freed
+        return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
     def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Match operations of backward with those of forward, the last with the first."""
-        nodes = list(self._nodes(backward))
-        calls = list(self._calls(forward))
-        for name in dict.fromkeys(name for name, _ in nodes if name):
-            own = [keys for other, keys in nodes if other == name]
-            called = [call for call in calls if _is_called(name, call.names)]
-            if len(own) != len(called):
+        for name in dict.fromkeys(self._of(key).backward for key in backward):
+            if not name:
                 continue
-            for keys, call in zip(own, reversed(called), strict=True):
-                yield from ((key, call.stack) for key in keys)
+            calls = self._runs(forward, lambda key, name=name: _is_called(name, self._of(key).names), is_split=True)
+            for is_split in (False, True):
+                nodes = self._runs(backward, lambda key, name=name: self._of(key).backward == name, is_split=is_split)
+                if len(nodes) == len(calls):
+                    for node, call in zip(nodes, reversed(calls), strict=True):
+                        yield from ((key, int(self._stack[call[0]])) for key in node)
+                    break
 
-    def _nodes(self, backward: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the operations of a backward pass in order: the name, and what it allocated."""
-        name, keys, seen = "", list[int](), set[int]()
-        for key in backward:
-            stack = int(self._stack[key])
-            own = self._read(stack)[1]
-            # The same stack again: the next one of the same name.
-            if keys and (own != name or stack in seen):
-                yield name, tuple(keys)
-                keys, seen = [], set()
-            name = own
-            keys.append(key)
-            seen.add(stack)
-        if keys:
-            yield name, tuple(keys)
-
-    def _calls(self, forward: Sequence[int]) -> Iterator[_Call]:
-        keys: list[int] = []
-        for key in forward:
-            if keys and self._stack[key] != self._stack[keys[-1]]:
-                yield self._call(keys)
-                keys = []
-            keys.append(key)
-        if keys:
-            yield self._call(keys)
-
-    def _call(self, keys: Sequence[int]) -> _Call:
-        stack = int(self._stack[keys[0]])
-        return _Call(self._read(stack)[0], tuple(keys), stack)
-
-    def _by_life(self, forward: Sequence[int], end: int):
-        """Return a function that gives the stack of what forward made and backward frees next."""
-        lives = self._lives
-        freed = sorted(
-            (int(lives.freed[key]), key)
-            for key in forward
-            if lives.freed[key] <= end and lives.freed[key] != NEVER and lives.freed[key] > self._start(end)
-        )
-        moments = [moment for moment, _ in freed]
-
-        def stack_after(moment: int) -> int:
-            at = bisect_right(moments, moment)
-            return int(self._stack[freed[at][1]]) if at < len(freed) else -1
-
-        return stack_after
-
-    def _start(self, end: int) -> int:
-        at = int(np.searchsorted(self._passes.backward_ends, end))
-        return int(self._passes.backward_starts[at])
-
-    def _has_line(self, key: int) -> bool:
-        return self._read(int(self._stack[key]))[2]
-
-    def _read(self, stack: int) -> tuple[frozenset[str], str, bool]:
-        """The operations that a stack names in forward, the one in backward, and whether a line is the user's."""
-        if stack not in self._names:
-            frames = self._stacks.frames_of(stack)
-            names = frozenset(
-                _plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)) is not None
+    def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
+        """Neighbours that belong to one name; `is_split`: the same stack twice, or another line, begins the next."""
+        found: list[list[int]] = []
+        is_open = False
+        for key in keys:
+            if not is_one(key):
+                is_open = False
+                continue
+            last = found[-1] if is_open else []
+            stack = self._stack[key]
+            is_next = is_split and any(
+                self._stack[other] == stack or self._of(other).place != self._of(key).place for other in last
             )
-            backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
-            self._names[stack] = names, backward, users_frame(frames) is not None
-        return self._names[stack]
+            if is_open and not is_next:
+                last.append(key)
+            else:
+                found.append([key])
+            is_open = True
+        return found
+
+    def _of(self, key: int) -> "_Stack":
+        stack = int(self._stack[key])
+        if stack not in self._read_before:
+            self._read_before[stack] = _Stack.of(self._stacks.frames_of(stack))
+        return self._read_before[stack]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """What a stack tells of an operation."""
+
+    names: frozenset[str]
+    """The operations on it, as forward calls them."""
+    backward: str
+    """The operation whose backward it is; empty if none's."""
+    place: Frame | None
+    """The innermost line of Python's."""
+    has_line: bool
+    """Whether a line is the user's own."""
+
+    @classmethod
+    def of(cls, frames: Sequence[Frame]) -> "_Stack":
+        names = frozenset(_plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)))
+        backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
+        place = next((frame for frame in frames if frame.file.endswith(".py")), None)
+        return cls(names, backward, place, users_frame(frames) is not None)
 
 
 def _plain(name: str) -> str:
@@ -168,4 +179,4 @@ def _plain(name: str) -> str:
 
 
 def _is_called(name: str, names: frozenset[str]) -> bool:
-    return name in names or any(each.startswith(name) and each.removeprefix(name) in ("forward", "outf") for each in names)
+    return name in names or f"{name}forward" in names
