@@ -7,8 +7,9 @@ less surely: what an operation has kept for backward is freed when its own part 
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,30 +22,28 @@ from ullage.history import Frame, RecordedStacks
 from ullage.program import Column
 
 _BACKWARD: Final = re.compile(r"(\w+?)Backward(?:All)?\d*(?:<.*>)?::apply\b")
+_ENGINE: Final = "autograd::Engine::evaluate_function"
 _FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardLines:
-    """The stack in forward for blocks of backward: columns by the program's key."""
+def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
+    """Return the stack in forward behind blocks of backward, and how sure it is.
 
-    stack: Column
-    """-1: not known."""
-    sureness: Column
-
-
-def forward_lines_of(recording: Recording) -> ForwardLines:
-    """Return the forward stack of every block that backward allocated without a line of the user's."""
+    Args:
+        recording: the run.
+        wanted: keys of blocks. Of no use are those that have a line of the user's, or no operation on their stack.
+    """
+    chosen = frozenset(wanted)
+    if not chosen:
+        return {}
     keys = len(recording.rebuilt.size_of_key)
     makers = makers_of(recording.history.stacks)
     own = recording.rebuilt.stack_of_key
     part = makers.part[own]
     lives = KeyLives.of(recording.program, keys)
     passes = passes_of(lives, part, np.asarray(makers.begins_backward[own] & (part == Pass.OUTSIDE), bool))
-    stack, sureness = np.full(keys, -1, np.int64), np.full(keys, Sureness.GUESS, np.int64)
-    for key, forward, sure in _Matching(recording, lives, passes, part).pairs():
-        stack[key], sureness[key] = forward, sure
-    return ForwardLines(stack=stack, sureness=sureness)
+    pairs = _Matching(recording, lives, passes, part).pairs(lives.born[sorted(chosen)])
+    return {key: (forward, sure) for key, forward, sure in pairs if key in chosen}
 
 
 class _Matching:
@@ -56,12 +55,15 @@ class _Matching:
         self._lives, self._passes, self._part = lives, passes, part
         self._read_before: dict[int, _Stack] = {}
 
-    def pairs(self) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield blocks of backward, each with a stack of forward and how sure that is."""
+    def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
+        """Yield blocks of those backward passes in which `moments` are, each with a stack of forward, and how sure."""
         order, born = self._lives.order, self._lives.born[self._lives.order]
         begin = 0
         for start, end in zip(self._passes.backward_starts.tolist(), self._passes.backward_ends.tolist(), strict=True):
             low, high = np.searchsorted(born, [start, end], side="left").tolist()
+            if not ((moments >= start) & (moments <= end)).any():
+                begin = high + 1
+                continue
             forward = [key for key in order[begin:low].tolist() if self._of(key).has_line]
             begin = high + 1
             yield from self._of_span(forward, order[low : high + 1].tolist(), start)
@@ -78,7 +80,7 @@ class _Matching:
                     yield from self._matched(again, forward, backward, start)
                     again, backward = [], []
                 again.append(key)
-            elif self._part[key] == Pass.BACKWARD and not self._of(key).has_line:
+            elif self._part[key] == Pass.BACKWARD and self._of(key).is_engines and not self._of(key).has_line:
                 backward.append(key)
         yield from self._matched(again, forward, backward, start)
 
@@ -98,6 +100,13 @@ class _Matching:
                 yield key, told[key], Sureness.LIKELY
                 continue
             at = bisect_right(spots, index)
+            if not self._of(key).backward and at and spots[at - 1] == index - 1:
+                # The engine's own: it sums up what the operation before has returned.
+                told[key] = told[known[at - 1]]
+                known.insert(at, key)
+                spots.insert(at, index)
+                yield key, told[key], Sureness.LIKELY
+                continue
             beside = {told[each] for each in known[max(0, at - 1) : at + 1]}
             after = bisect_right(moments, int(self._lives.born[key]))
             if len(beside) == 1:  # on both sides, or the last there is
@@ -114,16 +123,21 @@ class _Matching:
 
     def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Match operations of backward with those of forward, the last with the first."""
-        for name in dict.fromkeys(self._of(key).backward for key in backward):
-            if not name:
-                continue
-            calls = self._runs(forward, lambda key, name=name: _is_called(name, self._of(key).names), is_split=True)
+        for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
+            calls = self._runs(forward, partial(self._is_called, name), is_split=True)
             for is_split in (False, True):
-                nodes = self._runs(backward, lambda key, name=name: self._of(key).backward == name, is_split=is_split)
+                nodes = self._runs(backward, partial(self._is_backward, name), is_split=is_split)
                 if len(nodes) == len(calls):
                     for node, call in zip(nodes, reversed(calls), strict=True):
                         yield from ((key, int(self._stack[call[0]])) for key in node)
                     break
+
+    def _is_called(self, name: str, key: int) -> bool:
+        names = self._of(key).names
+        return name in names or f"{name}forward" in names
+
+    def _is_backward(self, name: str, key: int) -> bool:
+        return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
         """Neighbours that belong to one name; `is_split`: the same stack twice, or another line, begins the next."""
@@ -160,6 +174,8 @@ class _Stack:
     """The operations on it, as forward calls them."""
     backward: str
     """The operation whose backward it is; empty if none's."""
+    is_engines: bool
+    """Whether autograd's engine runs it, in C++."""
     place: Frame | None
     """The innermost line of Python's."""
     has_line: bool
@@ -170,13 +186,10 @@ class _Stack:
         names = frozenset(_plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)))
         backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
         place = next((frame for frame in frames if frame.file.endswith(".py")), None)
-        return cls(names, backward, place, users_frame(frames) is not None)
+        is_engines = bool(backward) or any(_ENGINE in frame.name for frame in frames)
+        return cls(names, backward, is_engines, place, users_frame(frames) is not None)
 
 
 def _plain(name: str) -> str:
     """An operation's name as both sides have it: `_log_softmax` and `LogSoftmax` are "logsoftmax"."""
     return name.replace("_", "").lower()
-
-
-def _is_called(name: str, names: frozenset[str]) -> bool:
-    return name in names or f"{name}forward" in names
