@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.roles.collect import all_names, collect
 from benchmarks.roles.compare import Compared, Recorded, compare
+from benchmarks.roles.compare_lines import NAMES, Lines, collect_lines, compare_lines
 from ullage._units import text_of_bytes
 from ullage.analysis.role import Sureness
 from ullage.block_role import Role
@@ -51,6 +52,18 @@ DIFFERENCES = """
   gradient has: explain calls them inputs, wrongly.
 * L-BFGS whose closure has its batch from before: nothing is allocated between two steps, so that they look like one.
 * The buckets of DDP are inputs for both, which is wrong for both: they hold gradients.
+"""
+
+
+BACKWARD = """
+## The forward line of what backward allocates
+
+Autograd's threads have no Python frames. Where the snapshot has C++ frames (`stacks="all"`, PyTorch's default), they
+name the operation, and backward runs operations in the reverse order of forward: the last convolution of forward is the
+first of backward. Where there are as many of one name in both, `explain` says "train.py:12 (its backward)"; what lies
+between two that are told, or frees what a line has kept, is "its backward, a guess". PyTorch's anomaly mode knows the
+line that made each node of autograd's graph; of all bytes that backward allocates with no line of the script's:
+
 """
 
 
@@ -110,7 +123,24 @@ def by_role(found: Sequence[Compared]) -> Iterator[str]:
             yield f"| {role.label} | {text_of_bytes(known[role])} | {100 * right[role] / known[role]:.1f} % |"
 
 
-def document(names: Sequence[str], found: dict[Recorded, list[Compared]]) -> str:
+def lines_rows(found: Sequence[Lines]) -> Iterator[str]:
+    """How much is told, how sure, and how often it is right."""
+    everything = Lines(
+        name="all of them",
+        said=sum((each.said for each in found), Counter()),
+        right=sum((each.right for each in found), Counter()),
+    )
+    for each in (*found, everything):
+        total = sum(each.said.values())
+        cells = [each.name]
+        for sureness in (Sureness.LIKELY, Sureness.GUESS):
+            said = each.said[sureness]
+            right = f", {100 * each.right[sureness] / said:.1f} % right" if said else ""
+            cells.append(f"{100 * said / total:.0f} %{right}")
+        yield f"| {' | '.join(cells)} |"
+
+
+def document(names: Sequence[str], found: dict[Recorded, list[Compared]], lines: Sequence[Lines]) -> str:
     held_out = set(all_names()[3::4])
     whole = found[Recorded.WHOLE]
     text = HEAD.format(count=len(names))
@@ -126,7 +156,8 @@ def document(names: Sequence[str], found: dict[Recorded, list[Compared]]) -> str
     text += "\n## Each workload, recorded from its beginning to its end\n\n"
     text += "| workload | peak | right | what predict knows, and explain says |\n|---|---|---|---|\n"
     text += "\n".join(row_of(each, is_held_out=each.name in held_out) for each in whole) + "\n"
-    return text + DIFFERENCES
+    text += DIFFERENCES + BACKWARD + "| workload | likely | a guess |\n|---|---|---|\n"
+    return text + "\n".join(lines_rows(lines)) + "\n"
 
 
 def main() -> int:
@@ -142,7 +173,11 @@ def main() -> int:
                 if compared is not None:
                     found[recorded].append(compared)
             print(row_of(found[Recorded.WHOLE][-1], is_held_out=False), flush=True)
-    text = document(names, found)
+        lines = []
+        for name in NAMES if not given.names else ():
+            collect_lines(name, folder / "lines")
+            lines.append(compare_lines(name, folder / "lines"))
+    text = document(names, found, lines)
     print(text)
     if given.write:
         given.write.write_text(text)

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.roles.collect import all_names, collect
 from benchmarks.roles.compare import Recorded, compare
+from benchmarks.roles.compare_lines import collect_lines, compare_lines
 from ullage.analysis.role import Sureness
 
 from .conftest import slow
@@ -34,3 +35,11 @@ def test_explain_says_what_predict_knows(name: str, tmp_path: Path) -> None:
         wrong = sum(size for (known, said), size in certain.items() if known != said)
         assert wrong <= 0.01 * sum(certain.values()), certain
     assert {sure for _, _, sure in compared.found} <= set(Sureness)
+
+
+def test_what_backward_allocated_is_on_its_forward_line(tmp_path: Path) -> None:
+    collect_lines("diffusion_unet_ema", tmp_path)
+    lines = compare_lines("diffusion_unet_ema", tmp_path)
+    total = sum(lines.said.values())
+    assert lines.said[Sureness.LIKELY] >= 0.9 * total
+    assert lines.right[Sureness.LIKELY] == lines.said[Sureness.LIKELY]
