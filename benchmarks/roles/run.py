@@ -60,9 +60,10 @@ BACKWARD = """
 
 Autograd's threads have no Python frames. Where the snapshot has C++ frames (`stacks="all"`, PyTorch's default), they
 name the operation, and backward runs operations in the reverse order of forward: the last convolution of forward is the
-first of backward. Where there are as many of one name in both, `explain` says "train.py:12 (its backward)"; what lies
-between two that are told, or frees what a line has kept, is "its backward, a guess". PyTorch's anomaly mode knows the
-line that made each node of autograd's graph; of all bytes that backward allocates with no line of the script's:
+first of backward. Where there are as many of one name in both, `explain` says "train.py:12 (its backward)"; a
+guess, and called so, is what lies between two operations of one line, or is followed by the free of what a line had
+kept. PyTorch's anomaly mode knows the line that made each node of autograd's graph. Of all bytes that backward
+allocates with no line of the script's:
 
 """
 
