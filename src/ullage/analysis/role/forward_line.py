@@ -53,7 +53,7 @@ class _Matching:
         self._stacks: RecordedStacks = recording.history.stacks
         self._stack = recording.rebuilt.stack_of_key
         self._lives, self._passes, self._part = lives, passes, part
-        self._read_before: dict[int, _Stack] = {}
+        self._read_before: dict[int, _OperationStack] = {}
 
     def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
         """Yield blocks of those backward passes in which `moments` are, each with a stack of forward, and how sure."""
@@ -159,15 +159,15 @@ class _Matching:
             is_open = True
         return found
 
-    def _of(self, key: int) -> "_Stack":
+    def _of(self, key: int) -> "_OperationStack":
         stack = int(self._stack[key])
         if stack not in self._read_before:
-            self._read_before[stack] = _Stack.of(self._stacks.frames_of(stack))
+            self._read_before[stack] = _OperationStack.of(self._stacks.frames_of(stack))
         return self._read_before[stack]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stack:
+class _OperationStack:
     """What a stack tells of an operation."""
 
     names: frozenset[str]
@@ -182,7 +182,7 @@ class _Stack:
     """Whether a line is the user's own."""
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> "_Stack":
+    def of(cls, frames: Sequence[Frame]) -> "_OperationStack":
         names = frozenset(_plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)))
         backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
         place = next((frame for frame in frames if frame.file.endswith(".py")), None)
