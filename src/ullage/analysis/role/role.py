@@ -196,7 +196,7 @@ class _Roles:
         mine = seen & (self._part == Pass.FORWARD)
         following = next_of(self._passes.backward_starts, born)
         self._is(mine & (freed > following), Role.ACTIVATIONS, Sureness.CERTAIN)
-        waits = mine & (freed == NEVER)
+        waits = mine & ((freed == NEVER) | self._is_cut_short())
         without_gradients = self._flag(self._makers.has_no_gradients) & ~self._flag(self._makers.in_optimizer)
         self._is(waits & without_gradients, Role.TEMPORARIES, Sureness.LIKELY)
         if self._trains:
@@ -204,6 +204,14 @@ class _Roles:
         self._is(waits, Role.ACTIVATIONS, Sureness.GUESS)  # or a cache of keys and values
         self._is(mine, Role.TEMPORARIES, Sureness.CERTAIN)
         self._is(seen & (self._part == Pass.RECOMPUTED), Role.ACTIVATIONS, Sureness.CERTAIN)
+
+    def _is_cut_short(self) -> Mask:
+        """Blocks that were alive when a request failed and the program went on: that may be why they were freed."""
+        lives, program = self._lives, self._recording.program
+        rows = self._recording.rebuilt.row_of_op[: len(program)]
+        failed = np.flatnonzero(np.isin(rows, np.flatnonzero(self._recording.history.action == Action.OOM)))
+        failure = next_of(failed, lives.born)
+        return np.asarray((failure != NEVER) & (lives.freed > failure), bool)
 
     def _outside(self, seen: Mask) -> None:
         born, freed = self._lives.born, self._lives.freed
@@ -316,8 +324,9 @@ class _Roles:
             size=self._size,
             stays=stays,
         )
+        is_cut_short = self._is_cut_short()
         for key, before in found:
-            if self._role[before] >= 0 and self._sureness[before] != Sureness.GUESS:
+            if self._role[before] >= 0 and self._sureness[before] != Sureness.GUESS and not is_cut_short[before]:
                 self._role[key], self._sureness[key] = self._role[before], Sureness.LIKELY
 
     # ---- what was there before recording began
