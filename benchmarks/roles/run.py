@@ -60,9 +60,10 @@ BACKWARD = """
 
 Autograd's threads have no Python frames. Where the snapshot has C++ frames (`stacks="all"`, PyTorch's default), they
 name the operation, and backward runs operations in the reverse order of forward: the last convolution of forward is the
-first of backward. Where there are as many of one name in both, `explain` says "train.py:12 (its backward)"; a
-guess, and called so, is what lies between two operations of one line, or is followed by the free of what a line had
-kept. PyTorch's anomaly mode knows the line that made each node of autograd's graph. Of all bytes that backward
+first of backward. Where there are as many of one name in both, `explain` says "train.py:12 (its backward)". A
+guess, and called so, is what lies between two operations of one line; what has fewer of its name in backward than in
+forward, where the first ones may need no gradient; and what is followed by the free of what a line had kept.
+PyTorch's anomaly mode knows the line that made each node of autograd's graph. Of all bytes that backward
 allocates with no line of the script's:
 
 """

@@ -87,9 +87,11 @@ class _Matching:
     def _matched(
         self, again: Sequence[int], forward: Sequence[int], backward: Sequence[int], start: int
     ) -> Iterator[tuple[int, int, Sureness]]:
-        told = dict(self._by_operation(again, backward)) if again else {}
-        left = [key for key in backward if key not in told]
-        told |= dict(self._by_operation(forward, left))
+        pairs = [*self._by_operation(again, backward)]
+        left = set(backward) - {key for key, _, _ in pairs}
+        pairs += self._by_operation(forward, [key for key in backward if key in left])
+        told = {key: stack for key, stack, sure in pairs if sure is Sureness.LIKELY}
+        guessed = {key: stack for key, stack, sure in pairs if sure is Sureness.GUESS}
         ends = self._ends([*again, *forward], start)
         moments = [moment for moment, _ in ends]
         known = [key for key in backward if key in told]
@@ -111,6 +113,8 @@ class _Matching:
             after = bisect_right(moments, int(self._lives.born[key]))
             if len(beside) == 1:  # on both sides, or the last there is
                 yield key, beside.pop(), Sureness.GUESS
+            elif key in guessed:
+                yield key, guessed[key], Sureness.GUESS
             elif after < len(ends):
                 yield key, int(self._stack[ends[after][1]]), Sureness.GUESS
             elif beside:
@@ -121,7 +125,7 @@ class _Matching:
         freed = self._lives.freed
         return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
-    def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int, Sureness]]:
         """Match operations of backward with those of forward, the last with the first."""
         for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
             calls = self._runs(forward, partial(self._is_called, name), is_split=True)
@@ -129,8 +133,13 @@ class _Matching:
                 nodes = self._runs(backward, partial(self._is_backward, name), is_split=is_split)
                 if len(nodes) == len(calls):
                     for node, call in zip(nodes, reversed(calls), strict=True):
-                        yield from ((key, int(self._stack[call[0]])) for key in node)
+                        yield from ((key, int(self._stack[call[0]]), Sureness.LIKELY) for key in node)
                     break
+            else:
+                nodes = self._runs(backward, partial(self._is_backward, name), is_split=False)
+                if len(nodes) < len(calls):  # the first ones of forward may need no gradient
+                    for node, call in zip(nodes, reversed(calls), strict=False):
+                        yield from ((key, int(self._stack[call[0]]), Sureness.GUESS) for key in node)
 
     def _is_called(self, name: str, key: int) -> bool:
         names = self._of(key).names
