@@ -26,7 +26,7 @@ def page_of(found: Sequence[Explained]) -> str:
                 "undone event by event, then done again: `benchmarks/snapshots/raw.py`), and *open* where that reading",
                 "leaves it open, because blocks of before the recording were freed in it, and ullage's is within.",
                 "*No line*: the share of bytes at the peak with neither a line nor the name of an operation.",
-                "What was expected of a headline was written beforehand, from the file.",
+                "What was expected of a headline was written from the file itself, not from an answer.",
                 "",
                 "|  | right |",
                 "|---|---|",
