@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage.analysis.cause import Cause
 from ullage.analysis.explain import Explanation
 from ullage.analysis.text.account import Account, account_of
@@ -98,7 +98,7 @@ def _refusal(source: str, mention: Mention | None) -> str:
     if mention is not None:
         return (
             f"{source} speaks of memory running out at line {mention.row}, in words that ullage does not know and "
-            f"cannot judge: {mention.text!r}; give the whole error of PyTorch or the program, or a snapshot"
+            f"cannot judge: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
         )
     return (
         f"{source} says nothing about memory running out: it contains no error of memory that ullage knows, of "
@@ -138,8 +138,17 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_RANKS_SHOWN]) + (" ..." if len(names) > _RANKS_SHOWN else "")
 
 
+_NO_SUCH_CARD: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    sentence="The text says that the card has 0 bytes, which no card has: its figures say nothing.",
+    notes=("torch.cuda.mem_get_info() says what the card has, where it can be asked",),
+)
+
+
 def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
+    if message.total_bytes == 0 or (found.server is not None and found.server.total_bytes == 0):
+        return _NO_SUCH_CARD
     if (judge := JUDGES.get(message.wording)) is not None:
         return judge(message, found.server)
     return within_a_program(_of_pytorch(message, account, found), found)

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Fuzz everything that is read of others, with new seeds: random inputs of every kind, then guided by coverage (atheris
+# for Python, libFuzzer for the reader of pickles, where clang++ is there).
+#
+#     tools/fuzz_readers.sh ENVIRONMENT MINUTES
+set -euo pipefail
+environment=$1
+seconds=$(($2 * 60))
+here=$(cd "$(dirname "$0")/.." && pwd)
+cd "$here"
+failed=0
+
+"$environment/bin/python" -m tests.fuzzing --minutes "$(awk "BEGIN {print $seconds / 120}")" || failed=1
+
+guided=$environment-atheris
+if [ ! -e "$guided/atheris" ]; then
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$guided" 'atheris==3.0.0'
+fi
+readers=(text live run-folder settings card)
+for reader in "${readers[@]}"; do
+  echo "guided by coverage: $reader"
+  PYTHONPATH=$guided "$environment/bin/python" -m tests.fuzzing.guided "$reader" \
+    "-max_total_time=$((seconds / 4 / ${#readers[@]} + 1))" -timeout=300 -rss_limit_mb=4096 -print_final_stats=0 \
+    -artifact_prefix=fuzz-findings- 2>&1 | grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|pulse))' || failed=1
+done
+
+if ! command -v clang++ >/dev/null; then
+  echo "the reader of pickles is not fuzzed by libFuzzer: clang++ is not here (Debian: apt-get install clang)" >&2
+  exit $failed
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+core=$here/src/ullage/snapshot/_core
+clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$core" \
+  "$core/pickle.cpp" "$core/shapes.cpp" tests/fuzzing/pickle_machine.cpp -o "$folder/pickle_machine"
+mkdir "$folder/corpus"
+for file in tests/fuzzing/corpus/*.pickle.gz; do
+  gzip -dc "$file" >"$folder/corpus/$(basename "$file" .gz)"
+done
+echo "guided by coverage: the reader of pickles"
+"$folder/pickle_machine" -max_total_time=$((seconds / 4 + 1)) -max_len=100000 -timeout=60 -rss_limit_mb=4096 \
+  -artifact_prefix=fuzz-findings- -print_final_stats=1 "$folder/corpus" 2>&1 | grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|pulse))' || failed=1
+exit $failed
