@@ -104,6 +104,11 @@ _EXITS: Final = (
 )
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
+_BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
+"""The figures on the next row, behind the mark of a log."""
+_CALL: Final = r"\w{0,30}(?:\([^)\n]{0,80}\))?(?: failed| error)?[:,]?(?: with)? {1,3}(?:\(2\) )?out of memory"
+_AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
+_CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU)"
 
 TABLE: Final = (
     # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
@@ -111,7 +116,7 @@ TABLE: Final = (
         MessageKind.ALLOCATOR,
         "allocator",
         "out of memory",
-        r"\.\s{1,40}(?=Tried to|Allocation was)",
+        rf"(?:\.\s{{1,40}}(?=Tried to|Allocation was)|{_BELOW})",
         before=_CARDS,
         has_sizes=True,
     ),
@@ -143,6 +148,15 @@ TABLE: Final = (
         has_sizes=True,
     ),
     words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    # Its name alone ends a line: a table of an error, or a text that was translated but for that.
+    words(
+        MessageKind.ALLOCATOR,
+        "unknown",
+        "OutOfMemoryError",
+        r"(?=[*`\"'|\s]{0,6}(?:\n|\Z))",
+        before=("torch.cuda.", "torch."),
+        likely=True,
+    ),
     words(MessageKind.HOST, "java", "OutOfMemoryError: ", r"[^\n]{1,100}", before=("java.lang.",)),
     words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
     words(
@@ -181,8 +195,22 @@ TABLE: Final = (
             "CUDA Error: ",
             "cuda error: ",
             "Cuda error: ",
+            "CUDA: ",
+            "CUDA ERROR: ",
+            "CUDA Runtime Error: ",
+            "CUDA API error: ",
+            "CUDA Driver API error: ",
+            "CUDA failure: ",
+            "CUDA error (2): ",
+            "CUDA error 2 - ",
+            "GPUassert: ",
         ),
     ),
+    words(MessageKind.DRIVER, "cuda_error", "cudaMalloc", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "cuMem", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Out of memory in cu", r"\w{3,40}\(", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error at ", _AT, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error in ", _AT, backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "error: 2 (out of memory)", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
@@ -246,15 +274,24 @@ TABLE: Final = (
         backend="NCCL",
     ),
     words(
+        MessageKind.LIBRARY,
+        "nvml",
+        "INTERNAL ASSERT FAILED at",
+        r"[^\n]{0,120}CUDACachingAllocator\.cpp",
+        before=("NVML_SUCCESS == r ", "nvmlInit_v2_() "),
+        backend="NVML",
+    ),
+    words(
         MessageKind.HOST,
         "cpu_allocator",
         "DefaultCPUAllocator: ",
         r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
     ),
+    words(MessageKind.HOST, "cpu_allocator", "Torch: not enough memory: you tried to allocate "),
     words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
     words(MessageKind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
-    words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
+    words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
     words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
     words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
     words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),
