@@ -340,10 +340,29 @@ _FRAMEWORKS: Final = (
         "Out of memory error on GPU ",
         r"\d{1,4}\. Cannot allocate",
         figures=(
-            r"on GPU (?P<device>\d+)\. Cannot allocate (?P<requested_bytes>SIZE) memory",
+            r"on GPU (?P<device>\d+)\. Cannot allocate (?P<requested_bytes>SIZE) (?:GPU )?memory",
             r"on GPU \d+, (?P<allocated_bytes>SIZE) memory has been allocated",
-            r"available memory is only (?P<free_bytes>SIZE)",
+            r"available memory is (?:only )?(?P<free_bytes>SIZE)",
         ),
+    ),
+    _program(
+        "Paddle",
+        "paddle",
+        "enforce allocating <= available failed",
+        figures=(r"failed, (?P<requested_bytes>\d+) > (?P<free_bytes>\d+)",),
+    ),
+    *(
+        _program(
+            "faiss",
+            "faiss",
+            find,
+            r"[\s\S]{1,300}?out of memory",
+            figures=(
+                r"cudaMalloc (?P<requested_bytes>\d+) bytes(?: on device (?P<device>\d+))?",
+                r" dev (?P<device>\d+) space .{1,60}? size (?P<requested_bytes>\d+) bytes",
+            ),
+        )
+        for find in ("failed to cudaMalloc", "Failed to cudaMalloc", "StandardGpuResources: alloc", "Faiss assertion")
     ),
     _program(
         "MXNet",
@@ -356,7 +375,7 @@ _FRAMEWORKS: Final = (
         "DirectML",
         "directml",
         "Could not allocate tensor with ",
-        r"\d{1,20} bytes\. There is not enough GPU video memory available",
+        r"\S{1,20} bytes\. There is not enough GPU video memory available",
         figures=(r"tensor with (?P<requested_bytes>\d+) bytes",),
     ),
     _program("Blender", "blender", "System is out of GPU", r"(?: and shared host)? memory"),

@@ -106,7 +106,7 @@ _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
 """The figures on the next row, behind the mark of a log."""
-_CALL: Final = r"\w{0,30}(?:\([^)\n]{0,80}\))?(?: failed| error)?[:,]?(?: with)? {1,3}(?:\(2\) )?out of memory"
+_CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
 _CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU)"
 
@@ -220,6 +220,21 @@ TABLE: Final = (
     words(MessageKind.DRIVER, "cuda_error", "parallel_for failed: out of memory", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", ".cu(", r"\d{1,6}\): out of memory", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", ".cuh(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error 2 out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Gpu API call) out of memory in function", before=("217:",)),
+    words(MessageKind.DRIVER, "cuda_error", "Gpu API call (out of memory)", backend="OPENCV"),
+    words(MessageKind.DRIVER, "vulkan", "vkAllocateMemory failed", r" ?\(?-2\b", backend="VULKAN"),
+    words(MessageKind.DRIVER, "vulkan", "VK_ERROR_OUT_OF_DEVICE_MEMORY", backend="VULKAN"),
+    words(MessageKind.DRIVER, "vulkan", "ErrorOutOfDeviceMemory", backend="VULKAN"),
+    words(MessageKind.HOST, "vulkan_host", "vkAllocateMemory failed", r" ?\(?-1\b", backend="VULKAN"),
+    words(MessageKind.HOST, "vulkan_host", "VK_ERROR_OUT_OF_HOST_MEMORY", backend="VULKAN"),
+    words(
+        MessageKind.HOST, "pinned", "cuda_host_mem.cpp:", r"\d{1,6}: error: [^\n]{1,40}out of memory", backend="OPENCV"
+    ),
+    words(MessageKind.HOST, "compiler", "ptxas fatal", r"[^\n]{0,20}Memory allocation failure"),
+    words(MessageKind.HOST, "compiler", "catastrophic error", r" ?: out of memory"),
+    words(MessageKind.HOST, "compiler", "virtual memory exhausted"),
+    words(MessageKind.HOST, "compiler", "LLVM ERROR: out of memory"),
     words(MessageKind.DRIVER, "opencl", "Memory Object Allocation Failure", backend="OPENCL"),
     words(MessageKind.DRIVER, "opencl", "CL_MEM_OBJECT_ALLOCATION_FAILURE", backend="OPENCL"),
     words(MessageKind.HOST, "opencl_host", "Out of Host Memory", backend="OPENCL"),
@@ -245,6 +260,13 @@ TABLE: Final = (
         "_STATUS_INTERNAL_ERROR",
         r"\b",
         before=("CUDNN", "CUSOLVER"),
+        likely=True,
+    ),
+    words(
+        MessageKind.LIBRARY,
+        "internal_error",
+        "create cublas handle: CUBLAS_STATUS_INTERNAL_ERROR",
+        backend="CUBLAS",
         likely=True,
     ),
     words(MessageKind.LIBRARY, "internal_error", "_INTERNAL_ERROR", r"\b", before=("CUFFT",), likely=True),

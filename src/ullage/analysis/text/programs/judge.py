@@ -65,6 +65,7 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "triton_driver": frameworks.triton_driver,
     "cupy": frameworks.cupy,
     "mlx": frameworks.mlx,
+    "faiss": libraries.faiss,
     "mxnet": libraries.mxnet,
     "directml": libraries.directml,
     "blender": libraries.blender,

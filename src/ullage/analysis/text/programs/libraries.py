@@ -1,4 +1,4 @@
-"""Programs that ask the driver themselves and say little: MXNet, DirectML, Blender's Cycles, CUDA.jl."""
+"""Programs that ask the driver themselves and say little: faiss, MXNet, DirectML, Blender's Cycles, CUDA.jl."""
 
 from typing import Final
 
@@ -21,6 +21,24 @@ BLENDER_SCENE: Final = estimate(
 )
 
 
+def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge faiss, which asks the driver beside what PyTorch has taken."""
+    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "memory"
+    where = f" on card {message.device}" if message.device is not None else ""
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=f"faiss asked the driver for {asked}{where}, outside of any other allocator, and less was free.",
+        remedies=(
+            estimate(
+                "StandardGpuResources().setTempMemory(64 * 1024 * 1024)",
+                "faiss takes 1.5 GiB or 18 % of the card for scratch memory at the start",
+            ),
+            estimate("a smaller or quantized index (useFloat16, IVF-PQ)", "a flat index is vectors x dimensions x 4"),
+        ),
+        notes=("what PyTorch has cached in the same process is not free for faiss", _NVIDIA_SMI),
+    )
+
+
 def mxnet(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge MXNet's pool, without figures."""
     return TextVerdict(
@@ -33,10 +51,10 @@ def mxnet(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 def directml(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge DirectML, the way to any vendor's card on Windows."""
-    asked = text_of_bytes(message.requested_bytes or 0)
+    asked = f"the {text_of_bytes(message.requested_bytes)} that" if message.requested_bytes is not None else "what"
     return TextVerdict(
         cause=Cause.TRULY_FULL,
-        sentence=f"The card had less than the {asked} left that DirectML asked for; the text does not say what it has.",
+        sentence=f"The card had less left than {asked} DirectML asked for; the text does not say what it has.",
         remedies=(
             estimate("a smaller batch or image, or half precision", "DirectML frees late and does not split requests"),
         ),
