@@ -101,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UllageError as error:
         from rich.console import Console
 
+        from ullage.report.terminal import without_control_characters
+
         Console(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file
         sys.exit(error.exit_code)
     except (_Interrupted, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, _Interrupted) else int(signal.SIGINT)
@@ -131,12 +133,14 @@ def _is_heard(number: int) -> bool:
 
 
 def _prepare_streams() -> None:
-    """Make both streams writable, whether the shell closed them (2>&-) or their encoding lacks block characters."""
-    for name in ("stdout", "stderr"):
+    """Make the streams usable, whether the shell closed them (2>&-) or their encoding lacks block characters."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  it lives as long as the process
-        elif isinstance(stream, TextIOWrapper):
+            # It gets the number that is free, so that no file of ours does; what `ullage run` starts finds it closed.
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            setattr(sys, name, open(null, mode))  # noqa: SIM115  it lives as long as the process
+        elif name != "stdin" and isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace" if name == "stderr" else "replace")
 
 

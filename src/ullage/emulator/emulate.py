@@ -2,7 +2,7 @@
 
 A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
 inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
-`_child/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
+`_child/hooks/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from ullage._child_process import HOOKS_FOLDER, reach_children
-from ullage._errors import EmulationError, UsageError
+from ullage._errors import EmulationError, UsageError, quoted
 from ullage._public import public
 from ullage._units import text_of_bytes
 from ullage.emulator import library
@@ -122,7 +122,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: 
 
 
 def inherit() -> None:
-    """Emulate the parent's card in a child process. Called by `_child/sitecustomize.py`."""
+    """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
@@ -172,7 +172,9 @@ def _emulation_of(
 def check_placement(what: str, placement: str) -> None:
     """Raise UsageError where a text names no placement."""
     if placement not in library.PLACEMENTS:
-        raise UsageError(f"{what}{placement!r} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}")
+        raise UsageError(
+            f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}"
+        )
 
 
 def figures_of(card: Gpu) -> dict[str, int]:

@@ -17,7 +17,7 @@ from ullage.analysis.explain import Explanation, explain
 from ullage.report.page import draw_page
 from ullage.report.report import Remarks, Report
 from ullage.report.terminal import draw
-from ullage.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, read_run
+from ullage.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run
 from ullage.settings import semantics_of
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.supervision.summary import differences_of
@@ -28,6 +28,8 @@ _COLUMNS: Final = 100
 def find_run(folder: Path) -> tuple[RunFolder, int]:
     """Read the run in a folder, or the newest of the runs in it; also return their number, 0 if the folder is a run.
 
+    Only the run that is returned is read.
+
     Raises:
         UsageError: it is not the folder of a run, and has none in it.
         OSError: it cannot be read.
@@ -37,14 +39,15 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
     except UsageError:
         if not folder.is_dir():
             raise
-        inside = [path for path in folder.iterdir() if path.is_dir()]
-        runs = []
-        for path in sorted(inside, key=lambda path: path.stat().st_mtime, reverse=True):
+        runs = []  # as they are called, not as they are: old ones may be many and large
+        for path in folder.iterdir():
+            with suppress(OSError):
+                if path.is_dir() and is_run(path):
+                    runs.append((path.stat().st_mtime, path))
+        for _, path in sorted(runs, reverse=True):
             with suppress(UsageError, OSError):
-                runs.append(read_run(path))
-        if not runs:
-            raise
-        return runs[0], len(runs)
+                return read_run(path), len(runs)
+        raise
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
@@ -65,13 +68,13 @@ def explain_evidence(
     if evidence.snapshot is None:
         return None
     snapshot = load_snapshot(evidence.snapshot)
-    device, version = evidence.surroundings.get("device"), evidence.surroundings.get("torch")
-    if not isinstance(device, int) or device not in snapshot.devices:
+    device = evidence.device
+    if device is None or device not in snapshot.devices:
         device = card_to_explain(recorded_cards(snapshot.devices))
     return explain(
         snapshot.devices[device],
         source=str(_shown(evidence.folder)),
-        semantics=_semantics_of(version) if isinstance(version, str) else None,
+        semantics=_semantics_of(evidence.torch) if evidence.torch is not None else None,
         with_picture=True,
         progress=progress,
     )
@@ -80,14 +83,13 @@ def explain_evidence(
 def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
     """Return the report on an evidence, with what the run beside it tells."""
     report = describe(explanation)
-    surroundings = evidence.surroundings
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
-    line = surroundings.get("line")
-    where = f", called at {line}, in backward" if surroundings.get("is_in_backward") else f", at {line}"
+    where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
+    step = f"step {evidence.step}" if evidence.step is not None else "step not known"
     items = [
-        *([f"{process.name}, step {surroundings.get('step')}{where if line else ''}"] if process is not None else []),
+        *([f"{process.name}, {step}{where if evidence.line else ''}"] if process is not None else []),
         *differences_of(run),
-        *(f"{name}={value}" for name, value in dict(surroundings.get("variables") or {}).items() if "ALLOC" in name),
+        *(f"{name}={value}" for name, value in evidence.variables.items() if "ALLOC" in name),
     ]
     section = Remarks(title="The run", items=tuple(items))
     return replace(report, sections=(*report.sections, section)) if items else report
@@ -108,7 +110,10 @@ def write_report(evidence: OomEvidence, report: Report) -> list[Path]:
 
 
 def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    except FileNotFoundError:  # the folder that we are in is gone
+        return path
 
 
 def _semantics_of(version: str) -> str | None:

@@ -46,12 +46,6 @@ def _judge(message: Message, account: Account | None, libraries: int) -> TextVer
         return _apple(message)
     if requested is None:
         return _bare(message)
-    if message.total_bytes == 0:
-        return TextVerdict(
-            cause=Cause.CANNOT_TELL,
-            sentence="The text says that the card has 0 bytes, which no card has: its figures say nothing.",
-            notes=("torch.cuda.mem_get_info() says what the card has, where it can be asked",),
-        )
     if (limit := _limit(message)) is not None:
         return limit
     if free is not None and message.total_bytes is not None and free > message.total_bytes:
@@ -153,7 +147,7 @@ def _limit(message: Message) -> TextVerdict | None:
     """Return the verdict for a limit of the allocator below the card's size; None where there was none."""
     held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
     requested, allowed, free = message.requested_bytes, message.allowed_bytes, message.free_bytes
-    if allowed is None or held is None or requested is None or held + requested <= allowed:
+    if allowed is None or held is None or requested is None or held + requested + _ROUNDING_BYTES <= allowed:
         return None
     if (free is not None and free < requested) or (message.total_bytes is not None and allowed >= message.total_bytes):
         return None
