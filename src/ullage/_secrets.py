@@ -8,6 +8,7 @@ A secret without a name and without a form of its own cannot be told from any ot
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
@@ -35,8 +36,8 @@ _AT_END: Final = _words("pat sig signature sas login license licence tok pin non
 _PREFIXES: Final = ("passw", "secre", "credent", "authori")
 """Beginnings of parts: an option may be abbreviated."""
 _KEY_OF_DATA: Final = _words(
-    "sort text image images label labels feature features input inputs output outputs chosen rejected prompt json data "
-    "dict state batch loss metric column target group partition primary foreign video audio content role message "
+    "sort text image images label labels feature features fn func function input inputs output outputs chosen "
+    "rejected prompt json data dict state batch loss metric column target group partition primary foreign video audio content role message "
     "messages response reward query answer answers source src tgt train eval val test model index idx map row record "
     "field tag random prng rng jax seed cache num n question context caption id ids mask attn attention value "
     "checkpoint ckpt weight weights param module layer monitor score tool tools system user assistant sample"
@@ -60,8 +61,10 @@ _KEY_OF_ACCESS: Final = _words(
     "host service app admin"
 )
 _FIGURE: Final = re.compile(
-    r"[-+]?[\d_,.]+(?:[eE][-+]?\d+)?[kKmMbBgGtT]?(?:i?B)?|true|false|none|null|yes|no|on|off|auto", re.I
+    r"[-+]?[\d_,.]{1,8}(?:[eE][-+]?\d+)?[kKmMbBgGtT]?(?:i?B)?|true|false|none|null|yes|no|on|off|auto", re.IGNORECASE
 )
+_COUNT: Final = re.compile(r"[\d_,.]+")
+_ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secretkey", "accesskey", "accesstoken")
 
 
 def is_secret(name: str, value: str = "") -> bool:
@@ -69,28 +72,25 @@ def is_secret(name: str, value: str = "") -> bool:
 
     Args:
         name: of an option, a variable, a field or a header, in any spelling.
-        value: what it has; a figure is no token and no key.
+        value: what it has; `--token 5` and `--tokens 4096` are counts.
     """
     parts = [part.lower() for part in _PARTS.findall(name.rpartition("/")[2] or name)]
     if not parts:
         return False
     if any(part in _ALWAYS or part.startswith(_PREFIXES) or part.endswith(_ENDINGS) for part in parts):
         return True
-    return _is_secret_by_end(parts) and not _FIGURE.fullmatch(value.strip("\"' "))
-
-
-_ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secretkey", "accesskey", "accesstoken")
+    if "key" in parts and _KEY_OF_ACCESS.intersection(parts):
+        return parts[-1] not in {"file", "path"}
+    value = value.strip("\"' ")
+    is_count = bool(parts[-1] in {"tokens", "keys"} and _COUNT.fullmatch(value))
+    return _is_secret_by_end(parts) and not is_count and not _FIGURE.fullmatch(value)
 
 
 def _is_secret_by_end(parts: list[str]) -> bool:
     *before, last = parts
-    if last in {"id", "ids", "file", "value", "string", "json", "b"} and before[-1:] in (["key"], ["token"]):
-        # An access key's number is half of it; the number of a token of a text is none.
-        is_access = before[-1] == "key" and bool(_KEY_OF_ACCESS.intersection(before)) and last != "file"
-        return is_access or (last in {"value", "string", "json"} and _is_secret_by_end(before))
+    if last in {"value", "string"} and before:
+        return _is_secret_by_end(before)
     if last in _AT_END or (last == "pass" and not _PASS_OF_DATA.intersection(before[-1:])):
-        return True
-    if _KEY_OF_ACCESS.intersection(before) and "key" in parts:
         return True
     if last in {"key", "keys"}:
         return not _KEY_OF_DATA.intersection(before[-1:])
@@ -110,7 +110,7 @@ _FORMS: Final = (
     r"\bsk-(?:proj|ant|or|svcacct|admin|lf)-[\w-]{6,}|\b[spr]k_(?:live|test)_\w{6,}",
     r"\bsk-(?=[\w-]{0,200}[A-Z])(?=[\w-]{0,200}\d)[\w-]{8,}|\bsk-[A-Za-z0-9]{20,}",
     r"\b(?:AKIA|ABIA|ACCA|AGPA|AIDA|AROA)[A-Za-z0-9]{6,}|\bASIA[A-Z0-9]{12,}",
-    r"\beyJ[\w-]{5,}(?:\.[\w-]*){0,4}",
+    r"\beyJ(?:[\w-]{5,}|[\w-]*\.)[\w.-]*",
     r"\bxox[a-z]-[\w-]{6,}|\bxapp-[\w-]{6,}",
     r"\bAIza[\w-]{20,}|\bya29\.[\w.-]{6,}|\bGOCSPX-[\w-]{6,}",
     r"\b(?:npm|shpat|shpss|shpca|gsk|r8|lin_api|figd|dckr_pat|dop_v1|doo_v1|dor_v1|nvapi|secret|rpa|wandb_v\d|ntn)"
@@ -127,7 +127,7 @@ _IN_HEADER: Final = re.compile(
     r"[^\s\"',;]{6,}"
 )
 _USER_IN_ADDRESS: Final = re.compile(
-    r"(?<=://)(?:[^\s/?#\"'<>]{0,2000}|[^\s/:@?#]{0,2000}:(?!\d+[/?#])[^\s\"'<>]{0,2000})@"
+    r"(?<=://)(?:[^\s/?#\"'<>]{0,2000}|[^\s/:@?#]{0,200}:(?!\d+[/?#])[^\s\"'<>]{0,200})@"
 )
 _USER_BEFORE_HOST: Final = re.compile(r"(?<![\w.:/@+-])([\w.+-]+):([^\s/@:\"']{3,})@(?!sha256)(?=[\w\[])")
 # No part of a name is given back, and none begins within another: the time that a long one takes is as its length.
@@ -136,10 +136,9 @@ _QUOTED: Final = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
 _ASSIGNED: Final = re.compile(
     rf"(?P<open>\\*[\"']?){_NAME}(?P<close>\\*[\"']?\]?)(?P<sign>\s*:?=>?\s*|\s*:\s*|%3[DdAa]|%22%3A%22)"
 )
-_OPTION_IN_TEXT: Final = re.compile(rf"(?<![\w-])--?(?P<name>[A-Za-z_][\w.\-/]*+)(?P<gap>\s+)(?P<value>{_QUOTED}|\S+)")
 _MAY_HOLD: Final = re.compile(
-    r"[=:@]|%3|-----|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,6}-|[spr]k[-_]|A[A-Z]{3}|eyJ|xox|xapp|AIza|ya29|GOCSPX|"
-    r"[_-]\w{16}|pypi-|SG\.|hv[sbr]\.|(?i:bearer|basic|token )|\s--?\w"
+    r"[=:@]|%3|-----|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,6}-|[spr]k[-_]|A[A-Z]{3}|AGE-|eyJ|xox|xapp|AIza|ya29|GOCSPX|"
+    r"[_-]\w{16}|pypi-|SG\.|hv[sbr]\.|(?i:bearer|basic|token )|(?:\A|\s)--?\w"
 )
 _LONGEST_LITERAL: Final = 1 << 16
 
@@ -231,7 +230,19 @@ def _hidden_word(word: str) -> str:
         return f"{word[: found.end()]}{literal}"
     if not _MAY_HOLD.search(word):
         return word
-    return _without_forms(_without_assigned(_without_options(word), end=_END_IN_WORD))
+    return _without_forms(_without_assigned(_hidden_line(word), end=_END_IN_WORD))
+
+
+def _hidden_line(word: str) -> str:
+    """Return a word that is a line for a shell itself, without the secrets that stand in it as words."""
+    if len(word) > _LONGEST_LITERAL or not word.split()[1:]:
+        return word
+    try:
+        words = shlex.split(word)
+    except ValueError:  # a quotation without an end
+        words = word.split()
+    hidden = without_secrets(words) if words != [word] else tuple(words)
+    return word if list(hidden) == words else " ".join(hidden)
 
 
 def _hidden_literal(word: str) -> str | None:
@@ -277,6 +288,8 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
     parts: list[str] = []
     place, in_text = 0, end is _END_IN_TEXT
     for found in _ASSIGNED.finditer(text):
+        if text.startswith(HIDDEN, found.end()):
+            continue
         if found.start() < place or not _is_told_secret(found, text[found.end() : found.end() + 1], in_text=in_text):
             continue
         ends = _end_of_value(found, text[found.start() - 1 : found.start()], end)
@@ -311,17 +324,6 @@ def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:
 
 def _is_header(name: str) -> bool:
     return name.lower() in {"authorization", "cookie", "set-cookie", "proxy-authorization", "password", "passwd"}
-
-
-def _without_options(text: str) -> str:
-    """Hide values of secret options in a line for a shell that is one word of the command."""
-
-    def shown(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"]
-        is_other = _OTHER_OPTION.fullmatch(value) is not None
-        return found[0] if is_other or not is_secret(name, value) else found[0].removesuffix(value) + HIDDEN
-
-    return _OPTION_IN_TEXT.sub(shown, text)
 
 
 def _without_forms(text: str) -> str:

@@ -103,7 +103,7 @@ def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
     """Make the folder of the run."""
     try:
         if wanted is None:
-            return OwnFolder.make_unique(_RUNS.absolute(), _name_of(words))
+            return OwnFolder.make_unique(_RUNS.absolute(), name_of(words))
         if not wanted.is_symlink() and not wanted.exists():
             return OwnFolder.make(wanted)
         if not wanted.is_dir() or any(wanted.iterdir()):
@@ -114,7 +114,7 @@ def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
         raise UsageError(f"the folder {name} cannot be made: {error.strerror}; choose one with --folder") from None
 
 
-def _name_of(words: list[str]) -> str:
+def name_of(words: list[str]) -> str:
     """Return what the folder of a run is called after: its script, its module, or its program."""
     module = words[1] if words[0] == "-m" else Path(words[0]).name
     # A whole line for a shell may end in a script too, and says more than is to be read in a name.

@@ -1,0 +1,235 @@
+"""Secrets of a command and of an environment: nothing of them is in what is written, and other words stay readable."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.security.forms import NAMES, Form, forms
+from ullage._secrets import hidden_data, hidden_text, told_environment, without_secrets
+from ullage.cli.run import name_of
+
+FORMS = list(forms())
+READABLE = """
+--max-tokens 512 | --max_new_tokens 128 | --tokenizer gpt2 | --tokenizer_name meta-llama/Llama-3-8B | --tokens 4096
+--num-key-value-heads 8 | --num_key_value_heads=8
+ --key-dim 64 | --key_dim=64 | --value-dim 64 | --query-key-norm
+--author me | --authors a b | --token-dim 256 | --token-level-loss | --token-dropout 0.1 | --tokens-per-batch 8192
+--pad-token <pad> | --eos_token </s> | --bos-token <s> | --mask-token [MASK] | --cls_token [CLS] | --special-tokens a b
+--pad_token_id 0 | --eos-token-id 2 | --placeholder_token <cat-toy> | --initializer_token toy | --image-token <image>
+--text-key text | --image_key jpg | --label-key cls | --input_key prompt | --output_key answer | --json-keys text title
+--sort-key length | data.prompt_key=prompt | data.reward_fn_key=data_source | --train-tokens 300B | --total-tokens 1e12
+--passes 3 | --num-passes 2 | --two-pass data.bin | --single_pass train.txt | --bypass-gate | --pass-through x
+--pin-memory | --pin_memory=true | --signal-rate 16000 | --sigma 0.5 | --sigmoid | --path /data/x | --patience 5
+--patch-size 16 | --pattern *.jpg | --batch-size 8 | --lr 3e-4 | --seed 42 | --bf16 | --fp16-opt-level O2
+--model sk-resnet50 | --model hf_hub:timm/resnet50 | --model hf-internal-testing/tiny-random-gpt2 | --resume ckpt/last.pt
+--model_name_or_path microsoft/phi-2 | --revision 2ef0f0a4a5e3f1a9a0e0b1c2d3e4f5a6b7c8d9e0 | --dataset c4:en
+--data s3://bucket/path/part-0001.parquet | --data https://host.example/x?split=train&lang=en | http://localhost:29500
+--rdzv-endpoint node0:29500 | --rdzv_backend c10d | --master_addr 10.0.0.1 | --output_dir=runs/2026-11-24_12:30:00
+git+https://github.com/o/r@main | image@sha256:2ef0f0a4a5e3f1a9 | --lora-target q_proj,k_proj,v_proj | --attn sdpa
+{"lr": 0.1, "max_tokens": 512, "key_dim": 64} | model.d_model=512 | +trainer.devices=8 | optimizer.betas=[0.9,0.95]
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,roundup_power2_divisions:[256:1,>:8] | train.py:33 | --keyframes 4
+--deepspeed ds_config_zero3.json | --report_to wandb | --keep-last 3 | --hotkey-config x | --compass north
+"""
+LINES = [line.strip() for row in READABLE.strip().splitlines() for line in row.split(" | ")]
+
+
+def test_there_are_forms_enough() -> None:
+    assert len(FORMS) >= 350
+    assert len(LINES) >= 80
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.secret)
+def test_a_secret_is_not_told(form: Form) -> None:
+    """Alone, between other words, and with the whole command as one word for a shell."""
+    assert form.secret in " ".join(form.words)
+    shown = without_secrets(["python", "train.py", *form.words, "--lr", "0.1"])
+    assert form.secret not in " ".join(shown)
+    assert shown[:2] == ("python", "train.py")
+    assert without_secrets(shown) == shown, "what is hidden stays as it is"
+    assert form.secret not in " ".join(without_secrets(["sh", "-c", shlex.join(form.words)]))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_other_words_stay_readable(line: str) -> None:
+    words = line.split(" ") if not line.startswith("{") else [line]
+    assert without_secrets(["train.py", *words, "--epochs", "3"]) == ("train.py", *words, "--epochs", "3")
+
+
+def test_other_words_stay_readable_together() -> None:
+    words = [word for line in LINES if not line.startswith("{") for word in line.split(" ")]
+    assert without_secrets(words) == tuple(words)
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=_-.~!*#%$^()[]{}<>?|;,@&", min_size=12),
+)
+def test_a_value_of_any_letters_is_hidden(name: str, secret: str) -> None:
+    """After a name, whatever letters it has; a value of two dashes and small letters would be the next option."""
+    if re.match(r"--[a-z]", secret):
+        secret = f"X{secret}"
+    for words in ([f"--{name}", secret], [f"--{name}={secret}"], [f"{name}={secret}"], [json.dumps({name: secret})]):
+        shown = " ".join(without_secrets(words))
+        assert secret not in shown
+        assert json.dumps(secret)[1:-1] not in shown
+
+
+@pytest.mark.parametrize(
+    "letter", ["a:", "://", "sk-", "token=", "-----BEGIN A-----", '\\"token\\": ', "--token ", "a[b]/", "u:bbb@"]
+)
+def test_the_time_is_as_the_length(letter: str) -> None:
+    """Four times the letters take no more than about four times as long: nobody's file can hold a report up."""
+    import time
+
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        hidden_text.__wrapped__(letter * count)
+        without_secrets([letter * count])
+        return time.process_time() - began
+
+    seconds(1000)
+    assert min(seconds(8000) for _ in range(2)) < 0.1 + 12 * min(seconds(2000) for _ in range(2))
+
+
+def test_of_an_environment_only_settings_are_told() -> None:
+    """By the name, and by what the value looks like."""
+    told = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "NCCL_BUFFSIZE": "4194304", "CUDA_VISIBLE_DEVICES": "0,1"}
+    secret = {
+        "HF_TOKEN": "x",
+        "CUDA_MY_PASSWORD": "x",
+        "NCCL_AUTHX": "x",
+        "TORCH_PASS": "x",
+        "TORCH_HOME": "https://user:x@host/x",
+        "PYTORCH_URL": "https://h/x?X-Amz-Signature=x",
+        "NCCL_DEBUG": "https://user:SECRET@host/x",
+        "CUDA_MODULE_LOADING": "token=SECRET",
+        "RANK": "ghp_SECRETSECRET",
+        "WORLD_SIZE": "-----BEGIN PRIVATE KEY-----\nSECRET",
+    }
+    assert told_environment(told | secret) == told
+
+
+def test_texts_and_fields_of_an_answer_are_looked_through() -> None:
+    data = {
+        "arguments": ["--lr", "1"],
+        "notes": ["see https://u:SECRET@host/x", "12:30:00 step 3: 512 tokens"],
+        "api_key": "SECRET",
+        "lines": [("train.py", 3)],
+    }
+    assert hidden_data(data) == data | {"notes": ["see https://***@host/x", data["notes"][1]], "api_key": "***"}
+
+
+# ---- what real commands write
+
+TRAIN = """
+import sys
+import torch
+torch.nn.Linear(4, 4).cuda()
+torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+"""
+FITS = """
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+ENVIRONMENT = {
+    "HF_TOKEN": "SECRETenv1",
+    "AWS_SECRET_ACCESS_KEY": "SECRETenv2",
+    "WANDB_API_KEY": "SECRETenv3",
+    "TORCH_HUB_TOKEN": "SECRETenv4",
+    "CUDA_MY_PASSWORD": "SECRETenv5",
+    "NCCL_AUTHX": "SECRETenv6",
+    "TORCH_HOME": "https://user:SECRETenv7@host/x",
+    "PYTORCH_URL": "https://h/x?X-Amz-Signature=SECRETenv8",
+    "TORCH_PASS": "SECRETenv9",
+    "NCCL_DEBUG": "token=SECRETenv10",
+}
+
+
+def _ullage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ullage", *words],
+        cwd=folder,
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def _secrets_in(content: bytes) -> set[bytes]:
+    return set(re.findall(rb"SECRET(?:env\d+|\d{4}X7Qz)", content))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run that ends by an error of memory, with every form on its command line; what it printed."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(TRAIN)
+    words = [word for form in FORMS for word in form.words]
+    ended = _ullage(folder, "run", "--gpu", "T4", "--folder", "out", "--csv", "out.csv", "train.py", *words)
+    assert "OutOfMemoryError" in ended.stderr
+    return folder, ended.stdout + ended.stderr
+
+
+def test_no_file_of_a_run_has_a_secret(run: tuple[Path, str]) -> None:
+    folder, printed = run
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "train.py"]
+    names = {path.name for path in files}
+    assert {"environment.json", "report.html", "report.txt", "snapshot.pickle", "out.csv"} < names
+    assert any(name.endswith(".live") for name in names)
+    assert {path.name: _secrets_in(path.read_bytes()) for path in files} == {name: set() for name in names}
+    assert not _secrets_in(printed.encode())
+    [record] = folder.rglob("environment.json")
+    assert "train.py" in " ".join(json.loads(record.read_bytes())["command"])
+
+
+@pytest.mark.parametrize(
+    "words", [["watch", "out", "--once"], ["watch", "out", "--once", "--json"], ["explain", "out"]]
+)
+def test_no_answer_about_a_run_has_a_secret(run: tuple[Path, str], words: list[str]) -> None:
+    told = _ullage(run[0], *words)
+    assert told.returncode == 0, told.stderr
+    assert "out of memory" in told.stdout.lower() or "train.py" in told.stdout
+    assert not _secrets_in((told.stdout + told.stderr).encode())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["predict"],
+        pytest.param(
+            ["fit", "--vary", "--batch-size=2..2"],
+            marks=pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="ULLAGE_SLOW=1 runs it"),
+        ),
+    ],
+)
+def test_no_page_of_a_prediction_has_a_secret(tmp_path: Path, command: list[str]) -> None:
+    """The page and the JSON have the script's arguments, and are made to be shown."""
+    (tmp_path / "tiny.py").write_text(FITS)
+    words = [word for form in FORMS for word in form.words]
+    told = _ullage(tmp_path, *command, "--gpu", "T4", "--html", "p.html", "--json", "tiny.py", "--", *words)
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["arguments"]
+    assert not _secrets_in(told.stdout.encode())
+    assert not _secrets_in((tmp_path / "p.html").read_bytes())
+
+
+def test_a_line_for_a_shell_does_not_name_the_folder() -> None:
+    """The folder is called after the script; of `bash -c '... train.py'` the whole line would be in its name."""
+    assert name_of(["bash", "-c", "HF_TOKEN=SECRET python train.py"]) == "bash"
+    assert name_of(["torchrun", "--nproc-per-node", "2", "src/train.py", "--lr", "1"]) == "train"
+    assert name_of(["-m", "package.train"]) == "package.train"
+    assert name_of(["sub/token=SECRET.py"]) == "token____"
+    assert name_of(["a b\x1b[31m.py"]) == "a_b__31m.py"
