@@ -11,6 +11,7 @@ import errno
 import grp
 import os
 import pwd
+import shutil
 import stat
 import tempfile
 import time
@@ -357,21 +358,19 @@ def new_file(path: Path) -> int:
 
 @contextmanager
 def whole_file_by_name(path: Path) -> Iterator[Path]:
-    """Do as `whole_file` for a library that wants a name: of a file in a new folder that nobody else can look into.
+    """Do as `whole_file` for a library that wants a name: of a file in a new temporary folder, which is copied then.
 
     Raises:
+        SharedFolderError: others can write to the folder of temporary files.
         OSError: it cannot be written; the error names the file.
     """
-    path = path.absolute()
     try:
-        parent = os.open(path.parent, _FOLDER)
-        with _made(parent, path.with_name(_part_name(path)), home=None) as place:
-            name = os.urandom(8).hex()
+        with OwnFolder.make(Path(tempfile.gettempdir()) / f"ullage-{os.urandom(8).hex()}") as place:
             try:
-                yield place.path / name
-                written = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=place._descriptor)
-                os.close(written)
-                os.replace(name, path.name, src_dir_fd=place._descriptor, dst_dir_fd=parent)
+                yield place.path / path.name
+                written = os.open(path.name, _READ | os.O_NOFOLLOW, dir_fd=place._descriptor)
+                with open(written, "rb") as source, begin_file(path) as file:
+                    shutil.copyfileobj(source, file)
             finally:
                 place.remove(lambda _: True)
     except OSError as error:

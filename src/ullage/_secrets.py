@@ -37,10 +37,11 @@ _PREFIXES: Final = ("passw", "secre", "credent", "authori")
 """Beginnings of parts: an option may be abbreviated."""
 _KEY_OF_DATA: Final = _words(
     "sort text image images label labels feature features fn func function input inputs output outputs chosen "
-    "rejected prompt json data dict state batch loss metric column target group partition primary foreign video audio content role message "
-    "messages response reward query answer answers source src tgt train eval val test model index idx map row record "
-    "field tag random prng rng jax seed cache num n question context caption id ids mask attn attention value "
-    "checkpoint ckpt weight weights param module layer monitor score tool tools system user assistant sample"
+    "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
+    "audio content role message messages response reward query answer answers source src tgt train eval val test "
+    "model index idx map row record field tag random prng rng jax seed cache num n question context caption id ids "
+    "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
+    "user assistant sample "
 )
 """What stands before `key` where it is a key of data, not a secret."""
 _TOKEN_OF_TEXT: Final = _words(

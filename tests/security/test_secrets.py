@@ -29,7 +29,7 @@ READABLE = """
 --passes 3 | --num-passes 2 | --two-pass data.bin | --single_pass train.txt | --bypass-gate | --pass-through x
 --pin-memory | --pin_memory=true | --signal-rate 16000 | --sigma 0.5 | --sigmoid | --path /data/x | --patience 5
 --patch-size 16 | --pattern *.jpg | --batch-size 8 | --lr 3e-4 | --seed 42 | --bf16 | --fp16-opt-level O2
---model sk-resnet50 | --model hf_hub:timm/resnet50 | --model hf-internal-testing/tiny-random-gpt2 | --resume ckpt/last.pt
+--model sk-resnet50 | --model hf_hub:timm/resnet50 | --model hf-internal-testing/tiny-random-gpt2 | --resume last.pt
 --model_name_or_path microsoft/phi-2 | --revision 2ef0f0a4a5e3f1a9a0e0b1c2d3e4f5a6b7c8d9e0 | --dataset c4:en
 --data s3://bucket/path/part-0001.parquet | --data https://host.example/x?split=train&lang=en | http://localhost:29500
 --rdzv-endpoint node0:29500 | --rdzv_backend c10d | --master_addr 10.0.0.1 | --output_dir=runs/2026-11-24_12:30:00
