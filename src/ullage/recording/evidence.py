@@ -55,7 +55,11 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
     folder.write_whole(ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
     snapshot = torch._C._cuda_memorySnapshot(None)
     _append_oom_event(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
-    # Written while it is pickled, so that an unlimited history of the script's is not in memory twice.
+    _write_snapshot(folder, snapshot)
+
+
+def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
+    """Write a snapshot while it is pickled, so that an unlimited history of the script's is not in memory twice."""
     with folder.whole_file(SNAPSHOT) as file:
         pickle.Pickler(file).dump(snapshot)
 
