@@ -84,9 +84,8 @@ def test_a_folder_that_is_moved_while_the_run_goes_on_is_not_missed(open_path: P
 
 def _can_make_containers() -> bool:
     made = shutil.which("unshare")
-    return (
-        made is not None and subprocess.run([made, "-pf", "--mount-proc", "true"], capture_output=True).returncode == 0
-    )
+    line = [made or "", "-pf", "--mount-proc", "true"]
+    return made is not None and subprocess.run(line, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.skipif(not _can_make_containers(), reason="containers cannot be made here")
@@ -98,26 +97,35 @@ def test_two_containers_that_share_a_folder_have_a_folder_each(tmp_path: Path) -
         "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
     )
     line = ["unshare", "-pf", "--mount-proc", *ULLAGE, "run", "train.py"]
-    both = [subprocess.Popen([*line, name], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for name in ("a", "b")]
-    for one in both:
-        assert one.stdout is not None
-        assert one.stdout.readline()
+    first, second = (
+        subprocess.Popen([*line, name], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for name in ("a", "b")
+    )
     runs = tmp_path / "ullage-runs"
-    assert len(list(runs.iterdir())) == 2
-    (tmp_path / "a").touch()
-    assert both[0].wait(60) == 0
-    assert len(list(runs.iterdir())) == 1
-    (tmp_path / "b").touch()
-    assert both[1].wait(60) == 0
+    with first, second:
+        for one in (first, second):
+            assert one.stdout is not None
+            assert one.stdout.readline()
+        assert len(list(runs.iterdir())) == 2
+        (tmp_path / "a").touch()
+        assert first.wait(60) == 0
+        assert len(list(runs.iterdir())) == 1
+        (tmp_path / "b").touch()
+        assert second.wait(60) == 0
 
 
 # ---- nothing waits
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
     "terminal": lambda path: path.symlink_to("/dev/ptmx"),
-    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "socket": lambda path: _bind(path),
     "folder": Path.mkdir,
 }
 
@@ -163,9 +171,8 @@ def test_no_command_waits_for_a_pipe(open_path: Path) -> None:
         (open_path / name).parent.mkdir(exist_ok=True)
         os.mkfifo(open_path / name)
     lines = [
-        *("watch . --once", "watch . --once --json", "explain .", "explain pipe", "explain pipe.pickle --json"),
-        *("tune pipe.pickle", "diff pipe.pickle pipe.pickle", "repro pipe.pickle", "explain oom-1-1/snapshot.pickle"),
-        *("predict pipe.py --gpu T4", "explain oom-1-1"),
+        *("watch . --once", "explain .", "explain pipe", "explain oom-1-1/snapshot.pickle", "tune pipe.pickle"),
+        *("diff pipe.pickle pipe.pickle", "repro pipe.pickle -o out.py", "predict pipe.py --gpu T4"),
     ]
     started = {
         line: subprocess.Popen(
@@ -182,7 +189,8 @@ def test_no_command_waits_for_a_pipe(open_path: Path) -> None:
 
 def test_a_pipe_that_a_shell_gives_is_read(tmp_path: Path) -> None:
     """`<(zcat log)` is a file that the process was started with: whoever started it has the other end, too."""
-    line = f"{sys.executable} -m ullage explain <(echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    line = f"{sys.executable} -m ullage explain <(echo '{text}')"
     told = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     assert "2.00 GiB" in told.stdout
