@@ -101,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UllageError as error:
         from rich.console import Console
 
+        from ullage.report.terminal import without_control_characters
+
         Console(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file
         sys.exit(error.exit_code)
     except (_Interrupted, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, _Interrupted) else int(signal.SIGINT)

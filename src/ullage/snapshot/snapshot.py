@@ -61,10 +61,10 @@ def load_snapshot(path: str | Path) -> Snapshot:
         ) from None
     except ValueError as error:
         raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
-    except (TypeError, KeyError, AttributeError, OverflowError, IndexError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError, IndexError):
         raise SnapshotError(
-            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots "
-            f"({type(error).__name__}: {error})"
+            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots; expected what "
+            "torch.cuda.memory._dump_snapshot() writes"
         ) from None
 
 

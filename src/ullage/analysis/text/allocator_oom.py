@@ -46,12 +46,6 @@ def _judge(message: Message, account: Account | None, libraries: int) -> TextVer
         return _apple(message)
     if requested is None:
         return _bare(message)
-    if message.total_bytes == 0:
-        return TextVerdict(
-            cause=Cause.CANNOT_TELL,
-            sentence="The text says that the card has 0 bytes, which no card has: its figures say nothing.",
-            notes=("torch.cuda.mem_get_info() says what the card has, where it can be asked",),
-        )
     if (limit := _limit(message)) is not None:
         return limit
     if free is not None and message.total_bytes is not None and free > message.total_bytes:
