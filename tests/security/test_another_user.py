@@ -194,3 +194,22 @@ def test_a_pipe_that_a_shell_gives_is_read(tmp_path: Path) -> None:
     told = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     assert "2.00 GiB" in told.stdout
+
+
+# ---- nothing of the current folder is run
+
+
+@pytest.mark.parametrize("words", ["doctor", "predict job/train.py --gpu T4"])
+def test_what_lies_in_the_current_folder_is_not_imported(open_path: Path, words: str) -> None:
+    """Others can have put it there. (`python -m ullage` itself, without -P, has Python look there first.)"""
+    (open_path / "job").mkdir()
+    (open_path / "job/train.py").write_text("import torch; torch.empty(1, device='cuda')")
+    for name in ("json", "warnings", "torch", "ullage", "sitecustomize", "rich"):
+        (open_path / f"{name}.py").write_text(
+            f"open({str(open_path / 'imported')!r}, 'a').write({name!r}); raise OSError"
+        )
+    line = [sys.executable, "-P", "-m", "ullage", *words.split()]
+    told = subprocess.run(line, cwd=open_path, capture_output=True, timeout=120, text=True, check=False)
+    assert told.returncode in (0, 1), told.stderr
+    assert "2.11" in told.stdout or "T4" in told.stdout
+    assert not (open_path / "imported").exists()

@@ -271,6 +271,26 @@ def test_no_file_of_the_victims_is_touched_whenever_links_are_laid(
     assert steps > 15
 
 
+def test_a_run_that_ends_may_take_the_common_folder_with_it(tmp_path: Path) -> None:
+    """Who is the last in `ullage-runs` removes it: at any moment of another run's beginning."""
+    home = tmp_path / "ullage-runs"
+    step, steps = 0, 1
+    while step < steps:
+        home.mkdir(mode=0o700, exist_ok=True)
+        with _before_step(step, partial(_remove_empty, home)) as calls:
+            folder = OwnFolder.make_unique(home, "train")
+        with folder:
+            assert folder.is_in_place
+            folder.remove(is_live)
+        step, steps = step + 1, max(steps, len(calls))
+    assert steps > 5
+
+
+def _remove_empty(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()
+
+
 def test_what_takes_the_place_of_a_file_is_not_put_under_its_name(tmp_path: Path) -> None:
     """Somebody who takes away the unfinished file cannot have us name his own."""
     begun = begin_file(tmp_path / "page.html")
@@ -342,3 +362,53 @@ def test_nothing_else_in_the_package_makes_or_removes_files() -> None:
             found[str(path.relative_to(PACKAGE))] = [f"{ast.unparse(call)}:{call.lineno}" for call in calls]
     assert {name: calls for name, calls in found.items() if name not in ALLOWED} == {}
     assert set(found) | {"_foreign_files.py"} >= set(ALLOWED) - {"export/prometheus.py"}
+
+
+READERS = {
+    "__init__.py": "its own stub",
+    "_foreign_files.py": "it is the one",
+    "_own_files.py": "what it has made, by descriptor",
+    "_child_process.py": "/proc of this user's processes",
+    "allocator/recorded.py": "the project's own recordings, for its conformance test",
+    "diagnosis/host.py": "/proc and /sys",
+    "diagnosis/process.py": "/proc",
+    "emulator/cudnn/server.py": "/proc",
+    "emulator/cudnn/table.py": "its own table",
+    "emulator/cudnn/wheel.py": "an installed package's header",
+    "emulator/profile.py": "its own profiles",
+    "emulator/torch_build.py": "an installed package's version",
+    "gpus.py": "its own table",
+    "report/page/__init__.py": "its own scripts and plotly's",
+    "snapshot/file.py": "/sys/fs/cgroup",
+    "watch/target.py": "/proc of this user's processes",
+    "watch/unseen.py": "/proc",
+}
+
+
+def _reads(call: ast.Call) -> bool:
+    """Tell whether a call reads a file by its path."""
+    if isinstance(call.func, ast.Attribute):
+        owner = getattr(call.func.value, "id", "")
+        is_path = (
+            call.func.attr == "open" and owner not in {"os", "OwnFolder", "cls"} and bool(call.args or call.keywords)
+        )
+        return call.func.attr in {"read_text", "read_bytes"} or is_path
+    return getattr(call.func, "id", "") in {"open", "opened"}
+
+
+def test_nothing_else_in_the_package_reads_files_that_others_may_have_made() -> None:
+    """It would wait for a pipe."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and _reads(node)]
+        if calls:
+            found[str(path.relative_to(PACKAGE))] = [f"{ast.unparse(call)}:{call.lineno}" for call in calls]
+    assert {name: calls for name, calls in found.items() if name not in READERS and name not in ALLOWED} == {}
+    assert set(READERS) <= set(found)
+
+
+def test_the_document_names_tests_that_are_there() -> None:
+    text = (PACKAGE.parents[1] / "docs/security.md").read_text()
+    paths = re.findall(r"`((?:tests|src)/[\w./]+)`", text)
+    assert len(paths) > 12
+    assert [path for path in paths if not (PACKAGE.parents[1] / path).exists()] == []
