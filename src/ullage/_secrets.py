@@ -173,11 +173,11 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def hidden_data(thing: Any) -> Any:
-    """Return plain data, or data classes, with the secrets in its texts hidden, and the values of secret fields."""
+    """Return an answer of ours, plain data or data classes, with the secrets in its texts hidden."""
     if isinstance(thing, str):
         return hidden_text(thing)
     if isinstance(thing, dict):
-        return {name: _hidden_field(name, value) for name, value in thing.items()}
+        return {name: hidden_data(value) for name, value in thing.items()}
     if isinstance(thing, list | tuple):
         if all(isinstance(one, int | float) for one in thing):
             return thing
@@ -190,11 +190,6 @@ def hidden_data(thing: Any) -> Any:
         found = {name: hidden_data(value) for name, value in values.items()}
         return replace(thing, **found) if any(found[name] is not values[name] for name in found) else thing
     return thing
-
-
-def _hidden_field(name: Any, value: Any) -> Any:
-    is_hidden = isinstance(name, str) and isinstance(value, str) and is_secret(name, value)
-    return HIDDEN if is_hidden else hidden_data(value)
 
 
 # ---- words of a command
