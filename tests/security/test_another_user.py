@@ -102,14 +102,17 @@ def test_two_containers_that_share_a_folder_have_a_folder_each(tmp_path: Path) -
     )
     runs = tmp_path / "ullage-runs"
     with first, second:
-        for one in (first, second):
-            assert one.stdout is not None
-            assert one.stdout.readline()
-        assert len(list(runs.iterdir())) == 2
-        (tmp_path / "a").touch()
-        assert first.wait(60) == 0
-        assert len(list(runs.iterdir())) == 1
-        (tmp_path / "b").touch()
+        try:
+            for one in (first, second):
+                assert one.stdout is not None
+                assert one.stdout.readline()
+            assert len(list(runs.iterdir())) == 2
+            (tmp_path / "a").touch()
+            assert first.wait(60) == 0
+            assert len(list(runs.iterdir())) == 1
+        finally:
+            for name in ("a", "b"):
+                (tmp_path / name).touch()
         assert second.wait(60) == 0
 
 
