@@ -128,6 +128,11 @@ class OwnFolder:
         except OSError:
             return False
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the folder is no more, under whatever name."""
+        return not os.fstat(self._descriptor).st_nlink
+
     def names(self) -> list[str]:
         """Return the names of everything in the folder."""
         return os.listdir(self._descriptor)

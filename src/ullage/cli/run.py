@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -61,14 +62,14 @@ def run(
     from ullage.recording.plan import HistoryMode, RecordingPlan
     from ullage.run_files.live import is_live
     from ullage.supervision.command import command_of
-    from ullage.supervision.supervisor import end_alike, supervise
+    from ullage.supervision.supervisor import end_alike, environment_as_given, supervise
 
     command = command_of(context.args)
     if history not in list(HistoryMode):
         raise UsageError(f"--history {history} is not a mode; expected one of {', '.join(HistoryMode)}")
     budget = size_of(history_budget, "--history-budget")
     assert budget is not None
-    environment = dict(os.environ)
+    environment = environment_as_given()
     if gpu is not None:
         from ullage.emulator.emulate import emulate_in
 
@@ -85,7 +86,8 @@ def run(
         is_quiet = quiet and has_ended_well
         has_something = place.is_in_place and _report_run(place, is_quiet=is_quiet, has_ended_well=has_ended_well)
         if not place.is_in_place:
-            _print_line(f"the folder {place.path} was moved or removed while the run went on: nothing is told of it")
+            if not place.is_removed:
+                _print_line(f"the folder {place.path} was moved while the run went on: nothing is told of it")
         elif folder is None and (has_ended_well or not place.names()) and not has_something:
             place.remove(is_live)
         elif not quiet:
@@ -100,18 +102,25 @@ def _print_line(text: str) -> None:
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
-    """Make the folder of the run."""
+    """Make the folder of the run, where files for a while are kept if this folder cannot have it."""
+    if wanted is None:
+        name = name_of(words)
+        # This folder may be gone, full or not ours to write to; the script may need nothing of it.
+        with suppress(OSError):
+            return OwnFolder.make_unique(_RUNS.absolute(), name)
+        wanted = Path(tempfile.gettempdir())
+        try:
+            return OwnFolder.make_unique(wanted, name)
+        except OSError as error:
+            raise UsageError(f"no folder can be made in {wanted}: {error.strerror}; choose one with --folder") from None
     try:
-        if wanted is None:
-            return OwnFolder.make_unique(_RUNS.absolute(), name_of(words))
         if not wanted.is_symlink() and not wanted.exists():
             return OwnFolder.make(wanted)
         if not wanted.is_dir() or any(wanted.iterdir()):
             raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
         return OwnFolder.open(wanted)
     except OSError as error:
-        name = _RUNS if wanted is None else wanted
-        raise UsageError(f"the folder {name} cannot be made: {error.strerror}; choose one with --folder") from None
+        raise UsageError(f"--folder {wanted} cannot be made: {error.strerror}; expected another") from None
 
 
 def name_of(words: list[str]) -> str:
@@ -152,12 +161,14 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
     from rich.console import Console
 
     from ullage.report.terminal import draw
+    from ullage.supervision.supervisor import interruptible
     from ullage.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
 
     evidence = fatal_evidence(found)
     assert evidence is not None
     try:
-        explanation = with_progress(lambda progress: explain_evidence(evidence, progress=progress))
+        with interruptible():
+            explanation = with_progress(lambda progress: explain_evidence(evidence, progress=progress))
         if explanation is None:
             sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
             return
@@ -173,4 +184,7 @@ def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
 
 
 def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    except FileNotFoundError:  # the script has removed the folder that it was started in
+        return path

@@ -32,7 +32,8 @@ _FACTS_AT: Final = 4096
 _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
-_SIZE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
+LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
+"""The size of every live file, from its beginning to its end."""
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
 """Limits of what a process writes: numbers of steps, of cards, and seconds since 1970."""
 _READS: Final = 8
@@ -99,7 +100,7 @@ class LiveWriter:
         """
         self.path: Path | None = None
         if path is None:
-            self._map = mmap.mmap(-1, _SIZE_BYTES)
+            self._map = mmap.mmap(-1, LIVE_BYTES)
         else:
             self._map, self.path = _mapped(path, inode)
         self._version = 0
@@ -204,7 +205,7 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
         for _ in range(_READS):
             content = os.pread(descriptor, _RECENT_AT, 0)
             size = os.fstat(descriptor).st_size
-            if size != _SIZE_BYTES or not content.startswith(_MAGIC):
+            if size != LIVE_BYTES or not content.startswith(_MAGIC):
                 raise LiveFileError(
                     f"{path} is not a live file: it has {size} bytes, or a wrong header; expected a "
                     f"*{SUFFIX} file that `ullage run` has written"
@@ -236,7 +237,7 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
 
 def is_live(descriptor: int) -> bool:
     """Tell whether an open file is a live file."""
-    return os.fstat(descriptor).st_size == _SIZE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
+    return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
@@ -292,8 +293,8 @@ def _mapped(path: Path, inode: int | None) -> tuple[mmap.mmap, Path]:
         descriptor, path = folder.new_file(path.name)
         try:
             # Room for all of it now: writing to a page that the disk has no room for would end the process (SIGBUS).
-            os.posix_fallocate(descriptor, 0, _SIZE_BYTES)
-            return mmap.mmap(descriptor, _SIZE_BYTES), path
+            os.posix_fallocate(descriptor, 0, LIVE_BYTES)
+            return mmap.mmap(descriptor, LIVE_BYTES), path
         except OSError:
             folder.remove_file(path.name, descriptor)
             raise
