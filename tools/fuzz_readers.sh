@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzz everything that is read of others, with new seeds: random inputs of every kind, then guided by coverage (atheris
-# for Python, libFuzzer for the reader of pickles, where clang++ is there).
+# for Python; libFuzzer for the reader of pickles and the replay, where clang++ is there).
 #
 #     tools/fuzz_readers.sh ENVIRONMENT MINUTES
 set -euo pipefail
@@ -25,19 +25,30 @@ for reader in "${readers[@]}"; do
 done
 
 if ! command -v clang++ >/dev/null; then
-  echo "the reader of pickles is not fuzzed by libFuzzer: clang++ is not here (Debian: apt-get install clang)" >&2
+  echo "the reader of pickles and the replay are not fuzzed by libFuzzer: clang++ is not here (Debian: apt-get install clang)" >&2
   exit $failed
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-core=$here/src/ullage/snapshot/_core
-clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$core" \
-  "$core/pickle.cpp" "$core/shapes.cpp" tests/fuzzing/pickle_machine.cpp -o "$folder/pickle_machine"
-mkdir "$folder/corpus"
+mkdir "$folder/pickle_machine" "$folder/replay_machine"
 for file in tests/fuzzing/corpus/*.pickle.gz; do
-  gzip -dc "$file" >"$folder/corpus/$(basename "$file" .gz)"
+  gzip -dc "$file" >"$folder/pickle_machine/$(basename "$file" .gz)"
 done
-echo "guided by coverage: the reader of pickles"
-"$folder/pickle_machine" -max_total_time=$((seconds / 4 + 1)) -max_len=100000 -timeout=60 -rss_limit_mb=4096 \
-  -artifact_prefix=fuzz-findings- -print_final_stats=1 "$folder/corpus" 2>&1 | grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|pulse))' || failed=1
+core=src/ullage
+pickles=("$core"/snapshot/_core/{pickle,shapes}.cpp)
+replays=("$core"/allocator/_core/{settings,address_space,driver,allocator,allocate,release,expandable,streams,replay}.cpp)
+
+# Build a target of its sources, and run it for an eighth of the time.
+guided() {
+  local target=$1
+  shift
+  clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+    -I"$core/snapshot/_core" -I"$core/allocator/_core" "$@" "tests/fuzzing/$target.cpp" -o "$folder/$target.run"
+  echo "guided by coverage: $target"
+  "$folder/$target.run" -max_total_time=$((seconds / 8 + 1)) -max_len=100000 -timeout=60 -rss_limit_mb=4096 \
+    -artifact_prefix=fuzz-findings- -print_final_stats=1 "$folder/$target" 2>&1 |
+    grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD|pulse))|# Uses:|^######' || failed=1
+}
+guided pickle_machine "${pickles[@]}"
+guided replay_machine "${replays[@]}"
 exit $failed

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[str, Cause, str]] = {
         "of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by "
         "PyTorch but unallocated.",
         Cause.CANNOT_TELL,
-        "says that the card has 0 bytes, which no card has",
+        "nothing can be told from it: the card has 0 bytes",
     ),
     "a warning only": (WORDINGS["torch 2.13, asking again"][0], Cause.CANNOT_TELL, "No request failed in this text"),
 }

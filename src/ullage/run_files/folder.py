@@ -1,13 +1,15 @@
 """The folder of a run on disk, during the run and after it: the files of its processes, and evidence."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from ullage._errors import UsageError
+from ullage._foreign_files import read_regular
 from ullage.run_files.facts import RunCard, RunFacts, RunPeak
-from ullage.run_files.live import SUFFIX, Live, LiveFileError, Sample, read_live
+from ullage.run_files.live import LIVE_BYTES, SUFFIX, Live, LiveFileError, Sample, read_live
 
 T = TypeVar("T")
 
@@ -132,7 +134,7 @@ def read_run(folder: Path) -> RunFolder:
         if path.suffix == SUFFIX and path.is_file():
             try:
                 live = read_live(path)
-            except LiveFileError:
+            except (LiveFileError, OSError):  # of another program, or another user
                 continue
             processes.append(RunProcess(live, facts_of(live)))
         elif _is_evidence(path):
@@ -144,6 +146,17 @@ def read_run(folder: Path) -> RunFolder:
     processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.started))
     evidence.sort(key=lambda one: one.time)
     return RunFolder(folder, tuple(processes), tuple(evidence))
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder looks like that of a run, by the names and sizes in it: no file is opened."""
+    with os.scandir(folder) as entries:
+        return any(
+            (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
+            if entry.name.endswith(SUFFIX)
+            else entry.is_dir() and _is_evidence(Path(entry.path))
+            for entry in entries
+        )
 
 
 def facts_of(live: Live) -> RunFacts:
@@ -169,9 +182,7 @@ def _is_evidence(path: Path) -> bool:
 
 def _json_of(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MOST_JSON_BYTES:
-            return {}
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_regular(path, most_bytes=_MOST_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -13,6 +13,7 @@ from ullage.analysis.cause import Cause
 from ullage.analysis.explain import Explanation
 from ullage.analysis.text.account import Account, account_of
 from ullage.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.analysis.text.impossible import judge_impossible
 from ullage.analysis.text.messages import Messages
 from ullage.analysis.text.other_errors import judge_other
 from ullage.analysis.text.programs.judge import JUDGES, libraries_bytes, within_a_program
@@ -138,17 +139,10 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_RANKS_SHOWN]) + (" ..." if len(names) > _RANKS_SHOWN else "")
 
 
-_NO_SUCH_CARD: Final = TextVerdict(
-    cause=Cause.CANNOT_TELL,
-    sentence="The text says that the card has 0 bytes, which no card has: its figures say nothing.",
-    notes=("torch.cuda.mem_get_info() says what the card has, where it can be asked",),
-)
-
-
 def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
-    if message.total_bytes == 0 or (found.server is not None and found.server.total_bytes == 0):
-        return _NO_SUCH_CARD
+    if (impossible := judge_impossible(message, found.server)) is not None:
+        return impossible
     if (judge := JUDGES.get(message.wording)) is not None:
         return judge(message, found.server)
     return within_a_program(_of_pytorch(message, account, found), found)
