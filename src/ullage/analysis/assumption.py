@@ -12,16 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from ullage._units import MIB
 from ullage.allocator.replay import ReplayDevice, State, replay
 from ullage.analysis.fidelity import Fidelity, fidelity_of, placements_of
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import Rebuilt, program_of
-from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, USUAL, SettingsError
+from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
-_LARGEST_REST_BYTES: Final = MIB
 _MOST_BLOCKS: Final = 200
 """The most blocks whose size is looked for."""
 _MOST_OPERATIONS: Final = 4_000_000
@@ -164,5 +162,5 @@ def _block_before_a_wrong_hole(history: History, rebuilt: Rebuilt) -> tuple[int,
     if blocks.state[row] != State.FREE or not is_from_before or key not in program.key[program.op == Op.FREE]:
         return None
     grown = size + int(blocks.size[row]) - rebuilt.settings.rounded_bytes(int(program.size[op])) + BLOCK_UNIT_BYTES
-    is_possible = size < grown <= rebuilt.settings.rounded_bytes(int(rebuilt.size_of_key[key])) + _LARGEST_REST_BYTES
+    is_possible = size < grown <= rebuilt.settings.rounded_bytes(int(rebuilt.size_of_key[key])) + LARGEST_SMALL_BYTES
     return (int(blocks.address[row - 1]), grown) if is_possible else None

@@ -147,13 +147,21 @@ def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
         title="your line", labels=tuple(labels), of_block=np.array([number[name] for name in names], np.int64)[where]
     )
     rows = rebuilt.row_of_key[keys]
-    for title, column in (("stream", recording.history.stream), ("private pool", recording.history.labels.pool)):
+    for title, column in (("stream", recording.history.stream), ("private pool", _pool_of_rows(recording))):
         if not len(column):
             continue
         values = np.where(rows >= 0, column[rows], _NEVER)
         found, of_block = np.unique(values, return_inverse=True)
         if len(found[found != _NEVER]) > 1:
             yield Facet(title=title, labels=tuple(_name(title, value) for value in found.tolist()), of_block=of_block)
+
+
+def _pool_of_rows(recording: Recording) -> Column:
+    """Return the private pool of every entry that allocates."""
+    made = np.flatnonzero(recording.program.op == Op.ALLOCATE)
+    pools = np.zeros(len(recording.history), np.int64)
+    pools[recording.rebuilt.row_of_op[made]] = recording.pool_of_ops()[made]
+    return pools
 
 
 def _name(title: str, value: int) -> str:

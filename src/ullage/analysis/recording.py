@@ -10,7 +10,7 @@ from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, r
 from ullage.analysis.operation_name import operation_name
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
-from ullage.program import Op, Program
+from ullage.program import Column, Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import Settings
 from ullage.source_location import is_library, short_place
@@ -173,6 +173,13 @@ class Recording:
                 )
             )
         return sorted(found, key=lambda block: -block.size_bytes)
+
+    def pool_of_ops(self) -> Column:
+        """Return the private pool that requests go to at each operation; 0: the default pool."""
+        program = self.program
+        begins = program.op == Op.BEGIN_POOL
+        last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
+        return np.where((last >= 0) & begins[last], program.key[last], 0)
 
     def step_ops(self) -> list[int]:
         """Return the last operation of each step, as far as the recording shows steps."""

@@ -3,6 +3,8 @@
 Sizes after rounding come from the state at the end, or else from a replay of the run: a snapshot does not record them.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,12 +13,11 @@ import numpy as np
 from ullage._errors import UllageError
 from ullage.allocator.replay import ReplayDevice, replay
 from ullage.history import Action, History
-from ullage.program import Column
+from ullage.program import Column, StartSegment
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
-from ullage.settings import BLOCK_UNIT_BYTES
+from ullage.settings import BLOCK_UNIT_BYTES, SMALL_SEGMENT_BYTES, Settings
 
-_SMALL_SEGMENT_BYTES: Final = 2 << 20
 NONE: Final = -1
 """Stands for "nothing" in a column: no event, no stack, no segment."""
 
@@ -38,7 +39,7 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTable:
-    """One row a segment, as columns of equal length; of an expandable one what was mapped at the end."""
+    """One row a segment, as columns of equal length; an expandable one that is there at the end has a row a stretch."""
 
     address: Column
     size: Column
@@ -51,83 +52,226 @@ class SegmentTable:
     stack: Column
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SegmentRow:
+    """A row of `SegmentTable`."""
+
+    address: int
+    size: int
+    stream: int
+    pool: int
+    is_small: bool
+    is_expandable: bool
+    born: int = NONE
+    died: int = NONE
+    stack: int = NONE
+
+
+@dataclass(slots=True, kw_only=True)
+class _SegmentLife:
+    """An expandable segment from its first page on, while it has any."""
+
+    born: int
+    stack: int
+    stream: int
+    pool: int
+    is_small: bool
+    mapped_bytes: int
+    begin: int
+    end: int
+
+
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
-    """Return the segments that were there before, those that the trace allocates, and what the end has beside them."""
-    taken = np.flatnonzero(history.action == Action.SEGMENT_ALLOC)
+    """Return the segments that were there before, those that the trace allocates, and the expandable ones."""
+    rows = [*_plain_segments(history, rebuilt), *_expandable_segments(history, rebuilt)]
+    columns = {name: [getattr(row, name) for row in rows] for name in SegmentTable.__slots__}
+    return SegmentTable(**{name: np.array(column, np.int64) for name, column in columns.items()})
+
+
+def _plain_segments(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
+    """Yield the segments that are taken and given back as a whole."""
     ends: dict[int, list[int]] = {}
     for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
         ends.setdefault(int(history.address[row]), []).append(row)
-    rows = []
-    expandable = {segment.address for segment in history.segments if segment.is_expandable}
+
+    def end_behind(row: int, address: int) -> int:
+        there = ends.get(address, [])
+        return next(iter(there[bisect_right(there, row) :][:1]), NONE)
+
     for start in rebuilt.program.start:
-        if start.address not in expandable:
-            died = ends.get(start.address, [NONE])[0]
-            is_small, is_expandable = int(start.is_small), int(start.is_expandable)
-            rows.append(
-                (
-                    start.address,
-                    start.reserved_bytes,
-                    start.stream,
-                    start.pool,
-                    is_small,
-                    is_expandable,
-                    NONE,
-                    died,
-                    NONE,
-                )
+        if not start.is_expandable:
+            yield _SegmentRow(
+                address=start.address,
+                size=start.reserved_bytes,
+                stream=start.stream,
+                pool=start.pool,
+                is_small=start.is_small,
+                is_expandable=False,
+                died=end_behind(NONE, start.address),
             )
-    pools = history.labels.pool
-    for row in taken.tolist():
+    for row in np.flatnonzero(history.action == Action.SEGMENT_ALLOC).tolist():
         address, size = int(history.address[row]), int(history.size[row])
-        died = next((end for end in ends.get(address, ()) if end > row), NONE)
-        pool = int(pools[row]) if len(pools) else 0
-        is_small = int(size <= _SMALL_SEGMENT_BYTES)
-        rows.append((address, size, int(history.stream[row]), pool, is_small, 0, row, died, int(history.stack[row])))
-    older = {start.address for start in rebuilt.program.start if start.is_expandable}
-    mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
-    for segment in history.segments:
-        if not segment.is_expandable:
-            continue
-        place = history.address[mapped]
-        within = mapped[(place >= segment.address) & (place < segment.address + segment.size)]
-        born = int(within[0]) if len(within) and segment.address not in older else NONE
-        stack = int(history.stack[born]) if born >= 0 else NONE
-        is_small = int(not segment.is_large)
-        rows.append((segment.address, segment.size, segment.stream, segment.pool, is_small, 1, born, NONE, stack))
-    table = np.array(rows, np.int64).reshape(-1, 9).T
-    return SegmentTable(**dict(zip(SegmentTable.__slots__, table, strict=True)))
+        yield _SegmentRow(
+            address=address,
+            size=size,
+            stream=int(history.stream[row]),
+            pool=_pool_at(history, row),
+            is_small=size <= SMALL_SEGMENT_BYTES,
+            is_expandable=False,
+            born=row,
+            died=end_behind(row, address),
+            stack=int(history.stack[row]),
+        )
+
+
+def _pool_at(history: History, row: int) -> int:
+    return int(history.labels.pool[row]) if len(history.labels.pool) else 0
+
+
+def _expandable_segments(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
+    """Yield each expandable segment from its first page to its last; of one that is there at the end every stretch."""
+    started = [start for start in rebuilt.program.start if start.is_expandable]
+    last = [segment for segment in history.segments if segment.is_expandable]
+    rows = np.flatnonzero(np.isin(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
+    spans = _spans(
+        [(start.address, sum(size for size, *_ in start.blocks)) for start in started]
+        + [(segment.address, segment.size) for segment in last]
+        + list(zip(history.address[rows].tolist(), history.size[rows].tolist(), strict=True))
+    )
+    lives = {bisect_right(spans, start.address): _life_of(start) for start in started}
+    for row in rows.tolist():
+        address, size = int(history.address[row]), int(history.size[row])
+        span = bisect_right(spans, address)
+        if history.action[row] == Action.SEGMENT_MAP:
+            life = lives.setdefault(span, _life_from(history, row, rebuilt.settings))
+            life.mapped_bytes += size
+            life.begin, life.end = min(life.begin, address), max(life.end, address + size)
+        elif span in lives:
+            lives[span].mapped_bytes -= size
+            if lives[span].mapped_bytes <= 0:
+                yield _row_of(lives.pop(span), died=row)
+    for segment in last:
+        born = lives.get(bisect_right(spans, segment.address))
+        yield _SegmentRow(
+            address=segment.address,
+            size=segment.size,
+            stream=segment.stream,
+            pool=segment.pool,
+            is_small=not segment.is_large,
+            is_expandable=True,
+            born=born.born if born is not None else NONE,
+            stack=born.stack if born is not None else NONE,
+        )
+
+
+def _spans(ranges: list[tuple[int, int]]) -> list[int]:
+    """Return where ranges (address, bytes) begin, those that touch taken together: each is one expandable segment.
+
+    Reservations of addresses have room between them: no card can fill one.
+    """
+    found: list[int] = []
+    end = -1
+    for address, size in sorted(ranges):
+        if address > end:
+            found.append(address)
+        end = max(end, address + size)
+    return found
+
+
+def _life_of(start: StartSegment) -> _SegmentLife:
+    return _SegmentLife(
+        born=NONE,
+        stack=NONE,
+        stream=start.stream,
+        pool=start.pool,
+        is_small=start.is_small,
+        mapped_bytes=start.reserved_bytes,
+        begin=start.address,
+        end=start.address + sum(size for size, *_ in start.blocks),
+    )
+
+
+def _life_from(history: History, row: int, settings: Settings) -> _SegmentLife:
+    address = int(history.address[row])
+    return _SegmentLife(
+        born=row,
+        stack=int(history.stack[row]),
+        stream=int(history.stream[row]),
+        pool=_pool_at(history, row),
+        is_small=int(history.size[row]) % settings.large_segment_bytes != 0,
+        mapped_bytes=0,
+        begin=address,
+        end=address,
+    )
+
+
+def _row_of(life: _SegmentLife, died: int) -> _SegmentRow:
+    return _SegmentRow(
+        address=life.begin,
+        size=life.end - life.begin,
+        stream=life.stream,
+        pool=life.pool,
+        is_small=life.is_small,
+        is_expandable=True,
+        born=life.born,
+        died=died,
+        stack=life.stack,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """When blocks are freed, and when their places can be used again; `NONE`: not in the recording."""
+
+    freed: Column
+    """By the entry that allocates."""
+    died: Column
+    before: Mapping[int, tuple[int, int]]
+    """Both, by address, of blocks that no entry allocates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BlockBefore:
+    """A block that was there when recording began."""
+
+    address: int
+    size: int
+    requested: int
+    stack: int
+    freed: int
+    died: int
 
 
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
     """Return every block: those that the trace allocates, and those that were there before."""
     made = np.flatnonzero(history.action == Action.ALLOC)
-    freed, died, end_before = _ends(history)
-    before = _before(rebuilt, end_before)
-    address = np.concatenate([history.address[made], before[0]])
-    born = np.concatenate([made, np.full(before.shape[1], NONE)])
+    ends = _ends(history)
+    older = list(_blocks_before(rebuilt, ends))
+
+    def all_of(of_made: Column, name: str) -> Column:
+        return np.concatenate([of_made, np.array([getattr(block, name) for block in older], np.int64)])
+
+    address = all_of(history.address[made], "address")
+    born = np.concatenate([made, np.full(len(older), NONE)])
     segment = _segment_of(address, born, segments)
     owner = segment[len(made) :]
     stream_before = np.where(owner >= 0, np.append(segments.stream, 0)[owner], 0)
-    died = np.concatenate([died[made], before[5]])
-    size = np.concatenate([_replayed_sizes(history, rebuilt)[made], before[1]])
+    died = all_of(ends.died[made], "died")
+    size = all_of(_replayed_sizes(history, rebuilt)[made], "size")
     return BlockTable(
         address=address,
         size=_with_sizes_at_end(history, address, died, size),
-        requested=np.concatenate([history.size[made], before[2]]),
+        requested=all_of(history.size[made], "requested"),
         stream=np.concatenate([history.stream[made], stream_before]),
         segment=segment,
         born=born,
-        freed=np.concatenate([freed[made], before[4]]),
+        freed=all_of(ends.freed[made], "freed"),
         died=died,
-        stack=np.concatenate([history.stack[made], before[3]]),
+        stack=all_of(history.stack[made], "stack"),
     )
 
 
-def _ends(history: History) -> tuple[Column, Column, dict[int, tuple[int, int]]]:
-    """Return for each entry that allocates when its block is freed, and when its place can be used again.
-
-    Last, both by address for blocks that no entry allocates.
-    """
+def _ends(history: History) -> _Ends:
     lives = BlockLives.of(history)
     freed, died, owner = (np.full(len(history), NONE, np.int64) for _ in range(3))
     asks, completes = lives.action == Action.FREE_REQUESTED, lives.action == Action.FREE_COMPLETED
@@ -141,27 +285,24 @@ def _ends(history: History) -> tuple[Column, Column, dict[int, tuple[int, int]]]
     blocks = owner[lives.previous_row[later]]
     died[blocks[blocks >= 0]] = lives.row[later][blocks >= 0]
     done = dict(zip(lives.previous_row[later].tolist(), lives.row[later].tolist(), strict=True))
-    unseen = np.flatnonzero((lives.previous < 0) & (asks | completes))
-    before = {
-        int(history.address[lives.row[at]]): (
-            int(lives.row[at]),
-            int(lives.row[at]) if completes[at] else done.get(int(lives.row[at]), NONE),
-        )
-        for at in unseen.tolist()
-    }
-    return freed, died, before
+    before: dict[int, tuple[int, int]] = {}
+    for at in np.flatnonzero((lives.previous < 0) & (asks | completes)).tolist():
+        row = int(lives.row[at])
+        # A free that only ends was asked for before recording began; files before 2023 have one entry for a free.
+        asked = NONE if completes[at] and asks.any() else row
+        before[int(history.address[row])] = asked, row if completes[at] else done.get(row, NONE)
+    return _Ends(freed=freed, died=died, before=before)
 
 
-def _before(rebuilt: Rebuilt, end_of: dict[int, tuple[int, int]]) -> Column:
-    """Return the blocks that were there before: address, size, requested, stack, freed and died, a row each."""
-    rows = []
+def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[_BlockBefore]:
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
             if key >= 0:
-                rows.append((address, size, asked, int(rebuilt.stack_of_key[key]), *end_of.get(address, (NONE, NONE))))
+                freed, died = ends.before.get(address, (NONE, NONE))
+                stack = int(rebuilt.stack_of_key[key])
+                yield _BlockBefore(address=address, size=size, requested=asked, stack=stack, freed=freed, died=died)
             address += size
-    return np.array(rows, np.int64).reshape(-1, 6).T
 
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
@@ -200,7 +341,7 @@ def _segment_of(address: Column, born: Column, segments: SegmentTable) -> Column
             zip(
                 np.searchsorted(cuts, begin).tolist(),
                 np.searchsorted(cuts, end).tolist(),
-                np.where(segments.is_expandable, NONE, segments.born).tolist(),  # its first pages may be older
+                segments.born.tolist(),
                 strict=True,
             )
         )

@@ -7,16 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from ullage._units import GIB, MIB
+from ullage._units import GIB
 from ullage.history import PENDING, Action, History, Segment
 from ullage.program import UNMAPPED_KEY, StartSegment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
-from ullage.settings import Settings
+from ullage.settings import LARGEST_SMALL_BYTES, Settings
 
-_UNSPLIT_BYTES: Final = MIB
-"""Largest remainder that the large pool does not split off (DeviceCachingAllocator::should_split): what looks like a
-small hole behind a block that is known only from its free belongs to that block."""
 _NEAR_BYTES: Final = 128 * GIB
 """The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
 addresses of 9/8 of its card's memory."""
@@ -231,8 +228,11 @@ class _StartLayout:
             yield stop - at, 0, -1
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return where a block ends of which only the requested size is known: a rest may not have been split off."""
-        if following - end <= _UNSPLIT_BYTES or block.size >= self.settings.max_split_bytes:
+        """Return where a block ends of which only the requested size is known: a rest may not have been split off.
+
+        What looks like a small hole behind such a block belongs to it.
+        """
+        if following - end <= LARGEST_SMALL_BYTES or block.size >= self.settings.max_split_bytes:
             return following  # blocks above max_split_size_mb are never split
         behind = self.holes.first_in(end, following, block.freed_row)
-        return behind if behind is not None and behind - end <= _UNSPLIT_BYTES else end
+        return behind if behind is not None and behind - end <= LARGEST_SMALL_BYTES else end

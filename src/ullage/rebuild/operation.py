@@ -11,7 +11,7 @@ from ullage.history import Action, History
 from ullage.program import Column, Op
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
-from ullage.rebuild.pool import given_up_at, pool_of_rows, pool_uses
+from ullage.rebuild.pool import given_up, pool_of_rows, pool_uses
 
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # places of operations that one entry makes
 _BEFORE = -1  # the row of what brings about the state at the beginning
@@ -140,9 +140,8 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
         operations.add(use.last_row, _AFTER, Op.END_POOL, key=use.pool)
         users[use.pool] += 2  # as beginAllocateToPool counts, each time
-    for pool, count in users.items():
-        row = given_up_at(history, pools, pool)
-        for _ in range(count if row is not None else 0):
+    for pool, row in given_up(history, pools).items():
+        for _ in range(users[pool]):
             operations.add(row, _FIRST - 1, Op.RELEASE_POOL, key=pool)  # before what gives its memory back
 
 

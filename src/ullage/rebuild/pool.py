@@ -32,16 +32,29 @@ def pool_of_rows(history: History, oom_pool: int = 0) -> Column:
     if segments:
         begins = np.array([segment.address for segment in segments], np.int64)
         ends = np.array([segment.address + segment.size for segment in segments], np.int64)
-        within = np.searchsorted(begins, history.address, side="right") - 1
-        inside = (within >= 0) & (history.address < ends[within])
-        taken = np.flatnonzero(inside & np.isin(history.action, TAKEN))
-        created = np.zeros(len(segments), np.int64)
-        np.maximum.at(created, within[taken], taken)
-        rows = np.flatnonzero(inside & (history.action == Action.ALLOC))
-        rows = rows[rows >= created[within[rows]]]
-        pools[rows] = np.array([segment.pool for segment in segments], np.int64)[within[rows]]
+        rows = np.flatnonzero(history.action == Action.ALLOC)
+        within = np.searchsorted(begins, history.address[rows], side="right") - 1
+        inside = (within >= 0) & (history.address[rows] < ends[within])
+        rows, within = rows[inside], within[inside]
+        is_since = rows >= _last_taken(history, history.address[rows])
+        pools[rows[is_since]] = np.array([segment.pool for segment in segments], np.int64)[within[is_since]]
     pools[history.action == Action.OOM] = oom_pool
     return pools
+
+
+def _last_taken(history: History, addresses: Column) -> Column:
+    """Return for each address the last entry that took its memory from the driver; -1: none did.
+
+    Pages of an expandable segment are taken at different times: those behind a block may be younger than it.
+    """
+    taken = np.flatnonzero(np.isin(history.action, TAKEN))
+    low, high = history.address[taken], history.address[taken] + history.size[taken]
+    cuts = np.unique(np.concatenate([low, high]))
+    last = np.full(len(cuts) + 1, -1, np.int64)
+    first, stop = np.searchsorted(cuts, low) + 1, np.searchsorted(cuts, high) + 1
+    for row, begin, end in zip(taken.tolist(), first.tolist(), stop.tolist(), strict=True):
+        last[begin:end] = row
+    return last[np.searchsorted(cuts, addresses, side="right")]
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
@@ -61,10 +74,15 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
     ]
 
 
-def given_up_at(history: History, pools: Column, pool: int) -> int | None:
-    """Return the entry with which a pool's memory was given back, if it was not allocated from after that."""
-    mine = np.flatnonzero(pools == pool)
-    back = mine[np.isin(history.action[mine], GIVEN_BACK)]
-    used = mine[history.action[mine] == Action.ALLOC]
-    after = back[back > used.max(initial=-1)]
-    return int(after[0]) if len(after) else None
+def given_up(history: History, pools: Column) -> dict[int, int]:
+    """Return the entry with which each pool's memory was given back, of pools not allocated from after that."""
+    private = np.flatnonzero(pools)
+    used = private[history.action[private] == Action.ALLOC][::-1]
+    numbers, latest = np.unique(pools[used], return_index=True)
+    last_use = dict(zip(numbers.tolist(), used[latest].tolist(), strict=True))
+    back = private[np.isin(history.action[private], GIVEN_BACK)]
+    found: dict[int, int] = {}
+    for row, pool in zip(back.tolist(), pools[back].tolist(), strict=True):
+        if row > last_use.get(pool, -1):
+            found.setdefault(pool, row)
+    return found
