@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import ullage
 from tests.reproduction.test_reproduction import made_of
 from ullage._errors import UsageError
+from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.operation_name import operation_name
 from ullage.analysis.recording import short_line, users_frame
 from ullage.difference.holding import peak_allocated_bytes
@@ -35,7 +37,8 @@ def ask(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def written(path: Path, *histories: History) -> Path:
-    write_database(path, {history.device: history for history in histories})
+    devices = {history.device: history for history in histories}
+    write_database(path, devices, {device: closest(history) for device, history in devices.items()})
     return path
 
 
@@ -234,6 +237,19 @@ def test_the_command_writes_it_beside_its_answer(tmp_path: Path) -> None:
     assert f"wrote {path}" in ended.stderr
     assert ask(path, "SELECT count(*) FROM blocks")[0][0] > 100
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.sqlite"]
+
+
+def test_what_a_recording_lacks_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(history: History, **options: Any) -> Assumptions:
+        asked.append(history.device)
+        return closest(history, **options)
+
+    for module in ("ullage.api.explain", "ullage.analysis.explain"):
+        monkeypatch.setattr(import_module(module), "closest", counted)
+    ullage.explain(DATA / "oom.pickle.gz", sql=tmp_path / "run.sqlite")
+    assert asked == [0]
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:

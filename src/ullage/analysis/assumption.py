@@ -18,12 +18,15 @@ from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import Rebuilt, program_of
+from ullage.rebuild.pool import pool_of_rows
 from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_BLOCKS: Final = 200
 """The most blocks whose size is looked for."""
 _MOST_OPERATIONS: Final = 4_000_000
-"""The operations that the replays of one search may run: about a second of a processor."""
+"""The most entries that the replays of the search for sizes may have, all of them together."""
+_MOST_POOLS: Final = 8
+"""The most private pools in which a request is tried that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +112,19 @@ def _distance(
 
 
 def _pools_of_a_failure(history: History) -> list[int]:
-    """Return the private pools in which a request may have failed, where its entry does not say it."""
-    pools = sorted({segment.pool for segment in history.segments if segment.pool})
-    if len(history.labels.pool) or not pools or not (history.action == Action.OOM).any():
+    """Return the private pools in which a request may have failed, where its entry does not say it.
+
+    What ran last is most likely to have asked for more: those that were used last come first.
+    """
+    pools = {segment.pool for segment in history.segments if segment.pool}
+    failed = np.flatnonzero(history.action == Action.OOM)
+    if len(history.labels.pool) or not pools or not len(failed):
         return []
-    return [*pools, pools[-1] + 1]  # or in one that had nothing yet
+    before = pool_of_rows(history)[: failed[-1]]
+    used, latest = np.unique(before[::-1], return_index=True)
+    waited = dict(zip(used.tolist(), latest.tolist(), strict=True))
+    nearest = sorted(pools, key=lambda pool: (waited.get(pool, len(history)), pool))
+    return [*nearest[:_MOST_POOLS], max(pools) + 1]  # or in one that had nothing yet
 
 
 def _order(fidelity: Fidelity) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ullage._public import public
 from ullage.analysis.accumulation import Accumulation, accumulation_of
-from ullage.analysis.assumption import closest
+from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.blocks import block_history_of
 from ullage.analysis.card import RecordedCard
 from ullage.analysis.cause import Cause, Evidence, cause_of, evidence_of
@@ -113,6 +113,7 @@ def explain(
     semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
+    assumed: Assumptions | None = None,
     cards: Sequence[RecordedCard] = (),
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
@@ -125,6 +126,7 @@ def explain(
         semantics: the allocator's version: one of `ullage.settings.SEMANTICS`; None: inferred from the recording.
         alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most, where no request failed.
+        assumed: what the recording lacks, where that was looked for already (`ullage.analysis.assumption.closest`).
         cards: all cards of the snapshot, of which this is one.
         with_picture: whether pictures will be drawn.
         progress: called with a short text for every replay.
@@ -134,7 +136,7 @@ def explain(
     """
     progress("rebuilding the run")
     history = history if history.has_requests else history.without_trace()
-    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
+    assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf)
     rebuild = partial(assumed.program_of, history, semantics=semantics, alloc_conf=alloc_conf)
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)

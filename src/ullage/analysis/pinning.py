@@ -54,7 +54,7 @@ def _rows_by_segment(blocks: BlockColumns) -> Iterator[tuple[int, Column]]:
     """Yield each segment with the rows of its blocks, in order of their addresses."""
     order = np.argsort(blocks.segment, kind="stable")
     segments, first = np.unique(blocks.segment[order], return_index=True)
-    return zip(segments.tolist(), np.split(order, first[1:]), strict=True)
+    return zip(segments.tolist(), np.split(order, first)[1:], strict=True)
 
 
 def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:

@@ -85,7 +85,7 @@ class Recording:
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
                 done = replay(until, rebuilt.settings, device)
-            if _fails(done, failing):
+            if _fails(done, failing) and (rebuilt.room_is_known or _first_fails_as_recorded(done, rebuilt, failed)):
                 return cls(
                     history=history,
                     rebuilt=rebuilt,
@@ -146,6 +146,12 @@ class Recording:
         return bool((self.history.action == Action.OOM).any())
 
     @property
+    def is_recorded_failure(self) -> bool:
+        """Whether the request that fails here is the last that failed in the recording."""
+        failed = np.flatnonzero(self.history.action == Action.OOM)
+        return self.failing_op is not None and self.rebuilt.row_of_op[self.failing_op] in failed[-1:]
+
+    @property
     def program_has_streams(self) -> bool:
         """Whether blocks were held back for other streams."""
         return bool((self.program.op == Op.HOLD).any())
@@ -201,6 +207,12 @@ def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
 
 def _fails(done: Replay, op: int) -> bool:
     return op in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
+
+
+def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
+    """Tell whether the first request that fails in a replay failed in the recording: in less room others do."""
+    first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
+    return bool(rebuilt.row_of_op[first] in failed)
 
 
 def _waiting(program: Program) -> frozenset[int]:

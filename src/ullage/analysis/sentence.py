@@ -209,8 +209,8 @@ def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[
         return f"The snapshot is empty: nothing was recorded. {_RECORD}"
     if not len(recording.history):
         return (
-            f"Only the state was recorded, {size['allocated_bytes']} allocated of {size['reserved_bytes']} reserved, "
-            f"and not what led to it: whether a request failed is not in it. {_RECORD}"
+            f"Only the state at the end is in it, {size['allocated_bytes']} allocated of {size['reserved_bytes']} "
+            f"reserved: no request for memory was recorded, nor whether one failed. {_RECORD}"
         )
     if recording.has_recorded_failure and not recording.capacity_is_given:
         return (

@@ -133,7 +133,8 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
     notes = []
     failures = int(np.count_nonzero(recording.history.action == Action.OOM))
     if failures > 1:
-        notes.append(f"{failures} requests failed in the run; this is about the last one")
+        which = "last one" if recording.is_recorded_failure else "first one that fails with the given capacity"
+        notes.append(f"{failures} requests failed in the run; this is about the {which}")
     if not recording.rebuilt.is_whole:
         segments = recording.program.start
         blocks = sum(key >= 0 for segment in segments for *_, key in segment.blocks)
