@@ -210,3 +210,16 @@ def test_ranges_are_what_a_map_of_every_address_says() -> None:
             assert taken == {at: byte.pop(at) for at in range(start, stop) if at in byte}
         found = [(at, value) for low, high, value in ranges for at in range(low, high)]
         assert found == sorted(byte.items())
+
+
+def test_pages_of_large_blocks_are_not_the_beginning_of_a_segment_of_small_ones() -> None:
+    """The segment of small blocks lies 9/8 of the card behind; less than that lies between it and the large pages."""
+    small, reserved = FIRST + 1152 * MIB, 700 * MIB
+    history = made_of(((Action.SEGMENT_MAP, FIRST + reserved, PAGE), (Action.ALLOC, FIRST + reserved, PAGE)))
+    sizes = ((FIRST, reserved + PAGE, True), (small, 2 * MIB, False))
+    there = tuple(
+        Segment(address=address, size=size, stream=0, is_large=is_large, is_expandable=True, pool=0, blocks=())
+        for address, size, is_large in sizes
+    )
+    start = program_of(replace(history, segments=there)).program.start
+    assert [(segment.address, segment.reserved_bytes) for segment in start] == [(FIRST, reserved), (small, 2 * MIB)]

@@ -40,7 +40,7 @@ class Before:
         there = list(_by_reservation(reserved_before(history, settings)))
         segments = [
             layout.segment(stretches, begin)
-            for stretches, begin in zip(there, _beginnings(history, there), strict=True)
+            for stretches, begin in zip(there, _beginnings(history, there, settings), strict=True)
         ]
         return cls(
             segments=tuple(segments),
@@ -128,14 +128,15 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
-def _beginnings(history: History, there: list[list[Segment]]) -> Iterator[int]:
+def _beginnings(history: History, there: list[list[Segment]], settings: Settings) -> Iterator[int]:
     """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
 
-    Pages that are mapped later in front of it, on its stream, are its own: two segments of one card are farther apart
-    than what the card can hold, and so than what was ever reserved.
+    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own: two segments of
+    one card are farther apart than what the card can hold, and so than what was ever reserved.
     """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
+    are_large = history.size[mapped] % settings.large_segment_bytes == 0
     sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK)
     most = sum(each.size for stretches in there for each in stretches) + int(
         np.cumsum(sign * history.size).max(initial=0)
@@ -144,7 +145,8 @@ def _beginnings(history: History, there: list[list[Segment]]) -> Iterator[int]:
     for stretches in there:
         first, last = stretches[0], stretches[-1]
         lowest = max(end, first.address - most)
-        before = (addresses >= lowest) & (addresses < first.address) & (streams == first.stream)
+        before = (addresses >= lowest) & (addresses < first.address)
+        before &= (streams == first.stream) & (are_large == first.is_large)
         is_lower = first.is_expandable and before.any()
         yield int(addresses[before].min()) if is_lower else first.address
         end = last.address + last.size
