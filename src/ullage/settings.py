@@ -27,6 +27,8 @@ LARGEST_SMALL_BYTES: Final = MIB
 not split off (DeviceCachingAllocator::should_split)."""
 SMALL_SEGMENT_BYTES: Final = 2 * MIB
 """The size of a segment of the small pool, and of its pages in an expandable segment (kSmallBuffer)."""
+DRIVER_PAGE_BYTES: Final = 2 * MIB
+"""What the driver gives memory in multiples of."""
 LARGE_UNIT_BYTES: Final = 2 * MIB
 """What the size of a large segment that a request gets for itself is a multiple of (kRoundLarge)."""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB

@@ -12,6 +12,7 @@ from ullage.program import Column, Op
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.rebuild.pool import given_up, pool_of_rows, pool_uses
+from ullage.settings import DRIVER_PAGE_BYTES
 
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # places of operations that one entry makes
 _BEFORE = -1  # the row of what brings about the state at the beginning
@@ -46,7 +47,7 @@ class _Operations:
 
 
 def write_operations(
-    history: History, lives: BlockLives, before: Before, reserved: Column, room: int, *, oom_pool: int = 0
+    history: History, lives: BlockLives, before: Before, held: Column, room: int, *, oom_pool: int = 0
 ) -> Written:
     """Return the program's operations; `oom_pool` is the private pool of requests that failed, where none is told."""
     operations = _Operations()
@@ -59,7 +60,7 @@ def write_operations(
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
     _write_pools(history, before, pool_of_rows(history, oom_pool), operations)
-    calls = _write_releases(history, reserved, room, operations)
+    calls = _write_releases(history, held, room, operations)
     rows = operations.sorted()
     order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
     index_of = {at: int(np.searchsorted(order, at[0] * (_LAST + 1) + at[1])) for at in calls}
@@ -146,7 +147,7 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
 
 
 def _write_releases(
-    history: History, reserved: Column, room: int, operations: _Operations
+    history: History, held: Column, room: int, operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
     """Add the releases of segments by the program; others the allocator made itself, for lack of room.
 
@@ -168,7 +169,7 @@ def _write_releases(
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
         calls.setdefault((first_row[request], _FIRST), []).append(call)
     for row, driven in by_request.items():
-        split = _given_by_program(driven, int(history.size[row]), int(reserved[row]), room)
+        split = _given_by_program(driven, int(history.size[row]), int(held[row]), room)
         if split:
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
             calls[row, _FIRST] = driven[:split]
@@ -193,11 +194,16 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
     return np.where(is_own, -1 - next_free, next_request)
 
 
-def _given_by_program(driven: Sequence[tuple[str, int]], size: int, reserved: int, room: int) -> int:
+def whole_pages(size: Any) -> Any:
+    """Return the bytes that the driver gives for a size: pages of its own."""
+    return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
+
+
+def _given_by_program(driven: Sequence[tuple[str, int]], size: int, held: int, room: int) -> int:
     """Return how many calls before a request are the program's own `empty_cache`: none where room was needed."""
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given:
         return 0
-    taken = sum(size for what, size in driven if what == "take") or size
-    before = reserved + sum(size if what == "give" else -size for what, size in driven)
+    taken = sum(whole_pages(size) for what, size in driven if what == "take") or size
+    before = held + sum(whole_pages(size) if what == "give" else -whole_pages(size) for what, size in driven)
     return 0 if before + taken > room else given[-1] + 1

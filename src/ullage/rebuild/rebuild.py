@@ -21,7 +21,7 @@ from ullage.history import Action, History
 from ullage.program import Column, Program
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
-from ullage.rebuild.operation import write_operations
+from ullage.rebuild.operation import whole_pages, write_operations
 from ullage.settings import (
     UNLIMITED,
     USUAL,
@@ -120,12 +120,12 @@ def program_of(
     settings = parse_settings(settings_text, semantics=semantics or USUAL)
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, block_bytes)
-    reserved = _reserved_over_time(history, sum(segment.reserved_bytes for segment in before.segments))
-    known_room = _room_of(history, reserved)
+    held = _held_over_time(history, before, settings)
+    known_room = _room_of(history, held)
     room = capacity_bytes if capacity_bytes is not None else known_room or UNBOUNDED_BYTES
     # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
-    held = capacity_bytes if capacity_bytes and capacity_bytes >= reserved.max(initial=0) else UNBOUNDED_BYTES
-    written = write_operations(history, lives, before, reserved, known_room or held, oom_pool=oom_pool)
+    had = capacity_bytes if capacity_bytes and capacity_bytes >= held.max(initial=0) else UNBOUNDED_BYTES
+    written = write_operations(history, lives, before, held, known_room or had, oom_pool=oom_pool)
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     none = np.full(len(before.requested), -1, np.int64)
     return Rebuilt(
@@ -162,15 +162,29 @@ def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -
         yield f"the allocator could reserve {text_of_bytes(room_bytes)}, as the failed request shows"
 
 
-def _reserved_over_time(history: History, at_start: int) -> Column:
-    """Return the reserved bytes after every entry."""
+def _held_over_time(history: History, before: Before, settings: Settings) -> Column:
+    """Return what the driver has given after every entry, in bytes.
+
+    It gives whole pages of its own: a large segment of an odd size (large_segment_size_mb:33) takes more than it has,
+    and so does each page of such a size of an expandable one.
+    """
+    large = settings.large_segment_bytes
+
+    def given(size: Column, is_mapped: Column | bool) -> Column:
+        in_pages = size // large * whole_pages(large)
+        return np.asarray(np.where(is_mapped & (size % large == 0), in_pages, whole_pages(size)), np.int64)
+
     sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK).astype(np.int64)
-    return np.asarray(at_start + np.cumsum(sign * history.size), np.int64)
+    is_mapped = np.isin(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP))
+    reserved = np.array([segment.reserved_bytes for segment in before.segments], np.int64)
+    is_expandable = np.array([segment.is_expandable for segment in before.segments], np.bool_)
+    at_start = given(reserved, is_expandable).sum()
+    return np.asarray(at_start + np.cumsum(sign * given(history.size, is_mapped)), np.int64)
 
 
-def _room_of(history: History, reserved: Column) -> int | None:
-    """Return the room: the bytes reserved when a request failed, plus those that the driver reported free."""
+def _room_of(history: History, held: Column) -> int | None:
+    """Return the room: what the driver had given when a request failed, plus what it reported free."""
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):
         return None
-    return int(reserved[failed[-1]] + history.address[failed[-1]])
+    return int(held[failed[-1]] + history.address[failed[-1]])
