@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ullage.analysis.assumption import _pools_of_a_failure
+from ullage.analysis.assumption import _nearest_pools
 from ullage.analysis.cause import Cause
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import explain
@@ -158,7 +158,7 @@ def test_few_of_many_pools_are_tried_for_a_request_that_failed() -> None:
         )
     failing = (*rows, (Action.OOM, MIB, 10 * MIB))  # 20 MiB are free in every pool
     history = replace(history_made_of(failing), segments=tuple(segments))
-    tried = _pools_of_a_failure(history)
+    tried = _nearest_pools(history, program_of(history).lives, len(failing) - 1)
     assert tried[0] == 200
     assert tried[-1] == 201
     assert len(tried) < 10

@@ -106,7 +106,7 @@ def explained_facts_of(history: History, conf: str) -> dict[str, int]:
     gives_parts_back = any(option in conf for option in ("max_split_size_mb", "garbage_collection_threshold"))
     is_told = gives_parts_back and not (history.action == Action.OOM).any()
     room = CARD_BYTES - CONTEXT_BYTES if is_told else None
-    assumed = closest(history)
+    assumed = closest(history, capacity_bytes=room)
     rebuilt = assumed.program_of(history, capacity_bytes=room)
     recording = Recording.of(history, rebuilt)
     evidence = explain(history, capacity_bytes=room).evidence

@@ -149,6 +149,11 @@ def test_streams_that_still_use_a_block_hold_it_back() -> None:
 PAGE, FIRST = 20 * MIB, 0x1000000
 
 
+def pools_of(history: History) -> list[int]:
+    """The private pool of each entry, without labels."""
+    return pool_of_rows(history, program_of(history).lives).tolist()
+
+
 def test_a_block_of_an_expandable_pool_is_told_by_the_pages_that_it_lies_in() -> None:
     """Pages that were mapped behind a block later say nothing of that block."""
     history = made_of(
@@ -160,7 +165,7 @@ def test_a_block_of_an_expandable_pool_is_told_by_the_pages_that_it_lies_in() ->
         )
     )
     there = Segment(address=FIRST, size=2 * PAGE, stream=0, is_large=True, is_expandable=True, pool=7, blocks=())
-    assert pool_of_rows(replace(history, segments=(there,))).tolist() == [0, 7, 0, 7]
+    assert pools_of(replace(history, segments=(there,))) == [0, 7, 0, 7]
 
 
 def test_a_block_at_an_address_that_was_another_segments_before_is_of_no_pool() -> None:
@@ -176,7 +181,7 @@ def test_a_block_at_an_address_that_was_another_segments_before_is_of_no_pool() 
         )
     )
     there = Segment(address=FIRST, size=PAGE, stream=0, is_large=True, is_expandable=False, pool=7, blocks=())
-    assert pool_of_rows(replace(history, segments=(there,))).tolist() == [0, 0, 0, 0, 0, 0, 7]
+    assert pools_of(replace(history, segments=(there,))) == [0, 0, 0, 0, 0, 0, 7]
 
 
 def test_a_pool_is_given_up_when_its_memory_goes_and_it_is_not_used_again() -> None:

@@ -136,7 +136,7 @@ def explain(
     """
     progress("rebuilding the run")
     history = history if history.has_requests else history.without_trace()
-    assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf)
+    assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     rebuild = partial(assumed.program_of, history, semantics=semantics, alloc_conf=alloc_conf)
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)

@@ -122,7 +122,8 @@ def _explain_snapshot(
 
     @cache
     def assumed(number: int) -> Assumptions:
-        return closest(snapshot.devices[number], semantics=semantics, alloc_conf=alloc_conf)
+        history = snapshot.devices[number]
+        return closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
 
     def explain_card(number: int) -> Explanation:
         return explain_history(

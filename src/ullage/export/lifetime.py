@@ -3,23 +3,19 @@
 Sizes after rounding come from the state at the end, or else from a replay of the run: a snapshot does not record them.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from ullage._errors import UllageError
 from ullage.allocator.replay import ReplayDevice, replay
 from ullage.history import Action, History
-from ullage.program import Column, StartSegment
+from ullage.program import Column
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
-from ullage.settings import BLOCK_UNIT_BYTES, SMALL_SEGMENT_BYTES, Settings
-
-NONE: Final = -1
-"""Stands for "nothing" in a column: no event, no stack, no segment."""
+from ullage.rebuild.segment_life import NONE, SegmentLife, life_at
+from ullage.settings import BLOCK_UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,160 +58,41 @@ class _SegmentRow:
     pool: int
     is_small: bool
     is_expandable: bool
-    born: int = NONE
-    died: int = NONE
-    stack: int = NONE
-
-
-@dataclass(slots=True, kw_only=True)
-class _SegmentLife:
-    """An expandable segment from its first page on, while it has any."""
-
     born: int
+    died: int
     stack: int
-    stream: int
-    pool: int
-    is_small: bool
-    mapped_bytes: int
-    begin: int
-    end: int
 
 
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
     """Return the segments that were there before, those that the trace allocates, and the expandable ones."""
-    rows = [*_plain_segments(history, rebuilt), *_expandable_segments(history, rebuilt)]
+    rows = list(_segment_rows(history, rebuilt))
     columns = {name: [getattr(row, name) for row in rows] for name in SegmentTable.__slots__}
     return SegmentTable(**{name: np.array(column, np.int64) for name, column in columns.items()})
 
 
-def _plain_segments(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
-    """Yield the segments that are taken and given back as a whole."""
-    ends: dict[int, list[int]] = {}
-    for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
-        ends.setdefault(int(history.address[row]), []).append(row)
-
-    def end_behind(row: int, address: int) -> int:
-        there = ends.get(address, [])
-        return next(iter(there[bisect_right(there, row) :][:1]), NONE)
-
-    for start in rebuilt.program.start:
-        if not start.is_expandable:
-            yield _SegmentRow(
-                address=start.address,
-                size=start.reserved_bytes,
-                stream=start.stream,
-                pool=start.pool,
-                is_small=start.is_small,
-                is_expandable=False,
-                died=end_behind(NONE, start.address),
-            )
-    for row in np.flatnonzero(history.action == Action.SEGMENT_ALLOC).tolist():
-        address, size = int(history.address[row]), int(history.size[row])
-        yield _SegmentRow(
-            address=address,
-            size=size,
-            stream=int(history.stream[row]),
-            pool=_pool_at(history, row),
-            is_small=size <= SMALL_SEGMENT_BYTES,
-            is_expandable=False,
-            born=row,
-            died=end_behind(row, address),
-            stack=int(history.stack[row]),
-        )
-
-
-def _pool_at(history: History, row: int) -> int:
-    return int(history.labels.pool[row]) if len(history.labels.pool) else 0
-
-
-def _expandable_segments(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
-    """Yield each expandable segment from its first page to its last; of one that is there at the end every stretch."""
-    started = [start for start in rebuilt.program.start if start.is_expandable]
+def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
+    for life in rebuilt.lives.lives:
+        if not life.is_expandable or life.died >= 0:
+            yield _row_of(history, life, life.begin, life.end)
     last = [segment for segment in history.segments if segment.is_expandable]
-    rows = np.flatnonzero(np.isin(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
-    spans = _spans(
-        [(start.address, sum(size for size, *_ in start.blocks)) for start in started]
-        + [(segment.address, segment.size) for segment in last]
-        + list(zip(history.address[rows].tolist(), history.size[rows].tolist(), strict=True))
-    )
-    lives = {bisect_right(spans, start.address): _life_of(start) for start in started}
-    for row in rows.tolist():
-        address, size = int(history.address[row]), int(history.size[row])
-        span = bisect_right(spans, address)
-        if history.action[row] == Action.SEGMENT_MAP:
-            life = lives.setdefault(span, _life_from(history, row, rebuilt.settings))
-            life.mapped_bytes += size
-            life.begin, life.end = min(life.begin, address), max(life.end, address + size)
-        elif span in lives:
-            lives[span].mapped_bytes -= size
-            if lives[span].mapped_bytes <= 0:
-                yield _row_of(lives.pop(span), died=row)
-    for segment in last:
-        born = lives.get(bisect_right(spans, segment.address))
-        yield _SegmentRow(
-            address=segment.address,
-            size=segment.size,
-            stream=segment.stream,
-            pool=segment.pool,
-            is_small=not segment.is_large,
-            is_expandable=True,
-            born=born.born if born is not None else NONE,
-            stack=born.stack if born is not None else NONE,
-        )
+    starts = np.array([segment.address for segment in last], np.int64)
+    numbers = rebuilt.lives.at(starts, np.full(len(last), len(history)))
+    for segment, number in zip(last, numbers.tolist(), strict=True):
+        if number >= 0:
+            yield _row_of(history, rebuilt.lives.lives[number], segment.address, segment.address + segment.size)
 
 
-def _spans(ranges: list[tuple[int, int]]) -> list[int]:
-    """Return where ranges (address, bytes) begin, those that touch taken together: each is one expandable segment.
-
-    Reservations of addresses have room between them: no card can fill one.
-    """
-    found: list[int] = []
-    end = -1
-    for address, size in sorted(ranges):
-        if address > end:
-            found.append(address)
-        end = max(end, address + size)
-    return found
-
-
-def _life_of(start: StartSegment) -> _SegmentLife:
-    return _SegmentLife(
-        born=NONE,
-        stack=NONE,
-        stream=start.stream,
-        pool=start.pool,
-        is_small=start.is_small,
-        mapped_bytes=start.reserved_bytes,
-        begin=start.address,
-        end=start.address + sum(size for size, *_ in start.blocks),
-    )
-
-
-def _life_from(history: History, row: int, settings: Settings) -> _SegmentLife:
-    address = int(history.address[row])
-    return _SegmentLife(
-        born=row,
-        stack=int(history.stack[row]),
-        stream=int(history.stream[row]),
-        pool=_pool_at(history, row),
-        is_small=int(history.size[row]) % settings.large_segment_bytes != 0,
-        mapped_bytes=0,
-        begin=address,
-        end=address,
-    )
-
-
-def _row_of(life: _SegmentLife, died: int) -> _SegmentRow:
+def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> _SegmentRow:
     return _SegmentRow(
-        address=life.begin,
-        size=life.end - life.begin,
+        address=begin,
+        size=end - begin,
         stream=life.stream,
         pool=life.pool,
-        is_small=life.is_small,
-        is_expandable=True,
+        is_small=not life.is_large,
+        is_expandable=life.is_expandable,
         born=life.born,
-        died=died,
-        stack=life.stack,
+        died=life.died,
+        stack=int(history.stack[life.born]) if life.born >= 0 else NONE,
     )
 
 
@@ -253,7 +130,7 @@ def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> Blo
 
     address = all_of(history.address[made], "address")
     born = np.concatenate([made, np.full(len(older), NONE)])
-    segment = _segment_of(address, born, segments)
+    segment = life_at(segments.address, segments.address + segments.size, segments.born, segments.died, address, born)
     owner = segment[len(made) :]
     stream_before = np.where(owner >= 0, np.append(segments.stream, 0)[owner], 0)
     died = all_of(ends.died[made], "died")
@@ -329,31 +206,3 @@ def _with_sizes_at_end(history: History, address: Column, died: Column, size: Co
     for row in np.flatnonzero(died < 0).tolist():
         size[row] = known.get(int(address[row]), size[row])
     return size
-
-
-def _segment_of(address: Column, born: Column, segments: SegmentTable) -> Column:
-    """Return the row of the segment in which each block lies: of those at its address, the one that was there then."""
-    begin, end = segments.address, segments.address + segments.size
-    cuts = np.unique(np.concatenate([begin, end]))
-    pieces = [
-        (piece, since, row)
-        for row, (first, last, since) in enumerate(
-            zip(
-                np.searchsorted(cuts, begin).tolist(),
-                np.searchsorted(cuts, end).tolist(),
-                segments.born.tolist(),
-                strict=True,
-            )
-        )
-        for piece in range(first, last)
-    ]
-    if not pieces:
-        return np.full(len(address), NONE, np.int64)
-    piece, since, row = np.array(sorted(pieces), np.int64).T
-    span = int(max(born.max(initial=0), since.max())) + 2
-    wanted = (np.searchsorted(cuts, address, side="right") - 1) * span + born + 1
-    found = np.searchsorted(piece * span + since + 1, wanted, side="right") - 1
-    owner = np.where(found >= 0, row[found], NONE)
-    lies_in = (owner >= 0) & (begin[owner] <= address) & (address < end[owner])
-    is_there = (segments.died[owner] < 0) | (segments.died[owner] > born)
-    return np.where(lies_in & is_there, owner, NONE)

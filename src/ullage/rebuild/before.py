@@ -12,6 +12,8 @@ from ullage.history import PENDING, Action, History, Segment
 from ullage.program import UNMAPPED_KEY, StartSegment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
+from ullage.rebuild.segment_life import SegmentLives
+from ullage.rebuild.unrecorded import Unrecorded
 from ullage.settings import LARGEST_SMALL_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
@@ -27,17 +29,22 @@ class Before:
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
+    lives: SegmentLives
+    """All segments of the recording, those that were there first."""
     pending: tuple[int, ...]
     """Keys of blocks that had been freed by then and waited for other streams."""
 
     @classmethod
-    def of(cls, history: History, lives: BlockLives, settings: Settings, block_bytes: Mapping[int, int]) -> "Before":
-        """Find them; `block_bytes` has sizes by address, where one is known otherwise."""
+    def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
+        """Find them, with what is assumed."""
+        block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
         layout = _StartLayout(alive=alive, holes=_Holes.of(history), settings=settings)
         there = list(_by_reservation(reserved_before(history, settings)))
+        segment_lives = SegmentLives.of(history, there, settings.large_segment_bytes, unrecorded.pools)
+        there = [_with_pool(stretches, segment_lives) for stretches in there]
         segments = [
             layout.segment(stretches, begin)
             for stretches, begin in zip(there, _beginnings(history, there, settings), strict=True)
@@ -47,6 +54,7 @@ class Before:
             key_of_address=layout.keys,
             stacks=tuple(layout.stacks),
             requested=tuple(layout.requested),
+            lives=segment_lives,
             pending=tuple(key for address, key in layout.keys.items() if alive[address].is_pending),
         )
 
@@ -115,6 +123,12 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
             together.append(segment)
     if together:
         yield together
+
+
+def _with_pool(stretches: list[Segment], lives: SegmentLives) -> list[Segment]:
+    """Return a segment with the private pool that its life has."""
+    at = lives.at(np.array([stretches[0].address], np.int64), np.array([-1], np.int64))[0]
+    return [replace(stretch, pool=lives.lives[at].pool) for stretch in stretches] if at >= 0 else stretches
 
 
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:

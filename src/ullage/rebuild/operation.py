@@ -1,7 +1,7 @@
 """The operations of a program, and the driver calls that each of them made."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,8 +12,11 @@ from ullage.program import Column, Op
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.rebuild.pool import given_up, pool_of_rows, pool_uses
+from ullage.rebuild.unrecorded import Unrecorded
 from ullage.settings import DRIVER_PAGE_BYTES
 
+UNBOUNDED_BYTES: Final = 1 << 60
+"""The room assumed where a history does not say how much there is."""
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # places of operations that one entry makes
 _BEFORE = -1  # the row of what brings about the state at the beginning
 _OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
@@ -47,9 +50,18 @@ class _Operations:
 
 
 def write_operations(
-    history: History, lives: BlockLives, before: Before, held: Column, room: int, *, oom_pool: int = 0
+    history: History, lives: BlockLives, before: Before, held: Column, room: int, unrecorded: Unrecorded
 ) -> Written:
-    """Return the program's operations; `oom_pool` is the private pool of requests that failed, where none is told."""
+    """Return the program's operations.
+
+    Args:
+        history: the recording of one device.
+        lives: its frees, matched to allocations.
+        before: what was there when it began.
+        held: what the driver had given after each entry, in bytes.
+        room: the most that it could give.
+        unrecorded: what is assumed.
+    """
     operations = _Operations()
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     key_of_row = np.full(len(history), -1, np.int64)
@@ -59,8 +71,8 @@ def write_operations(
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
-    _write_pools(history, before, pool_of_rows(history, oom_pool), operations)
-    calls = _write_releases(history, held, room, operations)
+    _write_pools(history, before, pool_of_rows(history, before.lives, unrecorded.oom_pool), operations)
+    calls = _write_releases(history, held, room, unrecorded.emptied, operations)
     rows = operations.sorted()
     order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
     index_of = {at: int(np.searchsorted(order, at[0] * (_LAST + 1) + at[1])) for at in calls}
@@ -147,7 +159,7 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
 
 
 def _write_releases(
-    history: History, held: Column, room: int, operations: _Operations
+    history: History, held: Column, room: int, emptied: Container[int], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
     """Add the releases of segments by the program; others the allocator made itself, for lack of room.
 
@@ -169,7 +181,9 @@ def _write_releases(
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
         calls.setdefault((first_row[request], _FIRST), []).append(call)
     for row, driven in by_request.items():
-        split = _given_by_program(driven, int(history.size[row]), int(held[row]), room)
+        split = _given_by_program(
+            driven, int(history.size[row]), int(held[row]), UNBOUNDED_BYTES if row in emptied else room
+        )
         if split:
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
             calls[row, _FIRST] = driven[:split]

@@ -7,7 +7,8 @@ import numpy as np
 
 from ullage.history import Action, History
 from ullage.program import Column
-from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS
+from ullage.rebuild.segment_life import SegmentLives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,42 +20,23 @@ class PoolUse:
     last_row: int
 
 
-def pool_of_rows(history: History, oom_pool: int = 0) -> Column:
+def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Column:
     """Return the private pool of every entry; 0: the default pool.
 
-    Where entries do not say it, segments that are there at the end do, for what was allocated in them; a request that
-    failed is taken to be of `oom_pool`.
+    Where entries do not say it, the segments do in which blocks were allocated; a request that failed is taken to be of
+    `oom_pool`.
     """
     if len(history.labels.pool):
         return history.labels.pool
     pools = np.zeros(len(history), np.int64)
-    segments = [segment for segment in history.segments if segment.pool]
-    if segments:
-        begins = np.array([segment.address for segment in segments], np.int64)
-        ends = np.array([segment.address + segment.size for segment in segments], np.int64)
-        rows = np.flatnonzero(history.action == Action.ALLOC)
-        within = np.searchsorted(begins, history.address[rows], side="right") - 1
-        inside = (within >= 0) & (history.address[rows] < ends[within])
-        rows, within = rows[inside], within[inside]
-        is_since = rows >= _last_taken(history, history.address[rows])
-        pools[rows[is_since]] = np.array([segment.pool for segment in segments], np.int64)[within[is_since]]
+    of_life = np.append(lives.pools(), 0)
+    if of_life.any():
+        made = np.flatnonzero(history.action == Action.ALLOC)
+        pools[made] = of_life[lives.at(history.address[made], made)]
+        back = np.flatnonzero(np.isin(history.action, GIVEN_BACK))
+        pools[back] = of_life[lives.at(history.address[back], back - 1)]
     pools[history.action == Action.OOM] = oom_pool
     return pools
-
-
-def _last_taken(history: History, addresses: Column) -> Column:
-    """Return for each address the last entry that took its memory from the driver; -1: none did.
-
-    Pages of an expandable segment are taken at different times: those behind a block may be younger than it.
-    """
-    taken = np.flatnonzero(np.isin(history.action, TAKEN))
-    low, high = history.address[taken], history.address[taken] + history.size[taken]
-    cuts = np.unique(np.concatenate([low, high]))
-    last = np.full(len(cuts) + 1, -1, np.int64)
-    first, stop = np.searchsorted(cuts, low) + 1, np.searchsorted(cuts, high) + 1
-    for row, begin, end in zip(taken.tolist(), first.tolist(), stop.tolist(), strict=True):
-        last[begin:end] = row
-    return last[np.searchsorted(cuts, addresses, side="right")]
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:

@@ -99,7 +99,7 @@ def reproduce(
         UsageError: no request failed, or it does not fail in a script.
     """
     progress("rebuilding the run")
-    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
+    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:

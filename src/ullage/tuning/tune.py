@@ -106,7 +106,7 @@ def tune(
     """
     progress("rebuilding the run")
     given = semantics_of(torch_version) if torch_version is not None else None
-    assumed = closest(history, semantics=given, alloc_conf=alloc_conf)
+    assumed = closest(history, semantics=given, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     told = torch_version or assumed.semantics
     is_version_known, torch_version = told is not None, told or USUAL
     semantics = semantics_of(torch_version)
