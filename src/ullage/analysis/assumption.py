@@ -14,15 +14,16 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import ReplayDevice, State, replay
+from ullage.allocator.replay import Call, ReplayDevice, State, replay
 from ullage.analysis.card import recorded_card
 from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import Rebuilt, Unrecorded, program_of
+from ullage.rebuild.life import GIVEN_BACK
 from ullage.rebuild.pool import pool_of_rows
-from ullage.rebuild.segment_life import SegmentLives
+from ullage.rebuild.segment_life import SegmentLife, SegmentLives
 from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
 _MOST_TRIALS: Final = 300
@@ -169,6 +170,9 @@ class _AssumptionSearch:
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
         assert op is not None
+        if comparison.rebuilt.program.op[op] == Op.EMPTY_CACHE:
+            yield from self._guesses_of_what_stayed(trial, op)
+            return
         if comparison.rebuilt.program.op[op] != Op.ALLOCATE:
             return
         row = int(comparison.rebuilt.row_of_op[op])
@@ -190,6 +194,27 @@ class _AssumptionSearch:
         for number in dict.fromkeys(lives.at(places, np.full(2, row)).tolist()):
             if number >= 0 and not lives.lives[number].pool_is_told:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
+
+    def _guesses_of_what_stayed(self, trial: _Trial, op: int) -> Iterator[Unrecorded]:
+        """Yield pools of the segments that a replay gives back where the program empties the cache, and the run kept."""
+        rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
+        assert calls is not None
+        row = int(rebuilt.row_of_op[op])
+        given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
+        numbers = rebuilt.lives.at(given, np.full(len(given), row)).tolist()
+        stayed = [
+            number
+            for number in dict.fromkeys(numbers)
+            if number >= 0 and not (life := rebuilt.lives.lives[number]).pool_is_told and not self._is_given(life, row)
+        ]
+        for pool in _nearest_pools(self.history, rebuilt.lives, row):
+            yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
+
+    def _is_given(self, life: SegmentLife, row: int) -> bool:
+        """Tell whether a segment went with those that are given back from an entry on, one after the other."""
+        moved = np.isin(self.history.action[row:], GIVEN_BACK)
+        stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
+        return row <= life.died < stop
 
 
 def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:

@@ -57,9 +57,9 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 
 
 def given_up(history: History, pools: Column) -> dict[int, int]:
-    """Return the entry with which each pool's memory was given back, of pools not allocated from after that."""
+    """Return the entry with which each pool's memory was given back, of pools that nothing was asked of after that."""
     private = np.flatnonzero(pools)
-    used = private[history.action[private] == Action.ALLOC][::-1]
+    used = private[np.isin(history.action[private], REQUESTS)][::-1]
     numbers, latest = np.unique(pools[used], return_index=True)
     last_use = dict(zip(numbers.tolist(), used[latest].tolist(), strict=True))
     back = private[np.isin(history.action[private], GIVEN_BACK)]
