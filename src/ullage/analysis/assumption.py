@@ -170,21 +170,21 @@ class _AssumptionSearch:
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
         assert op is not None
-        if comparison.rebuilt.program.op[op] == Op.EMPTY_CACHE:
+        rebuilt = comparison.rebuilt
+        row = int(rebuilt.row_of_op[op])
+        if row not in unrecorded.emptied:
+            was_own = bool(((rebuilt.row_of_op == row) & (rebuilt.program.op == Op.EMPTY_CACHE)).any())
+            yield replace(unrecorded, emptied={**unrecorded.emptied, row: not was_own})
+        if rebuilt.program.op[op] == Op.EMPTY_CACHE:
             yield from self._guesses_of_what_stayed(trial, op)
+        if rebuilt.program.op[op] != Op.ALLOCATE:
             return
-        if comparison.rebuilt.program.op[op] != Op.ALLOCATE:
-            return
-        row = int(comparison.rebuilt.row_of_op[op])
-        calls = comparison.rebuilt.recorded_calls.get(op, ())
-        if any(what == "give" for what, _ in calls) and row not in unrecorded.emptied:
-            yield replace(unrecorded, emptied=unrecorded.emptied | {row})
-        found = None if comparison.rebuilt.is_whole else _block_before_a_wrong_hole(comparison)
+        found = None if rebuilt.is_whole else _block_before_a_wrong_hole(comparison)
         if found is not None:
             yield replace(unrecorded, block_bytes={**unrecorded.block_bytes, found[0]: found[1]})
         if len(self.history.labels.pool):
             return
-        lives = comparison.rebuilt.lives
+        lives = rebuilt.lives
         pools = _nearest_pools(self.history, lives, row)
         if self.history.action[row] == Action.OOM:
             yield from (replace(unrecorded, oom_pool=pool) for pool in pools)
@@ -196,7 +196,7 @@ class _AssumptionSearch:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
     def _guesses_of_what_stayed(self, trial: _Trial, op: int) -> Iterator[Unrecorded]:
-        """Yield pools of the segments that a replay gives back where the program empties the cache, and the run kept."""
+        """Yield pools of the segments that a replay gives back where the program empties the cache, unlike the run."""
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])

@@ -1,7 +1,7 @@
 """The operations of a program, and the driver calls that each of them made."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -159,7 +159,7 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
 
 
 def _write_releases(
-    history: History, held: Column, room: int, emptied: Container[int], operations: _Operations
+    history: History, held: Column, room: int, emptied: Mapping[int, bool], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
     """Add the releases of segments by the program; others the allocator made itself, for lack of room.
 
@@ -181,9 +181,7 @@ def _write_releases(
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
         calls.setdefault((first_row[request], _FIRST), []).append(call)
     for row, driven in by_request.items():
-        split = _given_by_program(
-            driven, int(history.size[row]), int(held[row]), UNBOUNDED_BYTES if row in emptied else room
-        )
+        split = _given_by_program(driven, int(history.size[row]), int(held[row]), room, is_own=emptied.get(row))
         if split:
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
             calls[row, _FIRST] = driven[:split]
@@ -213,11 +211,16 @@ def whole_pages(size: Any) -> Any:
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 
-def _given_by_program(driven: Sequence[tuple[str, int]], size: int, held: int, room: int) -> int:
-    """Return how many calls before a request are the program's own `empty_cache`: none where room was needed."""
+def _given_by_program(driven: Sequence[tuple[str, int]], size: int, held: int, room: int, is_own: bool | None) -> int:
+    """Return how many calls before a request are the program's own `empty_cache`: none where room was needed.
+
+    `is_own` says so where it is known.
+    """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
-    if not given:
+    if not given or is_own is False:
         return 0
+    if is_own:
+        return given[-1] + 1
     taken = sum(whole_pages(size) for what, size in driven if what == "take") or size
     before = held + sum(whole_pages(size) if what == "give" else -whole_pages(size) for what, size in driven)
     return 0 if before + taken > room else given[-1] + 1

@@ -14,5 +14,6 @@ class Unrecorded:
     """The private pool in which requests failed; 0: the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
     """The private pools of segments that were given back, by their number among the segments' lives."""
-    emptied: frozenset[int] = frozenset()
-    """Entries that allocate, before which the program gave back the cache itself, though room was needed."""
+    emptied: Mapping[int, bool] = field(default_factory=dict)
+    """Whether the program itself gave back the cache before an entry that allocates, or the allocator for lack of room;
+    where nothing is assumed, it was the allocator if room was needed."""
