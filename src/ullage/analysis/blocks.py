@@ -17,7 +17,7 @@ from ullage.analysis.recording import Recording
 from ullage.program import Column, Op
 from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
-from ullage.source_location import is_library
+from ullage.source_location import is_library, shortened
 
 _TITLE: Final = "Memory over the run: every block, from its allocation to its free"
 _NEVER: Final = np.iinfo(np.int64).max
@@ -65,7 +65,8 @@ def _failure(recording: Recording) -> str:
     if recording.failing_op is None:
         return ""
     size = text_of_bytes(int(recording.program.size[recording.failing_op]))
-    return f"{size} are asked for at {recording.line_of(int(recording.program.key[recording.failing_op]))}"
+    key = int(recording.program.key[recording.failing_op])
+    return f"{size} are asked for" + (f" at {recording.line_of(key)}" if recording.stack_of(key) >= 0 else "")
 
 
 def _times(recording: Recording) -> Column:
@@ -185,6 +186,6 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
     return StackColumns(
         starts=starts,
         frames=numbers,
-        texts=tuple(f"{frame.file}:{frame.line} {frame.name}" for frame in table),
+        texts=tuple(f"{shortened(frame.file)}:{frame.line} {shortened(frame.name)}" for frame in table),
         is_own=tuple(not is_library(frame.file) for frame in table),
     ), where[1:] - 1

@@ -13,6 +13,7 @@ from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.blocks import block_history_of
 from ullage.analysis.card import RecordedCard
 from ullage.analysis.cause import Cause, Evidence, cause_of, evidence_of
+from ullage.analysis.contradiction import contradiction_of, sentence_of_contradiction
 from ullage.analysis.fidelity import Fidelity, fidelity_of
 from ullage.analysis.growth import StepGrowth, growth_of
 from ullage.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
@@ -144,20 +145,24 @@ def explain(
     evidence = evidence_of(recording)
     # In the room that the run had: one that was given would make it depart.
     fidelity = fidelity_of(history, recording.rebuilt if recording.rebuilt.room_is_known else rebuild())
-    accumulation = None if growth else accumulation_of(recording)
-    cause = cause_of(recording, evidence, growth, accumulation)
+    contradiction = contradiction_of(history, rebuilt, is_exact=fidelity.is_exact)
+    if contradiction is not None:
+        growth = None
+    accumulation = None if growth or contradiction is not None else accumulation_of(recording)
+    cause = Cause.CANNOT_TELL if contradiction is not None else cause_of(recording, evidence, growth, accumulation)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
     chosen: tuple[HeldBlock, ...] = ()
     if cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         progress("looking for what pins the memory")
         chosen = smallest_set(recording, evidence["needed_segment_bytes"])
-    remedies = _remedies(recording, evidence, growth, accumulation, progress)
+    remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, progress)
     kept, holders = growth or accumulation, holders_of(recording)
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, kept, chosen, holders)
-        + cure_of(cause, remedies, evidence, kept),
+        sentence=_contradicted(contradiction)
+        if contradiction is not None
+        else sentence_of(cause, recording, evidence, kept, chosen, holders) + cure_of(cause, remedies, evidence, kept),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=holders,
@@ -174,6 +179,11 @@ def explain(
         headline=headline_of(cause, recording, evidence),
         picture=_picture(recording) if with_picture else None,
     )
+
+
+def _contradicted(contradiction: str) -> str:
+    said = sentence_of_contradiction(contradiction)
+    return f"{said[0].upper()}{said[1:]}. (A recording that was stopped and went on later has such gaps.)"
 
 
 def _remedies(
@@ -213,4 +223,5 @@ def _picture(recording: Recording) -> ExplanationPicture:
 def _failing_line(recording: Recording) -> str | None:
     if recording.failing_op is None:
         return None
-    return recording.line_of(int(recording.program.key[recording.failing_op]))
+    key = int(recording.program.key[recording.failing_op])
+    return recording.line_of(key) if recording.stack_of(key) >= 0 else None

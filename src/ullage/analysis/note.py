@@ -9,7 +9,7 @@ from ullage._units import GIB, text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.fidelity import Fidelity
 from ullage.analysis.growth import StepGrowth
-from ullage.analysis.recording import Recording
+from ullage.analysis.recording import Recording, allocated_by
 from ullage.history import Action
 from ullage.rebuild import UNBOUNDED_BYTES
 
@@ -119,7 +119,7 @@ def _steps(recording: Recording, growth: StepGrowth | None, cause: Cause) -> Ite
     steps = len(recording.step_ops())
     if growth:
         if cause is not Cause.LEAK:
-            yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, of {growth.line}"
+            yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, {allocated_by(growth.line, 'of')}"
         yield (
             "usual reasons for growth: losses or outputs kept without .item() or .detach(), evaluation "
             "without torch.no_grad()"

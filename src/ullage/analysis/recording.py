@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
-from ullage.analysis.operation_name import operation_name
+from ullage.analysis.operation_name import NO_STACK, operation_name
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
 from ullage.program import Column, Op, Program
@@ -31,6 +31,18 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 def short_line(frame: Frame) -> str:
     """Return a frame's place with the last two parts of its path."""
     return short_place(frame.file, frame.line)
+
+
+def placed(line: str) -> str:
+    """Return "at LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    if line == NO_STACK:
+        return "where no stack was recorded"
+    return line.strip("()") if line.startswith("(") else f"at {line}"
+
+
+def allocated_by(line: str, what: str = "from") -> str:
+    """Return "from LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +136,7 @@ class Recording:
     def line_of_stack(self, stack: int) -> str:
         """Return the user's line of a stack, given as `stack_of` returns it."""
         if stack < 0:
-            return "(before recording began)" if stack == -2 else "(no stack was recorded)"
+            return "(before recording began)" if stack == -2 else NO_STACK
         frame = users_frame(self.history.stacks.frames_of(stack))
         return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
 

@@ -118,7 +118,7 @@ def _explain_snapshot(
         raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
     snapshot = load_snapshot(path)
     cards = recorded_cards(snapshot.devices)
-    first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot)
+    first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot, takes_all=True)
 
     @cache
     def assumed(number: int) -> Assumptions:

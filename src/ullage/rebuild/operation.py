@@ -211,7 +211,9 @@ def whole_pages(size: Any) -> Any:
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 
-def _given_by_program(driven: Sequence[tuple[str, int]], size: int, held: int, room: int, is_own: bool | None) -> int:
+def _given_by_program(
+    driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
+) -> int:
     """Return how many calls before a request are the program's own `empty_cache`: none where room was needed.
 
     `is_own` says so where it is known.

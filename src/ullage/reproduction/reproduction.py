@@ -17,6 +17,7 @@ from ullage._units import text_of_bytes
 from ullage.allocator.placement import PLACEMENTS
 from ullage.analysis.assumption import closest
 from ullage.analysis.cause import Cause, evidence_of
+from ullage.analysis.contradiction import check
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History
 from ullage.program import Column, Op
@@ -101,6 +102,7 @@ def reproduce(
     progress("rebuilding the run")
     assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    check(history, rebuilt)
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:
         raise UsageError(_nothing_failed(recording, capacity_bytes))
