@@ -102,9 +102,10 @@ def facts_of(device: int) -> dict[str, int]:
 
 def explained_facts_of(history: History, conf: str) -> dict[str, int]:
     """The same figures by a replay of the recording."""
-    # Where no request failed, a part of the cache may have been given back for lack of room, which the file has not.
-    gives_parts_back = any(option in conf for option in ("max_split_size_mb", "garbage_collection_threshold"))
-    is_told = gives_parts_back and not (history.action == Action.OOM).any()
+    # Where no request failed, the file does not tell whether the cache was given back for lack of room. What the
+    # allocator does then is not what `empty_cache` does under these settings.
+    settings = ("max_split_size_mb", "garbage_collection_threshold", "expandable_segments:True")
+    is_told = any(option in conf for option in settings) and not (history.action == Action.OOM).any()
     room = CARD_BYTES - CONTEXT_BYTES if is_told else None
     assumed = closest(history, capacity_bytes=room)
     rebuilt = assumed.program_of(history, capacity_bytes=room)

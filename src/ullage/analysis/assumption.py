@@ -21,7 +21,7 @@ from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import Rebuilt, Unrecorded, program_of
-from ullage.rebuild.life import GIVEN_BACK
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS
 from ullage.rebuild.pool import pool_of_rows
 from ullage.rebuild.segment_life import SegmentLife, SegmentLives
 from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
@@ -30,6 +30,8 @@ _MOST_TRIALS: Final = 300
 """The most replays of one search."""
 _MOST_ENTRIES: Final = 2_000_000
 """The most entries that the replays of one search may have, all of them together; at least one is made."""
+_MOST_ENTRIES_BACK: Final = 4
+"""The most entries at which memory was given back for whose reason is looked, from where a replay differs."""
 _MOST_POOLS: Final = 8
 """The most private pools in which a request or a segment is tried."""
 
@@ -172,10 +174,8 @@ class _AssumptionSearch:
         assert op is not None
         rebuilt = comparison.rebuilt
         row = int(rebuilt.row_of_op[op])
-        if row not in unrecorded.emptied:
-            was_own = bool(((rebuilt.row_of_op == row) & (rebuilt.program.op == Op.EMPTY_CACHE)).any())
-            yield replace(unrecorded, emptied={**unrecorded.emptied, row: not was_own})
-        if rebuilt.program.op[op] == Op.EMPTY_CACHE:
+        yield from self._guesses_of_who_emptied(trial, row)
+        if rebuilt.program.op[op] in (Op.EMPTY_CACHE, Op.ALLOCATE):
             yield from self._guesses_of_what_stayed(trial, op)
         if rebuilt.program.op[op] != Op.ALLOCATE:
             return
@@ -195,8 +195,22 @@ class _AssumptionSearch:
             if number >= 0 and not lives.lives[number].pool_is_told:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
+    def _guesses_of_who_emptied(self, trial: _Trial, row: int) -> Iterator[Unrecorded]:
+        """Yield the other answer to who gave memory back before an entry, or before those in front of it.
+
+        After the allocator has done so itself it looks for a place otherwise, which may show later.
+        """
+        rebuilt, emptied = trial.comparison.rebuilt, trial.unrecorded.emptied
+        gave = [op for op, calls in rebuilt.recorded_calls.items() if any(what == "give" for what, _ in calls)]
+        rows = np.unique(rebuilt.row_of_op[np.array(gave, np.int64)])
+        asks = rows[np.isin(self.history.action[rows], REQUESTS) & (rows <= row)]
+        own = set(rebuilt.row_of_op[rebuilt.program.op == Op.EMPTY_CACHE].tolist())
+        for at in asks[::-1][:_MOST_ENTRIES_BACK].tolist():
+            if at not in emptied:
+                yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
+
     def _guesses_of_what_stayed(self, trial: _Trial, op: int) -> Iterator[Unrecorded]:
-        """Yield pools of the segments that a replay gives back where the program empties the cache, unlike the run."""
+        """Yield pools of the segments that a replay gives back at an operation, and the run does not."""
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
@@ -207,7 +221,7 @@ class _AssumptionSearch:
             for number in dict.fromkeys(numbers)
             if number >= 0 and not (life := rebuilt.lives.lives[number]).pool_is_told and not self._is_given(life, row)
         ]
-        for pool in _nearest_pools(self.history, rebuilt.lives, row):
+        for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
 
     def _is_given(self, life: SegmentLife, row: int) -> bool:
