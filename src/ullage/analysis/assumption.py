@@ -106,7 +106,7 @@ def closest(
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _ReplayWithGuesses:
     """A replay with what was assumed for it."""
 
     unrecorded: Unrecorded
@@ -135,7 +135,7 @@ class _AssumptionSearch:
     room_bytes: int | None
     trials: int = 0
 
-    def nearest(self) -> _Trial:
+    def nearest(self) -> _ReplayWithGuesses:
         """Return the replay that is closest to the recording."""
         trial = best = self._try(Unrecorded())
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
@@ -156,7 +156,7 @@ class _AssumptionSearch:
             best = min(best, trial, key=lambda each: each.order)
         return best
 
-    def _try(self, unrecorded: Unrecorded) -> _Trial:
+    def _try(self, unrecorded: Unrecorded) -> _ReplayWithGuesses:
         self.trials += 1
         rebuilt = program_of(
             self.history,
@@ -165,9 +165,9 @@ class _AssumptionSearch:
             capacity_bytes=self.room_bytes,
             unrecorded=unrecorded,
         )
-        return _Trial(unrecorded, compare(self.history, Recording.of(self.history, rebuilt).rebuilt))
+        return _ReplayWithGuesses(unrecorded, compare(self.history, Recording.of(self.history, rebuilt).rebuilt))
 
-    def _guesses(self, trial: _Trial) -> Iterator[Unrecorded]:
+    def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield what may explain that a replay leaves the recording where it does."""
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
@@ -195,7 +195,7 @@ class _AssumptionSearch:
             if number >= 0 and not lives.lives[number].pool_is_told:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
-    def _guesses_of_who_emptied(self, trial: _Trial, row: int) -> Iterator[Unrecorded]:
+    def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
         """Yield the other answer to who gave memory back before an entry, or before those in front of it.
 
         After the allocator has done so itself it looks for a place otherwise, which may show later.
@@ -209,7 +209,7 @@ class _AssumptionSearch:
             if at not in emptied:
                 yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
 
-    def _guesses_of_what_stayed(self, trial: _Trial, op: int) -> Iterator[Unrecorded]:
+    def _guesses_of_what_stayed(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
         """Yield pools of the segments that a replay gives back at an operation, and the run does not."""
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
