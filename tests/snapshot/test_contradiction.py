@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 import ullage
+from tests.export.test_database import late
 from ullage._errors import UsageError
 from ullage.analysis.cause import Cause
+from ullage.analysis.contradiction import contradiction_of
+from ullage.rebuild import program_of
 from ullage.snapshot.snapshot import SnapshotError, load_snapshot
 
 MIB = 1 << 20
+DATA = Path(__file__).parent / "data"
 BASE = 0x7F0000000000
 FAR = BASE + (1 << 40)
 FRAMES = [{"filename": "/project/train.py", "line": 3, "name": "step"}]
@@ -57,6 +61,14 @@ def written(folder: Path, segments: list[dict[str, Any]], trace: list[dict[str, 
     traces = [dict(each) for each in trace]
     path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [traces]}))
     return path
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["whole", "late"])
+@pytest.mark.parametrize("file", sorted(DATA.glob("*.pickle.gz")), ids=lambda path: path.name.partition(".")[0])
+def test_recordings_of_pytorch_contradict_nothing(file: Path, *, is_late: bool) -> None:
+    history = load_snapshot(file).devices[0]
+    history = late(history) if is_late else history
+    assert contradiction_of(history, program_of(history), is_exact=False) is None
 
 
 def test_what_contradicts_nothing_is_read(tmp_path: Path) -> None:

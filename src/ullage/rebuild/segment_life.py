@@ -93,7 +93,7 @@ def life_at(begin: Column, end: Column, born: Column, died: Column, address: Col
     at = np.searchsorted(piece * span + since + 1, wanted, side="right") - 1
     owner = np.where(at >= 0, number[at], NONE)
     lies_in = (owner >= 0) & (begin[owner] <= address) & (address < end[owner])
-    is_there = (died[owner] < 0) | (died[owner] > row)
+    is_there = (born[owner] <= row) & ((died[owner] < 0) | (died[owner] > row))
     return np.where(lies_in & is_there, owner, NONE)
 
 
