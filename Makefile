@@ -23,7 +23,7 @@ REAL ?= $(dir $(CACHE))real
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint sanitize fuzz truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ fuzz:  ## Random operations on torch's own allocator and on the core, and random
 	  tools/environment.sh $$version $(call environment,$$version); \
 	  $(call environment,$$version)/bin/python -m tests.emulated.twin --programs $(or $(PROGRAMS),400); \
 	  $(call environment,$$version)/bin/python -m tests.emulated.recordings --programs $(or $(PROGRAMS),400); done
+
+fuzz-readers: setup  ## Random inputs for everything that is read of others, also guided by coverage (new seeds; MINUTES=10).
+	tools/fuzz_readers.sh $(OLDEST_ENV) $(or $(MINUTES),10)
 
 truth: setup  ## Compare every recorded workload of every torch version, to the byte (slow: downloads two more).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal tests/truth --all-records

@@ -9,7 +9,24 @@ UllageError                 everything below; carries the exit code of the comma
 └── IsolationError          a function in a process of its own did not come to a result that can be handed over
 """
 
+from typing import Final
+
 from ullage._public import public
+
+_MOST_SHOWN_CHARACTERS: Final = 80
+
+
+def shortened(text: object) -> str:
+    """Return what somebody gave as it goes into an error's sentence: on one line, and cut off where it is long."""
+    plain = str(text)
+    cut = plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "..."
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in cut)
+
+
+def quoted(text: object) -> str:
+    """Return what somebody gave as it goes into an error's sentence: in quotes, and cut off where it is long."""
+    plain = str(text)
+    return repr(plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "...")
 
 
 @public

@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -40,11 +40,15 @@ def parse_bytes(text: str) -> int:
         return 0
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r} is not a size; expected a number and a unit, such as 24GiB, 512 MiB or 1.5TiB")
+        raise UsageError(
+            f"{quoted(text)} is not a size; expected a number and a unit, such as 24GiB, 512 MiB or 1.5TiB"
+        )
     sign, number, unit = match.groups(default="")
     n_bytes = int(Fraction(number) * _BYTES_OF_UNIT[unit.lower()])
     if sign == "-" and n_bytes:
-        raise UsageError(f"the size {text.strip()!r} is negative; expected one of zero bytes or more, such as 24GiB")
+        raise UsageError(
+            f"the size {quoted(text.strip())} is negative; expected one of zero bytes or more, such as 24GiB"
+        )
     return n_bytes
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from ullage._errors import UnknownGpuError, UsageError
+from ullage._errors import UnknownGpuError, UsageError, quoted
 from ullage._units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_bytes
 
 __all__ = ["DEFAULT_ARCHITECTURE", "Gpu", "all_gpus", "find_gpu"]
@@ -25,7 +25,7 @@ DEFAULT_ARCHITECTURE: Final = "sm_80"
 
 _SMALLEST_BYTES: Final = 256 * MIB
 _LARGEST_BYTES: Final = 16 * TIB
-_LONGEST_SHOWN: Final = 80  # characters of a given text that are compared and shown
+_LONGEST_NAME: Final = 80  # characters of a given text that are compared
 _LEAST_SIMILARITY: Final = 0.6  # the likeness of names above which a fourth and fifth suggestion help
 _UNLIKE: Final = (0.0, 0)
 _LEAST_OF_NOMINAL: Final = 0.8  # no driver keeps more than a fifth of a card
@@ -115,12 +115,12 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
         nearest = ", ".join(near.short_name for near in _nearest(text))
         size = text.strip() if text.strip().isdigit() else "24"
         raise UnknownGpuError(
-            f"no card named {_shown(text)} is known; nearest: {nearest}. "
+            f"no card named {quoted(text)} is known; nearest: {nearest}. "
             f"List all with: ullage gpus. Or give a size, such as {size[:4]}GiB"
         )
     if arch is not None:
         raise UsageError(
-            f"{gpu.short_name} has the architecture {gpu.architecture}, and {_shown(arch)} was given as well; "
+            f"{gpu.short_name} has the architecture {gpu.architecture}, and {quoted(arch)} was given as well; "
             "leave the architecture out, or give a size in place of the name, such as 24GiB"
         )
     return gpu
@@ -139,7 +139,7 @@ def _find_named(text: str) -> Gpu | None:
         choices = _ambiguous().get(key)
         if choices is not None:
             raise UnknownGpuError(
-                f"{_shown(text)} is the name of more than one card; expected one of: {', '.join(choices)}. "
+                f"{quoted(text)} is the name of more than one card; expected one of: {', '.join(choices)}. "
                 f"Or give a size, such as {find_gpu(choices[0]).nominal_gib:g}GiB"
             )
         gpu = _cards_by_key(drop=_BRANDS).get(key)
@@ -150,7 +150,7 @@ def _find_named(text: str) -> Gpu | None:
 
 def _nearest(text: str) -> list[Gpu]:
     """Pick the 3 to 5 cards whose names are most like a text, best first."""
-    key = _key_of(text[:_LONGEST_SHOWN], drop=_BRANDS)
+    key = _key_of(text[:_LONGEST_NAME], drop=_BRANDS)
     wanted = f"rtx{key}" if key[:1].isdigit() else key
     # difflib sees no swapped digits ("4900" is as far from 4060 as from 4090), so letters in common come second.
     likeness: dict[str, tuple[float, int]] = {}
@@ -179,10 +179,6 @@ def _cards_by_key(*, drop: tuple[str, ...]) -> dict[str, Gpu]:
 @cache
 def _ambiguous() -> dict[str, tuple[str, ...]]:
     return {_key_of(name, drop=_BRANDS): tuple(choices) for name, choices in _table()["ambiguous"].items()}
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "...")
 
 
 def _with_total(gpu: Gpu, size: str) -> Gpu:
@@ -243,7 +239,7 @@ def _capability_of(arch: str) -> str:
     known: dict[str, Any] = _table()["architecture"]
     if capability not in known:
         names = ", ".join("sm_" + name.replace(".", "") for name in known)
-        raise UsageError(f"no architecture {_shown(arch)} is known; expected one of: {names} (or 9.0 or 90 for sm_90)")
+        raise UsageError(f"no architecture {quoted(arch)} is known; expected one of: {names} (or 9.0 or 90 for sm_90)")
     return capability
 
 

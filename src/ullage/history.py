@@ -168,3 +168,15 @@ class History:
     def reserved_bytes(self) -> int:
         """Bytes of the segments at the end."""
         return sum(segment.size for segment in self.segments)
+
+
+def without_trace(to_do: str) -> str:
+    """Return the sentence for a file of which nothing can be replayed.
+
+    Args:
+        to_do: a verb: what was to be done with the recording.
+    """
+    return (
+        f"there is no trace in this file, only what was there when it was written, so there is nothing to {to_do}; "
+        "call torch.cuda.memory._record_memory_history() first"
+    )

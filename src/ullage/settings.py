@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted, shortened
 from ullage._units import GIB, MIB
 
 UNLIMITED: Final = (1 << 64) - 1
@@ -147,9 +147,9 @@ def semantics_of(version: str) -> str:
     Raises:
         SettingsError: the text is no version.
     """
-    match = re.match(r"(\d{1,9})\.(\d{1,9})(?!\d)", version)
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
     if match is None:
-        raise SettingsError(f"{version!r} is not a version of torch; expected one such as 2.11 or 2.15.0")
+        raise SettingsError(f"{quoted(version)} is not a version of torch; expected one such as 2.11 or 2.15.0")
     wanted = int(match[1]), int(match[2])
     return max((name for name in SEMANTICS if _version_of(name) <= wanted), key=_version_of, default=SEMANTICS[0])
 
@@ -219,7 +219,7 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
         SettingsError: PyTorch would refuse the text; the message names the option, the value and what is allowed.
     """
     if semantics not in SEMANTICS:
-        raise SettingsError(f"{semantics!r} is not a modelled allocator; expected one of {', '.join(SEMANTICS)}")
+        raise SettingsError(f"{quoted(semantics)} is not a modelled allocator; expected one of {', '.join(SEMANTICS)}")
     settings = replace(before or Settings(), semantics=semantics)
     settings = replace(
         settings, max_split_bytes=UNLIMITED, roundup_divisions=(0,) * _SLOTS, garbage_collection_threshold=0.0
@@ -233,7 +233,7 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
             known = sorted(name for name in _OPTIONS if knows(semantics, name))
             since = " before torch {}.{}".format(*SINCE[option]) if option in SINCE else ""
             raise SettingsError(
-                f"{option!r} is not an option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
+                f"{quoted(option)} is not an option of PyTorch's allocator{since}; expected one of {', '.join(known)}"
             )
         tokens.expect(":", option)
         settings = read(settings, option, tokens)
@@ -311,9 +311,11 @@ class _Tokens:
         return self._words[self._at - 1]
 
     def expect(self, sign: str, option: str) -> None:
-        found = self.next(f"{sign!r} of {option}")
+        found = self.next(f"{quoted(sign)} of {option}")
         if found != sign:
-            raise SettingsError(f"{found!r} in place of {sign!r} in {option}; expected option:value,option:value")
+            raise SettingsError(
+                f"{quoted(found)} in place of {quoted(sign)} in {option}; expected option:value,option:value"
+            )
 
 
 # ---- the options: each reads its value and returns the settings with it
@@ -322,8 +324,8 @@ _Reader = Callable[[Settings, str, _Tokens], Settings]
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
-    if not re.fullmatch(r"\d{1,19}", text) or not low <= int(text) <= high:
-        raise SettingsError(f"{option}:{text} is not allowed; expected {allowed}")
+    if not re.fullmatch(r"[0-9]{1,19}", text) or not low <= int(text) <= high:
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected {allowed}")
     return int(text)
 
 
@@ -333,14 +335,14 @@ def _number(option: str, text: str, allowed: str, *, fits: Callable[[float], boo
     except ValueError:
         value = math.nan
     if not fits(value):
-        raise SettingsError(f"{option}:{text} is not allowed; expected {allowed}")
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected {allowed}")
     return value
 
 
 def _boolean(option: str, tokens: _Tokens) -> bool:
     text = tokens.next(f"the value of {option}")
     if text not in ("True", "False"):
-        raise SettingsError(f"{option}:{text} is not allowed; expected True or False (case matters)")
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected True or False (case matters)")
     return text == "True"
 
 
@@ -387,7 +389,7 @@ def _read_throw(settings: Settings, option: str, tokens: _Tokens) -> Settings:
 def _read_backend(settings: Settings, option: str, tokens: _Tokens) -> Settings:
     text = tokens.next(f"the value of {option}")
     if text not in ("native", "cudaMallocAsync"):
-        raise SettingsError(f"{option}:{text} is not allowed; expected native or cudaMallocAsync")
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected native or cudaMallocAsync")
     return replace(settings, backend=text)
 
 
@@ -396,7 +398,7 @@ def _read_roundup(settings: Settings, option: str, tokens: _Tokens) -> Settings:
     if text != "[":
         value = _integer(option, text, "a power of two, or a list such as [256:1,512:2,>:8]")
         if not _is_power_of_two(value):
-            raise SettingsError(f"{option}:{text} is not allowed; expected a power of two")
+            raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected a power of two")
         return replace(settings, roundup_divisions=(value,) * _SLOTS)
     slots = [0] * _SLOTS
     is_first, settled = True, 0
@@ -405,13 +407,19 @@ def _read_roundup(settings: Settings, option: str, tokens: _Tokens) -> Settings:
         tokens.expect(":", option)
         value = _integer(option, tokens.next(f"the divisions of {size}"), "divisions that are 0 or a power of two")
         if value and not _is_power_of_two(value):
-            raise SettingsError(f"{option}:[{size}:{value}] is not allowed; expected divisions that are a power of two")
+            raise SettingsError(
+                f"{option}:[{shortened(size)}:{shortened(value)}] is not allowed; "
+                "expected divisions that are a power of two"
+            )
         if size == ">":
             slots[settled + 1 :] = [value] * (_SLOTS - settled - 1)
         else:
             mib = _integer(option, size, "sizes in MiB that are a power of two")
             if not _is_power_of_two(mib):
-                raise SettingsError(f"{option}:[{size}:{value}] is not allowed; expected sizes that are a power of two")
+                raise SettingsError(
+                    f"{option}:[{shortened(size)}:{shortened(value)}] is not allowed; "
+                    "expected sizes that are a power of two"
+                )
             settled = min(mib.bit_length() - 1, _SLOTS - 1)
             if is_first:
                 slots[:settled] = [value] * settled
@@ -462,7 +470,7 @@ def _count(settings: Settings, option: str, tokens: _Tokens) -> Settings:
 def _threads(settings: Settings, option: str, tokens: _Tokens) -> Settings:
     text = tokens.next(f"the value of {option}")
     if not _is_power_of_two(_integer(option, text, "a power of two up to 128", low=1, high=128)):
-        raise SettingsError(f"{option}:{text} is not allowed; expected a power of two up to 128")
+        raise SettingsError(f"{option}:{shortened(text)} is not allowed; expected a power of two up to 128")
     return settings
 
 

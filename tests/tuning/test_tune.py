@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ullage._errors import UsageError
 from ullage._units import GIB
 from ullage.allocator.replay import ReplayDevice, replay
 from ullage.cli.app import main
@@ -207,6 +208,14 @@ def test_recording_that_began_in_the_middle_is_named() -> None:
     assert found.best is None
     assert all(trial.peak_reserved_bytes >= found.start_bytes for trial in found.trials)
     assert any("began in the middle" in note for note in found.notes)
+
+
+def test_a_file_without_a_trace_is_refused() -> None:
+    """Nothing can be replayed of what was only there when the file was written."""
+    history = recorded("normal")
+    columns = ("action", "address", "size", "stream", "time_us", "stack")
+    with pytest.raises(UsageError, match="no trace in this file"):
+        tune(replace(history, **{name: getattr(history, name)[:0] for name in columns}, labels=Labels()))
 
 
 def test_present_settings_that_are_not_searched_stay() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage.allocator._allocator import replay as _run
 from ullage.allocator._allocator import survey as _survey
 from ullage.allocator.placement import PLACEMENTS, placement_of
@@ -222,7 +222,7 @@ def replay(
 def _check(program: Program, device: ReplayDevice) -> int:
     """Raise UsageError for a program that makes no sense; return an upper bound of its blocks' keys."""
     if device.placement is not None and device.placement not in PLACEMENTS:
-        raise UsageError(f"{device.placement!r} is not a placement; expected one of {', '.join(PLACEMENTS)}")
+        raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
         raise UsageError(
             f"a card of {device.total_bytes} bytes with {device.others_bytes} held by others is impossible"

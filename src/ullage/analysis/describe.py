@@ -165,7 +165,6 @@ def _streams(streams: Sequence[StreamMemory]) -> Table:
 
 def _card(explanation: Explanation) -> Meter:
     evidence = explanation.evidence
-    room = evidence.get("room_bytes", evidence["reserved_bytes"])
     parts = [SizedPart(label="allocated", size_bytes=evidence["allocated_bytes"], remark="by tensors")]
     if evidence["pending_bytes"]:
         streams = sorted({f"{memory.stream:#x}" for memory in explanation.streams if memory.pending_bytes})
@@ -176,12 +175,13 @@ def _card(explanation: Explanation) -> Meter:
     parts.append(SizedPart(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
     when = "when the request failed" if "requested_bytes" in evidence else "at its fullest"
     place = f" at {explanation.failing_line}" if explanation.failing_line else ""
+    has_room = sum(part.size_bytes for part in parts) <= evidence.get("room_bytes", -1)  # a given one may be too small
     return Meter(
         title=f"What the allocator had {when}{place}",
-        total_bytes=room,
-        total_label="room" if "room_bytes" in evidence else "reserved",
+        total_bytes=evidence["room_bytes" if has_room else "reserved_bytes"],
+        total_label="room" if has_room else "reserved",
         parts=tuple(parts),
-        rest_label="free on the card" if "room_bytes" in evidence else "",
+        rest_label="free on the card" if has_room else "",
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage._public import public
 from ullage.api.show import write_page
 from ullage.api.values import check_page, history_of, semantics_given
@@ -37,7 +37,7 @@ def diff(
         UsageError: an argument is not what is expected.
     """
     if at not in (moments := [moment.value for moment in Moment]):
-        raise UsageError(f"--at {at!r} is not a moment of a snapshot; expected one of {', '.join(moments)}")
+        raise UsageError(f"--at {quoted(at)} is not a moment of a snapshot; expected one of {', '.join(moments)}")
     check_page(html, before, after)
     semantics = semantics_given(torch_version)
     first, second = (_histories_of(Path(file), device) for file in (before, after))

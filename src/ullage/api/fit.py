@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage._public import public
 from ullage._units import is_size, parse_bytes
 from ullage.api.show import write_page
@@ -105,6 +105,6 @@ def _margin(margin: int | str, total_bytes: int) -> int:
         percent = -1.0
     if not margin.strip().endswith("%") or not 0 <= percent < 100:
         raise UsageError(
-            f"--margin {margin!r} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
+            f"--margin {quoted(margin)} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
         )
     return int(total_bytes * percent / 100)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, shortened
 from ullage._output import check_output
 from ullage._units import parse_bytes
 from ullage.settings import semantics_of
@@ -68,7 +68,8 @@ def capacity_of(size: int | str | None) -> int | None:
     capacity = size_of(size, "--capacity")
     if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:
         raise UsageError(
-            f"--capacity {size} is not a card's memory; expected a size such as 10GiB, up to {_LARGEST_BYTES >> 40} TiB"
+            f"--capacity {shortened(size)} is not a card's memory; expected a size such as 10GiB, up to "
+            f"{_LARGEST_BYTES >> 40} TiB"
         )
     return capacity
 

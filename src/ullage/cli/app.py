@@ -114,9 +114,10 @@ def _run(arguments: Sequence[str] | None) -> None:
         app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
         from ullage.cli.console import ReportConsole
+        from ullage.report.terminal import without_control_characters
 
         ReportConsole(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file
         sys.exit(error.exit_code)
     except (_Interrupted, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, _Interrupted) else int(signal.SIGINT)

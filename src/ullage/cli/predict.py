@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import WORKSPACES, PlacementOption
@@ -102,5 +102,5 @@ def _rank(text: str) -> int | Literal["all"]:
     if text == "all":
         return "all"
     if not text.isdecimal() or len(text) > 9:
-        raise UsageError(f"--rank {text!r} is not a rank; expected a number from 0 on, or all")
+        raise UsageError(f"--rank {quoted(text)} is not a rank; expected a number from 0 on, or all")
     return int(text)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from ullage._child_process import HOOKS_FOLDER, reach_children
-from ullage._errors import EmulationError, UsageError
+from ullage._errors import EmulationError, UsageError, quoted
 from ullage._public import public
 from ullage._units import text_of_bytes
 from ullage.emulator import library
@@ -172,7 +172,9 @@ def _emulation_of(
 def check_placement(what: str, placement: str) -> None:
     """Raise UsageError where a text names no placement."""
     if placement not in library.PLACEMENTS:
-        raise UsageError(f"{what}{placement!r} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}")
+        raise UsageError(
+            f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(library.PLACEMENTS)}"
+        )
 
 
 def figures_of(card: Gpu) -> dict[str, int]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 
 LARGEST: Final = 1 << 40
 _TEXT: Final = re.compile(
@@ -33,17 +33,19 @@ class Axis:
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise UsageError(
-                f"--vary {text!r} is not an option with a range; expected --batch-size, --batch-size=1..64 or "
+                f"--vary {quoted(text)} is not an option with a range; expected --batch-size, --batch-size=1..64 or "
                 "--batch-size=8..64:8 (multiples of 8)"
             )
         low, high, multiple = (int(match[name] or 0) for name in ("low", "high", "multiple"))
         multiple = multiple or 1
         if match["low"] and not match[0].count(".."):
-            raise UsageError(f"--vary {text!r} has one value only; expected a range such as --batch-size={low}..64")
+            raise UsageError(
+                f"--vary {quoted(text)} has one value only; expected a range such as --batch-size={low}..64"
+            )
         low = -(-max(low, 1) // multiple) * multiple
         high = (high or LARGEST) // multiple * multiple
         if low > high:
-            raise UsageError(f"--vary {text!r} holds no value; expected the smaller number first")
+            raise UsageError(f"--vary {quoted(text)} holds no value; expected the smaller number first")
         return cls(option=match["option"], low=low, high=high, multiple=multiple)
 
     @property

@@ -30,6 +30,8 @@ MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
+_NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""The errors of reading a line that is no message: the script has written into our pipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,7 @@ class _Listener:
     def _take(self, data: bytes) -> None:
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
-            with suppress(ValueError):  # the script wrote into our pipe
+            with suppress(*_NOT_OURS):
                 self._take_message(json.loads(line))
 
     def _take_message(self, message: dict[str, Any]) -> None:

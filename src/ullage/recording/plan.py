@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from ullage._child_process import reach_children
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 
 VARIABLE: Final = "ULLAGE_RECORDING"
 
@@ -57,11 +57,8 @@ class RecordingPlan:
                 history=HistoryMode(data.get("history", "auto")),
                 budget_bytes=int(data.get("budget_bytes", 64 << 20)),
             )
-        except (ValueError, TypeError, KeyError) as error:
-            raise UsageError(
-                f"{VARIABLE} is {text[:80]!r}, which was not written by `ullage run` "
-                f"({type(error).__name__}: {error}); unset it"
-            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            raise UsageError(f"{VARIABLE} is {quoted(text)}, which is not what `ullage run` writes; unset it") from None
 
 
 def live_name(environment: Mapping[str, str] = os.environ) -> str:

@@ -19,7 +19,7 @@ from ullage.analysis.assumption import closest
 from ullage.analysis.cause import Cause, evidence_of
 from ullage.analysis.contradiction import check
 from ullage.analysis.recording import Recording
-from ullage.history import Action, History
+from ullage.history import Action, History, without_trace
 from ullage.program import Column, Op
 from ullage.reproduction.beginning import beginning_of
 from ullage.reproduction.oracle import Oracle, as_a_script_sets_them
@@ -161,10 +161,7 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
 
 def _nothing_failed(recording: Recording, capacity_bytes: int | None) -> str:
     if not len(recording.history):
-        return (
-            "there is no trace in this file, only what was there when it was written, so there is nothing to "
-            "reproduce; call torch.cuda.memory._record_memory_history() first"
-        )
+        return without_trace("reproduce")
     reserved_bytes = recording.done.peak.reserved_bytes
     there_bytes = sum(segment.reserved_bytes for segment in recording.program.start)
     peak, there = text_of_bytes(reserved_bytes), text_of_bytes(there_bytes)

@@ -3,6 +3,10 @@
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, get_args, get_type_hints
 
+MOST_BYTES: Final = 1 << 50
+"""More bytes than any card has; a file in which there are more was damaged, or written by somebody else."""
+_MOST: Final = 1 << 62
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
@@ -82,7 +86,7 @@ class RunFacts:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Return the facts in a file; missing and malformed ones get their defaults."""
-        known = {name: data[name] for name, kinds in _PLAIN.items() if type(data.get(name)) in kinds}
+        known = {name: data[name] for name, kinds in _PLAIN.items() if _is_plain(data.get(name), kinds)}
         known |= {
             "pid": _int(data.get("pid")),
             "command": tuple(str(part) for part in _list(data.get("command"))),
@@ -108,23 +112,30 @@ _PLAIN: Final[dict[str, tuple[type, ...]]] = {
 """The facts that are plain values, with the types that they may have."""
 
 
+def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Tell whether a value is of one of the types; a number is of a size that counters have, and no NaN."""
+    return type(value) in kinds and (not isinstance(value, int | float) or 0 <= value <= _MOST)
+
+
 def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
 
 
 def _int(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and abs(value) <= _MOST else 0
 
 
 def _float(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) <= _MOST else 0.0
 
 
 def _fits(kind: type, value: Any) -> bool:
     """Tell whether a dictionary has the fields of a class, each of its annotated type."""
     if not isinstance(value, dict) or set(value) != {one.name for one in fields(kind)}:
         return False
-    return all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items())
+    if not all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items()):
+        return False
+    return all(0 <= part <= MOST_BYTES for name, part in value.items() if name.endswith("bytes"))
 
 
 def _union(hint: Any) -> tuple[type, ...]:

@@ -3,11 +3,13 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from ullage._errors import UsageError
 from ullage.run_files.facts import RunCard, RunFacts, RunPeak
 from ullage.run_files.live import SUFFIX, Live, LiveFileError, Sample, read_live
+
+T = TypeVar("T")
 
 SNAPSHOT: Final = "snapshot.pickle"
 ENVIRONMENT: Final = "environment.json"
@@ -56,14 +58,50 @@ class OomEvidence:
     @property
     def time(self) -> float:
         """The time at which memory ran out, in seconds since 1970; 0 if it is not known."""
-        return _float(self.surroundings.get("time"))
+        return self._told("time", float, int) or 0.0
 
     @property
     def pid(self) -> int | None:
         """The process's id; None if it is not known."""
-        facts = self.surroundings.get("facts")
-        pid = facts.get("pid") if isinstance(facts, dict) else None
+        facts = self._told("facts", dict) or {}
+        pid = facts.get("pid")
         return pid if isinstance(pid, int) else None
+
+    @property
+    def device(self) -> int | None:
+        """The device that ran out of memory; None if it is not known."""
+        return self._told("device", int)
+
+    @property
+    def torch(self) -> str | None:
+        """The version of torch; None if it is not known."""
+        return self._told("torch", str)
+
+    @property
+    def step(self) -> int | None:
+        """The step in which memory ran out, counted from 1; None if it is not known."""
+        return self._told("step", int)
+
+    @property
+    def line(self) -> str | None:
+        """The user's line that asked for memory, such as "train.py:33", or that called backward; None: not known."""
+        return self._told("line", str)
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether memory ran out in backward, which `line` called."""
+        return self._told("is_in_backward", bool) or False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that matter to memory, as far as they were written."""
+        told = self._told("variables", dict) or {}
+        return {name: value for name, value in told.items() if isinstance(value, str)}
+
+    def _told(self, name: str, *kinds: type[T]) -> T | None:
+        """Return what the process has written of itself; None where it has not, or the file was changed since."""
+        value = self.surroundings.get(name)
+        return cast(T, value) if type(value) in kinds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +175,6 @@ def _json_of(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _float(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def headroom_bytes(card: RunCard, last: Sample, most_reserved_bytes: int, used_bytes: int | None = None) -> int:

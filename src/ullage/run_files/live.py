@@ -9,12 +9,12 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ullage._errors import UsageError
+from ullage.run_files.facts import MOST_BYTES
 
 SUFFIX: Final = ".live"
 RECENT: Final = 4096
@@ -31,6 +31,8 @@ _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
 _SIZE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
+_MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
+"""Limits of what a process writes: numbers of steps, of cards, and seconds since 1970."""
 _READS: Final = 8
 """The number of attempts to read a file that is being written."""
 
@@ -73,11 +75,10 @@ class Live:
     with its highest `reserved_bytes`."""
     samples: int
     """The number of samples that the process has written."""
-
-    @property
-    def first(self) -> int:
-        """The number of the first sample in `recent`, counted from 0 over the whole run."""
-        return self.samples - len(self.recent)
+    first: int
+    """The number of the first sample that `recent` was read from, counted from 0 over the whole run."""
+    damaged: int
+    """The number of samples in `recent` and `overview` that no process can have written; they were left out."""
 
 
 class LiveWriter:
@@ -212,7 +213,17 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
         bytes_of_bins = os.pread(descriptor, min(bins, BINS) * _SAMPLE.size, _BINS_AT) if overview else b""
     finally:
         os.close(descriptor)
-    return Live(path=path, facts=facts, recent=tuple(whole), overview=tuple(_samples(bytes_of_bins)), samples=count)
+    overview_samples = _samples(bytes_of_bins)
+    live = Live(
+        path=path,
+        facts=facts,
+        recent=tuple(filter(_is_possible, whole)),
+        overview=tuple(filter(_is_possible, overview_samples)),
+        samples=count,
+        first=count - len(whole),
+        damaged=0,
+    )
+    return replace(live, damaged=len(whole) + len(overview_samples) - len(live.recent) - len(live.overview))
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
@@ -226,8 +237,27 @@ def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
     return samples
 
 
-def _samples(content: bytes) -> Iterator[Sample]:
-    return map(Sample._make, _SAMPLE.iter_unpack(content[: len(content) // _SAMPLE.size * _SAMPLE.size]))
+def _samples(content: bytes) -> list[Sample]:
+    whole = content[: len(content) // _SAMPLE.size * _SAMPLE.size]
+    return [Sample._make(numbers) for numbers in _SAMPLE.iter_unpack(whole)]
+
+
+def _is_possible(sample: Sample) -> bool:
+    """Tell whether a process can have written a sample; else the file is damaged there, or somebody else's."""
+    sizes = (
+        sample.allocated_bytes,
+        sample.reserved_bytes,
+        sample.peak_bytes,
+        sample.used_bytes + 1,
+        sample.split_bytes,
+    )
+    counts = (sample.step, sample.retries, sample.ooms)
+    return (
+        all(0 <= size <= MOST_BYTES for size in sizes)
+        and all(0 <= count < _MOST_STEPS for count in counts)
+        and 0 <= sample.device < _MOST_DEVICES
+        and 0 <= sample.time < _LATEST_TIME
+    )
 
 
 def _facts_of(text: bytes) -> dict[str, Any] | None:

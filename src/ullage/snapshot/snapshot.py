@@ -68,7 +68,8 @@ def load_snapshot(path: str | Path) -> Snapshot:
         raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
     except (TypeError, KeyError, AttributeError, OverflowError, IndexError):
         raise SnapshotError(
-            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots"
+            f"{path} cannot be read as a snapshot: its structure is not that of PyTorch's snapshots; expected what "
+            "torch.cuda.memory._dump_snapshot() writes"
         ) from None
 
 

@@ -80,12 +80,14 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
     if card is not None:
         room = max(0, headroom_bytes(card, last, reserved))
         yield f"headroom {text_of_bytes(room)}: up to {text_of_bytes(reserved)} reserved, beside contexts and others"
-    waste = last.reserved_bytes - last.allocated_bytes
+    waste = max(0, last.reserved_bytes - last.allocated_bytes)
     yield (
         f"out of memory: {_times(last.ooms)}; cache given back to go on: {_times(last.retries)}; at the end "
         f"{text_of_bytes(waste)} cached, of which {text_of_bytes(last.split_bytes)} beside live blocks"
     )
     yield from facts.growth or (_no_growth(facts.steps, process.told_steps),)
+    if damaged := process.live.damaged:
+        yield f"{damaged:,} of its samples are damaged and were left out: what is told may lack the peak"
     yield _cost(process, peak.device)
 
 

@@ -65,13 +65,13 @@ def explain_evidence(
     if evidence.snapshot is None:
         return None
     snapshot = load_snapshot(evidence.snapshot)
-    device, version = evidence.surroundings.get("device"), evidence.surroundings.get("torch")
-    if not isinstance(device, int) or device not in snapshot.devices:
+    device = evidence.device
+    if device is None or device not in snapshot.devices:
         device = card_to_explain(recorded_cards(snapshot.devices))
     return explain(
         snapshot.devices[device],
         source=str(_shown(evidence.folder)),
-        semantics=_semantics_of(version) if isinstance(version, str) else None,
+        semantics=_semantics_of(evidence.torch) if evidence.torch is not None else None,
         with_picture=True,
         progress=progress,
     )
@@ -80,14 +80,13 @@ def explain_evidence(
 def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -> Report:
     """Return the report on an evidence, with what the run beside it tells."""
     report = describe(explanation)
-    surroundings = evidence.surroundings
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
-    line = surroundings.get("line")
-    where = f", called at {line}, in backward" if surroundings.get("is_in_backward") else f", at {line}"
+    where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
+    step = f"step {evidence.step}" if evidence.step is not None else "step not known"
     items = [
-        *([f"{process.name}, step {surroundings.get('step')}{where if line else ''}"] if process is not None else []),
+        *([f"{process.name}, {step}{where if evidence.line else ''}"] if process is not None else []),
         *differences_of(run),
-        *(f"{name}={value}" for name, value in dict(surroundings.get("variables") or {}).items() if "ALLOC" in name),
+        *(f"{name}={value}" for name, value in evidence.variables.items() if "ALLOC" in name),
     ]
     section = Remarks(title="The run", items=tuple(items))
     return replace(report, sections=(*report.sections, section)) if items else report

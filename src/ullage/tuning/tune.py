@@ -14,7 +14,7 @@ from ullage._units import text_of_bytes
 from ullage.analysis.assumption import closest
 from ullage.analysis.contradiction import check
 from ullage.analysis.recording import Recording
-from ullage.history import Action, History
+from ullage.history import Action, History, without_trace
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
@@ -103,8 +103,10 @@ def tune(
 
     Raises:
         SettingsError: `alloc_conf` or `torch_version` cannot be read.
-        UsageError: the recorded run had another allocator than PyTorch's own.
+        UsageError: nothing was recorded, or the run had another allocator than PyTorch's own.
     """
+    if not len(history):
+        raise UsageError(without_trace("replay"))
     progress("rebuilding the run")
     given = semantics_of(torch_version) if torch_version is not None else None
     assumed = closest(history, semantics=given, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)

@@ -137,7 +137,7 @@ def _numbers(device: DeviceRow, *, is_one: bool) -> Iterator[Text]:
         f"cached {text_of_bytes(device.cached_bytes)}{split}"
     )
     where = f" at step {device.peak_step}" + (f", {device.peak_line}" if device.peak_line else "")
-    room = f", headroom {text_of_bytes(device.headroom_bytes)}" if device.limit_bytes else ""
+    room = f", headroom {text_of_bytes(max(0, device.headroom_bytes))}" if device.limit_bytes else ""
     text = Text(f"{head}peak {text_of_bytes(device.peak_bytes)}{where}{room}, retries {device.retries}")
     if device.limit_bytes and device.headroom_bytes < 0:
         text.stylize("yellow")

@@ -185,7 +185,7 @@ def _cell(inside: Inside, column: str) -> str:
         return "-"
     if column == "headroom":
         known = [device.headroom_bytes for device in devices if device.limit_bytes]
-        return text_of_bytes(min(known)) if known else "-"
+        return text_of_bytes(max(0, min(known))) if known else "-"
     if column == "peak":
         return text_of_bytes(max(device.peak_bytes for device in devices))
     return text_of_bytes(sum(device.allocated_bytes for device in devices))

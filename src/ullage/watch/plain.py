@@ -71,7 +71,7 @@ def _process(inside: Inside) -> Iterator[str]:
 
 
 def _device(device: DeviceRow) -> str:
-    room = f", headroom {text_of_bytes(device.headroom_bytes)}" if device.limit_bytes else ""
+    room = f", headroom {text_of_bytes(max(0, device.headroom_bytes))}" if device.limit_bytes else ""
     return (
         f"allocated {text_of_bytes(device.allocated_bytes)}, reserved {text_of_bytes(device.reserved_bytes)}, "
         f"cached {text_of_bytes(device.cached_bytes)}, peak {text_of_bytes(device.peak_bytes)} at step "

@@ -69,7 +69,13 @@ class ViewSource:
         watched = {inside.pid for inside in insides if inside.is_alive}
         driver_rows = (self._row(card, watched) for card in asked_cards)
         cards = (*driver_rows, *_hearsay(pairs, used))
-        notes = (*found.notes, *self._waiting(found, insides), *_crowded(cards), *notes_of(asked_cards, why_silent))
+        notes = (
+            *found.notes,
+            *self._waiting(found, insides),
+            *_damaged(self._files.values()),
+            *_crowded(cards),
+            *notes_of(asked_cards, why_silent),
+        )
         view = View(time=now, subject=found.subject, cards=cards, notes=notes, is_over=self._is_over(found, insides))
         # Names are other people's words: what steers a terminal is taken out.
         return replace(cast(View, without_control_characters(view)), processes=insides)
@@ -152,6 +158,12 @@ def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> It
             )
             rows[key] = _with(row, inside, used.get(card.index), card.index)
     yield from rows.values()
+
+
+def _damaged(files: Iterable[Live]) -> Iterator[str]:
+    for file in files:
+        if file.damaged:
+            yield f"{file.path.name} is damaged: {file.damaged:,} of its samples are left out."
 
 
 def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:

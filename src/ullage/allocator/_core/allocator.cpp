@@ -20,8 +20,9 @@ Allocator::Allocator(const Settings& settings, Version version, double fraction,
 }
 
 void Allocator::set_fraction(double fraction) {
-  is_limited_ = fraction < 1;
-  allowed_ = is_limited_ ? static_cast<Bytes>(fraction * static_cast<double>(driver_.total())) : UNLIMITED;
+  is_limited_ = !(fraction >= 1);
+  const double part = fraction > 0 ? fraction : 0;  // what is no part of a card leaves nothing
+  allowed_ = is_limited_ ? static_cast<Bytes>(part * static_cast<double>(driver_.total())) : UNLIMITED;
 }
 
 // ---- blocks
@@ -81,7 +82,7 @@ std::vector<BlockId> Allocator::start_with(const StartSegment& start, const std:
     next.mapped = false;
     const BlockId id = add(size);
     next.mapped = true;
-    pool_at(next.pool).unmapped[static_cast<std::size_t>(stream)].emplace(at(id).address, id);
+    pool_at(next.pool).unmapped[static_cast<std::size_t>(next.stream)].emplace(at(id).address, id);
     return id;
   };
   std::vector<BlockId> ids;

@@ -5,15 +5,13 @@ The module does not know why a request failed."""
 from dataclasses import dataclass
 from typing import Final
 
-from ullage._units import GIB, MIB, text_of_bytes
-from ullage.message.message import BOGUS_BYTES, Message, OtherProcess
+from ullage._units import GIB, MIB
+from ullage.message.message import Message, OtherProcess
 from ullage.message.wording import MessageKind
 
 _ROUNDING_BYTES: Final = 64 * MIB
 """Tolerance for sums: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are of slightly
 different moments."""
-_MOST_SPILT_BYTES: Final = 512 * GIB
-"""The most that a process holds beyond the card: Windows and WSL lend half of the machine's memory."""
 CONTEXT_BYTES: Final = 2 * GIB
 """Upper bound of a context with the libraries' workspaces and NCCL's buffers."""
 
@@ -43,21 +41,6 @@ class Account:
         return self.allocated_bytes + self.cached_bytes
 
 
-def impossible_figure(message: Message) -> str | None:
-    """Return what of a message no card and no machine has; None where there is nothing.
-
-    What was asked for is left out: it may be any number.
-    """
-    total, reserved = message.total_bytes or 0, (message.allocated_bytes or 0) + (message.unallocated_bytes or 0)
-    held = max(reserved, message.reserved_bytes or 0, message.process_bytes or 0)
-    largest = max(total, held, message.free_bytes or 0)
-    if largest > BOGUS_BYTES:
-        return f"{text_of_bytes(largest)}, more than any card has"
-    if total and held > total + _MOST_SPILT_BYTES:
-        return f"{text_of_bytes(held)} held on a card of {text_of_bytes(total)}"
-    return None
-
-
 def account_of(message: Message) -> Account | None:
     """Return the account of a message; None where the total, the free or the allocated bytes are missing.
 
@@ -65,8 +48,6 @@ def account_of(message: Message) -> Account | None:
     """
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:
-        return None
-    if impossible_figure(message) is not None:
         return None
     cached = message.unallocated_bytes or 0
     rest = total - free - allocated - cached

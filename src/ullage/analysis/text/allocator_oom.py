@@ -6,7 +6,7 @@ from typing import Final
 from ullage._units import GIB, MIB, text_of_bytes
 from ullage.analysis.cause import Cause, is_full
 from ullage.analysis.remedy import Remedy
-from ullage.analysis.text.account import CONTEXT_BYTES, Account, impossible_figure
+from ullage.analysis.text.account import CONTEXT_BYTES, Account
 from ullage.analysis.text.verdict import TextVerdict, estimate, hold_less
 from ullage.message.message import Message
 
@@ -42,18 +42,10 @@ def _spilt(account: Account) -> str:
 
 def _judge(message: Message, account: Account | None, libraries: int) -> TextVerdict:
     requested, free, cached = message.requested_bytes, message.free_bytes, message.unallocated_bytes
-    if (impossible := _impossible(message)) is not None:
-        return impossible
     if message.wording == "mps":
         return _apple(message)
     if requested is None:
         return _bare(message)
-    if message.total_bytes == 0:
-        return TextVerdict(
-            cause=Cause.CANNOT_TELL,
-            sentence="The text says that the card has 0 bytes, which no card has: its figures say nothing.",
-            notes=("torch.cuda.mem_get_info() says what the card has, where it can be asked",),
-        )
     if (limit := _limit(message)) is not None:
         return limit
     if free is not None and message.total_bytes is not None and free > message.total_bytes:
@@ -73,17 +65,6 @@ def _judge(message: Message, account: Account | None, libraries: int) -> TextVer
     if account is not None and (other := _elsewhere(message, account, requested, libraries, most=False)) is not None:
         return other
     return _full(message, account, requested, free)
-
-
-def _impossible(message: Message) -> TextVerdict | None:
-    what = impossible_figure(message)
-    if what is None:
-        return None
-    return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=f"The text's figures cannot be true: it says {what}. Nothing can be concluded from them.",
-        notes=("a log that was edited or cut, or lines of two processes written into each other, look like this",),
-    )
 
 
 def _bare(message: Message) -> TextVerdict:

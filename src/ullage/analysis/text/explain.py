@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage.analysis.cause import Cause
 from ullage.analysis.explain import Explanation
 from ullage.analysis.text.account import Account, account_of
 from ullage.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.analysis.text.impossible import judge_impossible
 from ullage.analysis.text.messages import Messages
 from ullage.analysis.text.other_errors import judge_other
 from ullage.analysis.text.programs.judge import JUDGES, libraries_bytes, within_a_program
@@ -66,7 +67,8 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
     if found is None:
         raise UsageError(_refusal(source or "the text", together.mention))
     found = replace(found, message=together.with_warning(found.message))
-    account = account_of(found.message)
+    is_possible = judge_impossible(found.message, found.server) is None
+    account = account_of(found.message) if is_possible else None
     verdict = _verdict(found, account)
     ranks = _ranks(together)
     explanation = Explanation(
@@ -98,7 +100,7 @@ def _refusal(source: str, mention: Mention | None) -> str:
     if mention is not None:
         return (
             f"{source} speaks of memory running out at line {mention.row}, in words that ullage does not know and "
-            f"cannot judge: {mention.text!r}; give the whole error of PyTorch or the program, or a snapshot"
+            f"cannot judge: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
         )
     return (
         f"{source} says nothing about memory running out: it contains no error of memory that ullage knows, of "
@@ -140,6 +142,8 @@ def _some(names: Sequence[str]) -> str:
 
 def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
+    if (impossible := judge_impossible(message, found.server)) is not None:
+        return impossible
     if (judge := JUDGES.get(message.wording)) is not None:
         return judge(message, found.server)
     return within_a_program(_of_pytorch(message, account, found), found)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage._units import parse_bytes
 
 MARKER: Final = "gpu_memory"
@@ -43,7 +43,7 @@ def allowance_of(item: pytest.Item) -> Allowance:
         gpu=given.get("gpu") or item.config.getoption("gpu_memory_gpu"),
     )
     if not isinstance(allowance.gpu, str | None):
-        raise UsageError(f"gpu={allowance.gpu!r} is not the name of a card; expected one such as 'T4' or '24GiB'")
+        raise UsageError(f"gpu={quoted(allowance.gpu)} is not the name of a card; expected one such as 'T4' or '24GiB'")
     return allowance
 
 
@@ -53,5 +53,5 @@ def _bytes_of(name: str, given: Any) -> int | None:
     except UsageError as error:
         raise UsageError(f"{name}={error}") from None
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-        raise UsageError(f"{name}={given!r}; expected a number of bytes, 0 or more, or a text such as '2GiB'")
+        raise UsageError(f"{name}={quoted(given)}; expected a number of bytes, 0 or more, or a text such as '2GiB'")
     return size

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import pytest
 
 from ullage._child_process import ChildProcess
-from ullage._errors import UllageError, UsageError
+from ullage._errors import UllageError, UsageError, quoted
 from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.gpus import Gpu, find_gpu
 
@@ -89,7 +89,7 @@ class Processes:
         try:
             card = find_gpu(gpu)
         except UsageError as error:
-            raise UsageError(f"gpu={gpu!r}: {error}") from None
+            raise UsageError(f"gpu={quoted(gpu)}: {error}") from None
         process = self._by_card.get(card)
         if process is None:
             self._started += 1

@@ -19,7 +19,7 @@ def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
     higher = estimate(
         f"a higher mem_fraction_static{now}", "(1 - mem_fraction_static) of the card is kept for activations and graphs"
     )
-    if server is not None and server.available_bytes is not None and server.weights_bytes is not None:
+    if server is not None and server.available_bytes is not None and server.weights_bytes:
         before = server.available_bytes + server.weights_bytes
         least = -int(-100 * server.weights_bytes / before // 1) / 100
         sentence = (
