@@ -20,10 +20,11 @@ PUBLIC ?= $(dir $(CACHE))public
 RIVALS ?= $(dir $(CACHE))rivals
 LIBRARIES ?= $(dir $(CACHE))libraries
 REAL ?= $(dir $(CACHE))real
+SNAPSHOTS ?= $(dir $(CACHE))snapshots
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -110,6 +111,9 @@ libraries: setup  ## Load and run the CUDA libraries people use beside torch on 
 advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
 
+roles: setup  ## Compare the roles of explain with those of predict on forty workloads, and write docs/explain_roles.md (ten minutes).
+	$(OLDEST_ENV)/bin/python -m benchmarks.roles.run --write docs/explain_roles.md
+
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
 
@@ -124,6 +128,9 @@ gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmark
 
 real: setup  ## Run again what others measured on real cards, and write docs/real_cards.md (ONLY=recordings/..., FROM=where repositories are; hours).
 	$(OLDEST_ENV)/bin/python -m benchmarks.real_cards.run $(REAL) --environments $(CACHE) $(if $(FROM),--from '$(FROM)') $(if $(ONLY),--only '$(ONLY)') --write docs/real_cards.md
+
+snapshots: setup  ## Explain the 151 snapshots of 37 public repositories, and write docs/snapshots.md (FROM=where repositories are, ONLY=name).
+	$(OLDEST_ENV)/bin/python -m benchmarks.snapshots.run $(SNAPSHOTS) $(if $(FROM),--from '$(FROM)') $(if $(ONLY),--only '$(ONLY)',--write docs/snapshots.md)
 
 docs: setup  ## Run the commands in the documents, and build the site build/site (SLOW=1: those that need torch, too).
 	tools/site.sh $(OLDEST_ENV) $(DOCS_ENV) $(if $(SLOW),--slow)

@@ -23,17 +23,18 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 TOKEN_VARIABLE: Final = "ULLAGE_RUN"
-HOOKS_FOLDER: Final = str(Path(__file__).parent / "_child")
+HOOKS_FOLDER: Final = str(Path(__file__).parent / "_child" / "hooks")
 """The folder of `sitecustomize.py`, which Python runs at the beginning of every process that finds it by PYTHONPATH."""
 
 _F_SETSIG: Final = 10  # fcntl(2); Python has no name for it
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+_LAST_STREAM: Final = 2  # standard error
 _STRAY_SECONDS: Final = 2.0  # for what was killed to be gone
 _PACKAGES: Final = str(Path(__file__).resolve().parents[1])
 
 
 def reach_children(environment: MutableMapping[str, str]) -> None:
-    """Make Python processes with this environment, and their children, load `_child/sitecustomize.py`."""
+    """Make Python processes with this environment, and their children, load `_child/hooks/sitecustomize.py`."""
     before = environment.get("PYTHONPATH")
     paths = before.split(os.pathsep) if before else []  # an empty one among others is the current folder
     if HOOKS_FOLDER not in paths:
@@ -55,6 +56,34 @@ def python_command(module: str, *, with_flags: bool) -> list[str]:
     )
     flags = subprocess._args_from_interpreter_flags() if with_flags else []  # type: ignore[attr-defined]  # private
     return [sys.executable, *flags, "-c", code]
+
+
+def beside_streams(descriptor: int) -> int:
+    """Return a new file descriptor as one that is no standard stream's, where a shell had closed those (<&-).
+
+    A process that we start would find our file as its input or output, or its input in the place of our file.
+    """
+    if descriptor > _LAST_STREAM:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
+def file_behind(descriptor: int) -> tuple[int, int] | None:
+    """Return what tells a file from every other, to notice that a descriptor was closed, or is another's file since."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def new_pipe() -> tuple[int, int]:
+    """Return the reading and the writing end of a pipe, neither of them a standard stream's number."""
+    reading, writing = os.pipe()
+    return beside_streams(reading), beside_streams(writing)
 
 
 class ChildProcess:
@@ -84,7 +113,7 @@ class ChildProcess:
             output: where standard output and standard error go (as of `subprocess.Popen`); None: where ours go.
         """
         self._token = add_token(environment)
-        lifeline_end, self._lifeline = os.pipe()
+        lifeline_end, self._lifeline = new_pipe()
         try:
             self.popen: subprocess.Popen[bytes] = subprocess.Popen(
                 [*python_command(module, with_flags=with_flags), str(lifeline_end), *arguments],
@@ -158,9 +187,9 @@ def add_token(environment: dict[str, str]) -> str:
     return token
 
 
-def die_with_parent(lifeline: int, *, survives_exec: bool = False) -> None:
+def die_with_parent(lifeline: int) -> None:
     """Make the kernel kill this process's group when the parent's end of the lifeline closes, however that happens."""
-    os.set_inheritable(lifeline, survives_exec)
+    os.set_inheritable(lifeline, False)  # noqa: FBT003
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)

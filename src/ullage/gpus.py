@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from ullage._errors import UnknownGpuError, UsageError, quoted
+from ullage._errors import UnknownGpuError, UsageError, quoted, shortened
 from ullage._units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_bytes
 
 __all__ = ["DEFAULT_ARCHITECTURE", "Gpu", "all_gpus", "find_gpu"]
@@ -208,7 +208,7 @@ def _with_total(gpu: Gpu, size: str) -> Gpu:
 def _gpu_of_size(text: str, *, arch: str | None) -> Gpu:
     total_bytes = parse_bytes(text)
     if not _SMALLEST_BYTES <= total_bytes <= _LARGEST_BYTES:
-        raise UsageError(f"there is no card of {text.strip()}; expected 256 MiB to 16 TiB, such as 24GiB")
+        raise UsageError(f"there is no card of {shortened(text.strip())}; expected 256 MiB to 16 TiB, such as 24GiB")
     capability = _capability_of(DEFAULT_ARCHITECTURE if arch is None else arch)
     typical = find_gpu(_table()["architecture"][capability]["typical"])
     number, unit = text_of_bytes(total_bytes).split()

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 _LIBRARY: Final = re.compile(
-    r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<(?!ipython-input)|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so|o)$"
+    r"[\\/](site|dist)-packages[\\/]|/lib/python\d|[\\/]Lib[\\/]|^<(?!ipython-input)|^$|^\?\?$|\.(cpp|cc|c|h|cu|cuh|so|o|S)$"
     r"|[\\/]\w\w[\\/]c\w{40,}\.py$"  # torch.compile's own code, in inductor's cache
 )
 

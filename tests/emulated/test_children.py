@@ -169,7 +169,7 @@ def test_a_child_that_cannot_emulate_ends(workplace: Path) -> None:
     assert (ended.returncode, ended.stdout) == (4, "")
     assert "this process cannot emulate the card of the process that started it (TypeError" in ended.stderr
     assert "Traceback" not in ended.stderr
-    show = "print([path for path in sys.path if path and not path.endswith('/_child')], flush=True)\n"
+    show = "print([path for path in sys.path if path and not path.endswith('/hooks')], flush=True)\n"
     run = f"subprocess.run([sys.executable, '-c', {('import sys;' + show)!r}])"
     # First on the path, so that one taken away and put back would show.
     ended = emulating(workplace, show + run, PYTHONPATH=str(Path(ullage.__file__).parents[1]))

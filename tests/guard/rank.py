@@ -82,7 +82,7 @@ def guarded(
     """Train; the faults of a step by its number, and the most items that fit."""
     model, optimizer = built(**options)
     said: list[str] = []
-    guard = ullage.Guard(model, optimizer, log=said.append, timeout=timedelta(seconds=60))
+    guard = ullage.Guard(model, optimizer, splittable=True, log=said.append, timeout=timedelta(seconds=60))
     raised = 0
 
     def loss_of(batch: Any) -> torch.Tensor:
@@ -136,7 +136,7 @@ def split() -> Found:
     limit = 3 if RANK == SIZE - 1 else 99
     left, said, _ = guarded(12, limit=limit)
     model, optimizer = built()
-    guard = ullage.Guard(model, optimizer, log=lambda line: None)
+    guard = ullage.Guard(model, optimizer, splittable=True, log=lambda line: None)
     sizes: list[list[int]] = []
 
     def loss_of(batch: Any) -> torch.Tensor:
@@ -213,7 +213,7 @@ def sharded(steps: int = 12) -> Found:
         for child in (model.inner, model.outer, model):
             fully_shard(child, mesh=mesh)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        guard = ullage.Guard(model, optimizer) if with_guard else None
+        guard = ullage.Guard(model, optimizer, splittable=True) if with_guard else None
         taken: set[int] = set()
 
         def loss_of(batch: Any) -> torch.Tensor:
@@ -256,7 +256,7 @@ def on_cards() -> Found:
     layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers).cuda())
     said: list[str] = []
-    guard = ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.01), log=said.append)
+    guard = ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.01), splittable=True, log=said.append)
     sizes: list[set[int]] = []
 
     def loss_of(batch: torch.Tensor) -> torch.Tensor:

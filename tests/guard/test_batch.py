@@ -83,7 +83,8 @@ def test_a_part_has_the_form_of_the_batch(form: str) -> None:
         seen.extend(names)
         return ((model(x) - y) ** 2).mean()
 
-    ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), log=lambda _: None).step(batch, loss_of)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ullage.Guard(model, optimizer, splittable=True, log=lambda _: None).step(batch, loss_of)
     assert seen == [f"item {n}" for n in range(ITEMS)]
 
 
@@ -176,6 +177,7 @@ def test_a_batch_is_not_copied() -> None:
             raise torch.OutOfMemoryError(TEXT)
         return model(part["x"]).mean()
 
-    ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), log=lambda _: None).step(batch, loss_of)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ullage.Guard(model, optimizer, splittable=True, log=lambda _: None).step(batch, loss_of)
     assert set(seen) == {batch["x"].untyped_storage().data_ptr()}
     assert len(seen) == 5

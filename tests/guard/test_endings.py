@@ -89,7 +89,7 @@ def test_what_is_given_up_is_as_it_was(name: str) -> None:
     """When memory never suffices, also after parts have been taken, all is as before, and a report says why."""
     for survivors in (0, 1, 2):
         world: World = getattr(worlds, name)()
-        world.options["batchnorm"] = "freeze"
+        world.options |= {"batchnorm": "freeze", "splittable": True}
         guard = guard_of(world)
         world.losses.append(guard.step(world.batches[0], world.loss_of))
         for optimizer in world.optimizers:

@@ -27,7 +27,7 @@ class Setting:
         self.said: list[str] = []
         parameters = [one for module in self.modules for one in module.parameters()]
         self.optimizer = torch.optim.AdamW(parameters)
-        self.guard = ullage.Guard(self.modules, self.optimizer, log=self.said.append)
+        self.guard = ullage.Guard(self.modules, self.optimizer, splittable=True, log=self.said.append)
 
     def loss_of(self, tokens: "torch.Tensor") -> "torch.Tensor":
         hidden = self.embed(tokens)

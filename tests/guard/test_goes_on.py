@@ -226,7 +226,10 @@ def test_rows_without_weight_are_in_what_comes_beside_the_loss() -> None:
     """Two rows of padding alone: no loss, and a prediction each."""
     model = nn.Linear(4, 1).double()
     guard = quiet(
-        model, torch.optim.SGD(model.parameters(), lr=0.0), weight=lambda part: float((part[..., 0] > 0).sum())
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        weight=lambda part: float((part[..., 0] > 0).sum()),
+        splittable=True,
     )
     batch = torch.rand(4, 4, dtype=torch.float64)
     batch[2:] = 0

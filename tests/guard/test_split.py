@@ -48,7 +48,7 @@ def _double(items: int, *, steps: int = 3, **options: Any) -> "World":
         optimizers=[torch.optim.Adam(model.parameters(), lr=1e-2)],
         batches=[(torch.randn(items, 4).double(), torch.randn(items, 3).double()) for _ in range(steps)],
         loss_of=lambda batch: F.mse_loss(model(batch[0]), batch[1]),
-        options={"batchnorm": "freeze", **options},
+        options={"batchnorm": "freeze", "splittable": True, **options},
     )
 
 
@@ -152,7 +152,7 @@ def _tokens(**options: Any) -> "World":
         optimizers=[torch.optim.SGD(model.parameters(), lr=0.5)],
         batches=batches,
         loss_of=lambda batch: F.cross_entropy(model(batch["x"]).flatten(0, 1), batch["y"].flatten()),
-        options=options,
+        options={"splittable": True, **options},
     )
 
 

@@ -98,8 +98,14 @@ def test_it_ends_by_the_signal_that_ended_the_command(tmp_path: Path, number: si
     assert _run(script, cwd=tmp_path).returncode == -number
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_are_handed_on_once(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
+        *(signal.SIGXCPU, signal.SIGWINCH, signal.SIGRTMIN + 6),
+    ],
+)
+def test_signals_are_handed_on_once(tmp_path: Path, number: int) -> None:
     """The script has a handler, and decides."""
     script = _script(
         tmp_path,
@@ -140,6 +146,45 @@ def test_it_goes_on_after_it_was_stopped(tmp_path: Path, stopped_seconds: float)
     process.send_signal(signal.SIGUSR1)
     assert process.communicate(timeout=60)[0] == "heard 1\n"
     assert process.returncode == 3
+
+
+def test_signals_are_handed_on_beside_threads_of_ours(tmp_path: Path) -> None:
+    """Such as those of an endpoint: none of them takes a signal that is meant for the script."""
+    script = _script(
+        tmp_path,
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True); time.sleep(1.5); print('alive', flush=True); time.sleep(60)",
+    )
+    process = subprocess.Popen(
+        [*RUN, "--prometheus", "0", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline(), process.stdout.readline()] == ["ready\n", "alive\n"]
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 5
+
+
+def test_it_stops_with_the_script_where_it_is_asked_to(tmp_path: Path) -> None:
+    """By SIGTSTP, as Slurm's suspend begins; SIGCONT has both go on, and who waits for us sees us stop."""
+    script = _script(
+        tmp_path,
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGCONT, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(0.01)",
+    )
+    process = subprocess.Popen([*RUN, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTSTP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    [command] = [one for one in psutil.Process(process.pid).children() if str(script) in one.cmdline()]
+    assert command.status() == psutil.STATUS_STOPPED
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=60)
+    assert process.returncode == 5
 
 
 @pytest.mark.parametrize("before", ["", ":", ":/nowhere", "/nowhere::/nobody", "/nowhere:"])

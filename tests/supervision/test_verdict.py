@@ -32,6 +32,35 @@ def test_of_several_runs_the_newest_is_explained(tmp_path: Path) -> None:
     assert find_run(newest)[1] == 0
 
 
+def test_of_many_runs_only_the_newest_is_read(tmp_path: Path) -> None:
+    """Each old one has megabytes of samples and snapshots; how many files are opened does not grow with them."""
+    code = (
+        "import sys; from pathlib import Path; from ullage.supervision.verdict import find_run\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == 'open' else None)\n"
+        "found, count = find_run(Path('ullage-runs'))\n"
+        "print(found.folder.name, count, *(name for name in opened if '.py' not in name))"
+    )
+    for number in range(30):
+        _run(tmp_path / "ullage-runs" / f"run-{number}", changed=1000.0 + number)
+        evidence = tmp_path / "ullage-runs" / f"run-{number}" / "oom-1-1"
+        evidence.mkdir()
+        (evidence / "environment.json").write_text("{}")
+        os.utime(evidence.parent, (1000 + number, 1000 + number))
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    newest = "ullage-runs/run-29"
+    assert told.stdout.split() == [*("run-29", "30", f"{newest}/oom-1-1/environment.json", f"{newest}/process-1.live")]
+
+
+def test_a_newest_run_that_cannot_be_read_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    _run(tmp_path / "old", changed=1000.0)
+    damaged = _run(tmp_path / "new", changed=2000.0)
+    [live] = damaged.glob("*.live")
+    live.write_bytes(bytes(live.stat().st_size))
+    os.utime(damaged, (2000, 2000))
+    assert find_run(tmp_path)[0].folder.name == "old"
+
+
 def test_it_says_which_one_and_how_to_name_another(tmp_path: Path) -> None:
     """One line on standard error; standard output is the report's alone."""
     for name, changed in (("first", 1000.0), ("second", 2000.0)):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.prediction.role import Moments, Note, Role, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.block_role import Role
+from ullage.prediction.role import Moments, Note, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import ENTRY, GRAD_ENABLED, Entries, EntryKind, Phase
 
 PAGE = 512

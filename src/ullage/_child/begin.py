@@ -21,7 +21,7 @@ def emulate() -> None:
 
 
 def record() -> None:
-    """Record this process as part of its run. Called by `sitecustomize`, before the process's own code.
+    """Record this process as part of its run. Called by `sitecustomize` when torch is about to be imported.
 
     Raises:
         Exception: nothing of it can be recorded, for whatever reason.

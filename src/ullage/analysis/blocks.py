@@ -14,6 +14,7 @@ from ullage._units import text_of_bytes
 from ullage.allocator.replay import Places, ReplayDevice, replay
 from ullage.analysis.extents import segments_of
 from ullage.analysis.recording import Recording
+from ullage.analysis.role import ROLES, RoleColumns, role_shares
 from ullage.program import Column, Op
 from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
@@ -23,8 +24,8 @@ _TITLE: Final = "Memory over the run: every block, from its allocation to its fr
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-def block_history_of(recording: Recording) -> BlockHistory:
-    """Return the blocks of a run and the segments that they lie in."""
+def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
+    """Return the blocks of a run and the segments that they lie in; blocks can be coloured by `roles` where known."""
     program, rebuilt = recording.program, recording.rebuilt
     device = ReplayDevice(total_bytes=rebuilt.room_bytes)
     done = replay(program, rebuilt.settings, device, places=True, calls=True)
@@ -48,7 +49,7 @@ def block_history_of(recording: Recording) -> BlockHistory:
             address=blocks.address,
             stack=numbers,
         ),
-        facets=tuple(_facets(recording, keys)),
+        facets=(*_facets(recording, keys), *((_roles(recording, roles, keys),) if roles is not None else ())),
         segments=segments_of(recording, done.calls),
         stacks=stacks,
         step_ends=tuple(op + 1 for op in recording.step_ops()),
@@ -163,6 +164,15 @@ def _pool_of_rows(recording: Recording) -> Column:
     pools = np.zeros(len(recording.history), np.int64)
     pools[recording.rebuilt.row_of_op[made]] = recording.pool_of_ops()[made]
     return pools
+
+
+def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
+    """Tell blocks apart by what they are for; first the roles that held most at the moment that matters."""
+    held = [share.role for share in role_shares(recording, roles)]
+    order = [*held, *(role for role in ROLES if role not in held)]
+    place = np.array([order.index(role) for role in ROLES], np.int64)
+    labels = tuple(role.label for role in order)
+    return Facet(title="role", labels=labels, of_block=place[roles.role[keys]])
 
 
 def _name(title: str, value: int) -> str:

@@ -9,6 +9,8 @@ from ullage.analysis.explain import Explanation
 from ullage.analysis.holder import LineHolder, StreamMemory
 from ullage.analysis.note import WARNING
 from ullage.analysis.remedy import Remedy
+from ullage.analysis.role import RoleShare, Sureness
+from ullage.block_role import Role
 from ullage.report.report import (
     Icicle,
     Meter,
@@ -28,6 +30,9 @@ _HOLDERS_SHOWN = 12
 _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
+_ROLES_IN_SHORT = 3
+_WORTH_NAMING = 0.02
+"""Least share of a role's bytes that are as sure as a word says for the word to be shown."""
 _MORE = "Everything that was tried, the segments and all notes: --all, or --html PAGE"
 
 
@@ -78,6 +83,8 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
             ),
             short=_HOLDERS_IN_SHORT,
         )
+    if explanation.roles:
+        yield _roles(explanation.roles, explanation.evidence["allocated_bytes"])
     warnings = tuple(note for note in explanation.notes if note.startswith(WARNING))
     if warnings:
         yield Remarks(title="Beware", items=warnings)
@@ -91,6 +98,28 @@ def _details(explanation: Explanation) -> Iterator[Section]:
     others = tuple(note for note in explanation.notes if not note.startswith(WARNING))
     if others:
         yield Remarks(title="To know", items=others)
+
+
+def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
+    return Shares(
+        title="What it was for, as stacks, lives and sizes tell",
+        total_bytes=total_bytes,
+        parts=tuple(
+            SizedPart(label=share.role.label, size_bytes=share.bytes, remark=_sureness(share)) for share in roles
+        ),
+        short=_ROLES_IN_SHORT,
+    )
+
+
+def _sureness(share: RoleShare) -> str:
+    """Say how sure a role is: in one word, or how much of it is surer."""
+    if share.role is Role.UNKNOWN:
+        return "nothing tells"
+    parts = zip(Sureness, (share.certain_bytes, share.likely_bytes, share.guessed_bytes), strict=True)
+    known = [(sureness, size) for sureness, size in parts if size >= _WORTH_NAMING * share.bytes]
+    if len(known) == 1:
+        return known[0][0].word
+    return ", ".join(f"{text_of_bytes(size)} {sureness.word}" for sureness, size in known)
 
 
 def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:

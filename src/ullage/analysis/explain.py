@@ -21,6 +21,8 @@ from ullage.analysis.note import notes_of
 from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import HeldBlock, Recording
 from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
+from ullage.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
+from ullage.analysis.role.advice import advice_of
 from ullage.analysis.sentence import cure_of, headline_of, sentence_of
 from ullage.history import History
 from ullage.report.blocks import BlockHistory
@@ -63,6 +65,8 @@ class Explanation:
     """The number of the card that is explained; None for a text."""
     cards: tuple[RecordedCard, ...] = ()
     """All cards of the snapshot that were used, where there are several."""
+    roles: tuple[RoleShare, ...] = ()
+    """What memory was for at the moment that matters, the largest first; empty where no stack was recorded."""
     streams: tuple[StreamMemory, ...] = ()
     """What each stream and private pool held at the moment that matters."""
     others: tuple["Explanation", ...] = ()
@@ -157,12 +161,16 @@ def explain(
         chosen = smallest_set(recording, evidence["needed_segment_bytes"])
     remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, progress)
     kept, holders = growth or accumulation, holders_of(recording)
+    roles = roles_of(recording)
+    shares = role_shares(recording, roles)
     return Explanation(
         source=source,
         cause=cause,
         sentence=_contradicted(contradiction)
         if contradiction is not None
-        else sentence_of(cause, recording, evidence, kept, chosen, holders) + cure_of(cause, remedies, evidence, kept),
+        else sentence_of(cause, recording, evidence, kept, chosen, holders)
+        + (advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else "")
+        + cure_of(cause, remedies, evidence, kept),
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=holders,
@@ -175,9 +183,10 @@ def explain(
         fidelity=fidelity,
         device=history.device,
         cards=tuple(cards) if len(cards) > 1 else (),
+        roles=shares,
         streams=memory_by_stream(recording),
-        headline=headline_of(cause, recording, evidence),
-        picture=_picture(recording) if with_picture else None,
+        headline=headline_of(cause, recording, evidence, shares),
+        picture=_picture(recording, roles if shares else None) if with_picture else None,
     )
 
 
@@ -203,7 +212,7 @@ def _remedies(
     return remedies
 
 
-def _picture(recording: Recording) -> ExplanationPicture:
+def _picture(recording: Recording, roles: RoleColumns | None) -> ExplanationPicture:
     sizes: Counter[tuple[str, ...]] = Counter()
     counts: Counter[tuple[str, ...]] = Counter()
     paths: dict[int, tuple[str, ...]] = {}
@@ -215,7 +224,7 @@ def _picture(recording: Recording) -> ExplanationPicture:
         counts[paths[stack]] += 1
     shared = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sizes, strict=False)))
     return ExplanationPicture(
-        blocks=block_history_of(recording),
+        blocks=block_history_of(recording, roles),
         tree=tuple((path[shared:] or path[-1:], size, counts[path]) for path, size in sizes.most_common()),
     )
 

@@ -1,12 +1,22 @@
 """Who held memory at the moment that matters: by the user's line, and by stream and private pool."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from ullage.allocator.replay import State
-from ullage.analysis.recording import Recording
+from ullage.analysis.recording import HeldBlock, Recording, short_line, users_frame
+from ullage.analysis.role import Sureness
+from ullage.analysis.role.forward_line import forward_stacks_of
+
+_OF_BACKWARD: Final[Mapping[Sureness, str]] = {
+    Sureness.CERTAIN: "its backward",
+    Sureness.LIKELY: "its backward",
+    Sureness.GUESS: "its backward, a guess",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +46,25 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
     """Return the lines that held memory, the largest first."""
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    for block in recording.held():
-        sizes[block.line] += block.size_bytes
-        counts[block.line] += 1
+    held = recording.held()
+    forward = _backward_lines(recording, held)
+    for block in held:
+        line = forward.get(block.key, block.line)
+        sizes[line] += block.size_bytes
+        counts[line] += 1
     return tuple(LineHolder(line=line, bytes=size, blocks=counts[line]) for line, size in sizes.most_common())
+
+
+def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
+    """Return the line in forward of blocks that backward allocated, where its operations tell it."""
+    lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
+    frames_of = recording.history.stacks.frames_of
+    found = {}
+    for key, (stack, sureness) in forward_stacks_of(recording, lineless).items():
+        frame = users_frame(frames_of(stack))
+        if frame is not None:
+            found[key] = f"{short_line(frame)} ({_OF_BACKWARD[sureness]})"
+    return found
 
 
 def memory_by_stream(recording: Recording) -> tuple[StreamMemory, ...]:

@@ -12,6 +12,8 @@ from ullage.analysis.holder import LineHolder
 from ullage.analysis.peak import lower_with, peak_sentence
 from ullage.analysis.recording import HeldBlock, Recording, allocated_by, placed
 from ullage.analysis.remedy import Remedy
+from ullage.analysis.role import RoleShare
+from ullage.analysis.role.advice import most_of
 from ullage.settings import line_to_paste
 
 _RECORD: Final = (
@@ -25,7 +27,7 @@ _TOLD_BYTES: Final = 1 << 62
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 
 
-def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
+def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
     """Return the verdict in a few words."""
     if cause is Cause.ACCUMULATION:
         return "LEAK IN A LOOP"
@@ -34,7 +36,7 @@ def headline_of(cause: Cause, recording: Recording, evidence: Evidence) -> str:
     if cause is not Cause.DID_NOT_FAIL:
         return cause.value.replace("_", " ").upper()
     if not recording.capacity_is_given:
-        return f"PEAK {text_of_bytes(evidence['peak_allocated_bytes'])}"
+        return f"PEAK {text_of_bytes(evidence['peak_allocated_bytes'])}{most_of(roles)}"
     return "FITS" if evidence["peak_reserved_bytes"] <= evidence["room_bytes"] else "DOES NOT FIT"
 
 

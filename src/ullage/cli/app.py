@@ -145,12 +145,14 @@ def _is_heard(number: int) -> bool:
 
 
 def _prepare_streams() -> None:
-    """Make both streams writable, whether the shell closed them (2>&-) or their encoding lacks block characters."""
-    for name in ("stdout", "stderr"):
+    """Make the streams usable, whether the shell closed them (2>&-) or their encoding lacks block characters."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  it lives as long as the process
-        elif isinstance(stream, TextIOWrapper):
+            # It gets the number that is free, so that no file of ours does; what `ullage run` starts finds it closed.
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            setattr(sys, name, open(null, mode))  # noqa: SIM115  it lives as long as the process
+        elif name != "stdin" and isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace" if name == "stderr" else "replace")
 
 

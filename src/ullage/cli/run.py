@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -54,14 +55,14 @@ def run(
     from ullage.export.export import open_exports
     from ullage.recording.plan import HistoryMode, RecordingPlan
     from ullage.supervision.command import command_of
-    from ullage.supervision.supervisor import end_alike, supervise
+    from ullage.supervision.supervisor import end_alike, environment_as_given, supervise
 
     command = command_of(context.args)
     if history not in list(HistoryMode):
         raise UsageError(f"--history {history} is not a mode; expected one of {', '.join(HistoryMode)}")
     budget = size_of(history_budget, "--history-budget")
     assert budget is not None
-    environment = dict(os.environ)
+    environment = environment_as_given()
     if gpu is not None:
         from ullage.emulator.emulate import emulate_in
 
@@ -75,7 +76,7 @@ def run(
     exports.finish(place)
     has_ended_well = ending.exit_code == 0
     has_something = _report_run(place, is_quiet=quiet and has_ended_well, has_ended_well=has_ended_well)
-    if folder is None and (has_ended_well or not any(place.iterdir())) and not has_something:
+    if folder is None and (has_ended_well or _is_empty(place)) and not has_something:
         _remove(place)
     elif not quiet:
         _print_line(f"recorded in {_shown(place)}; read it with ullage explain or ullage watch")
@@ -89,7 +90,8 @@ def _print_line(text: str) -> None:
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> Path:
-    """Make the folder of the run."""
+    """Make the folder of the run, where files for a while are kept if this folder cannot have it."""
+    is_named = wanted is not None
     if wanted is None:
         module = words[1] if words[0] == "-m" else Path(words[0]).name
         name = next((Path(word).stem for word in words if word.endswith(".py")), module)
@@ -98,9 +100,15 @@ def _folder_for(wanted: Path | None, words: list[str]) -> Path:
         raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
     try:
         wanted.mkdir(parents=True, exist_ok=True)
+        return wanted.absolute()
+    except OSError as error:
+        if is_named:
+            raise UsageError(f"--folder {wanted} cannot be made: {error.strerror}; expected another") from None
+    # This folder may be gone, full or not ours to write to; the script may need nothing of it.
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{wanted.name}-"))
     except OSError as error:
         raise UsageError(f"the folder {wanted} cannot be made: {error.strerror}; choose one with --folder") from None
-    return wanted.absolute()
 
 
 def _report_run(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
@@ -133,12 +141,14 @@ def report_evidence(found: "RunFolder") -> None:
     from rich.console import Console
 
     from ullage.report.terminal import draw
+    from ullage.supervision.supervisor import interruptible
     from ullage.supervision.verdict import explain_evidence, fatal_evidence, report_of, write_report
 
     evidence = fatal_evidence(found)
     assert evidence is not None
     try:
-        explanation = with_progress(lambda progress: explain_evidence(evidence, progress=progress))
+        with interruptible():
+            explanation = with_progress(lambda progress: explain_evidence(evidence, progress=progress))
         if explanation is None:
             sys.stderr.write(f"ullage: memory ran out, and no snapshot could be written; see {evidence.folder}\n")
             return
@@ -153,7 +163,17 @@ def report_evidence(found: "RunFolder") -> None:
 
 
 def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    except FileNotFoundError:  # the script has removed the folder that it was started in
+        return path
+
+
+def _is_empty(place: Path) -> bool:
+    try:
+        return not any(place.iterdir())
+    except FileNotFoundError:  # removed by the script
+        return True
 
 
 def _remove(place: Path) -> None:

@@ -2,7 +2,7 @@
 
 A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
 inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
-`_child/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
+`_child/hooks/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
 """
 
 import atexit
@@ -122,7 +122,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: 
 
 
 def inherit() -> None:
-    """Emulate the parent's card in a child process. Called by `_child/sitecustomize.py`."""
+    """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 

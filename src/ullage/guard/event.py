@@ -25,12 +25,15 @@ class Event:
     """The number of items in the batch, or in the part of it, that failed; None if that is not known."""
     parts: int = 1
     """The number of parts in which the step is now taken."""
+    remark: str = ""
+    """What the user has to know of how the step is taken again; empty if it is as if nothing had happened."""
 
     def __str__(self) -> str:
         asked = self.message.requested_bytes
         what = f"asked for {text_of_bytes(asked)}" if asked is not None else "memory ran out"
         size = f" with {self.items} items" if self.items is not None else ""
-        return f"step {self.step}: {what} in {self.stage}{size}; {self.action}"
+        remark = f" ({self.remark})" if self.remark else ""
+        return f"step {self.step}: {what} in {self.stage}{size}; {self.action}{remark}"
 
 
 class EventLog:

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ullage._errors import UsageError
 from ullage._public import public
 from ullage._units import GIB
+from ullage.guard.additivity import Trials
 from ullage.guard.batch import Shape
 from ullage.guard.event import Event, EventLog
 from ullage.guard.forecast import Forecast
@@ -35,6 +36,7 @@ from ullage.guard.ranks import RankError, Ranks, ranks_of
 from ullage.guard.rehearsal import Cost, Rehearsal, rehearse
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
+from ullage.guard.signals import Signals
 from ullage.guard.update import Update
 
 _WARM: Final = 3
@@ -117,6 +119,7 @@ class Guard:
         self._plans = Plans()
         self._ranks: Ranks | None = None
         self._event_log = EventLog(log or logging.getLogger("ullage.guard").warning)
+        self._signals = Signals()
         self._split = 0
         self._shape: Shape | None = None
         self._is_updated = False
@@ -126,16 +129,29 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Build the objects that hold the parameters; again if parameters were added or moved to another device."""
+        """Build the objects that hold the parameters; again if some or modules were added, or moved to another device."""
         self._members = _members_of(self._optimizers)
         parameters = _parameters_of(self._modules, self._optimizers)
         self._drops_all = _are_all_in(self._optimizers, parameters)
         self._room = Room(parameter.device for parameter in parameters)
         self._norms = BatchNorms(self._modules, self._batchnorm)
+        trained = {
+            id(one) for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]
+        }
+        rewind = Rewind(self._modules, parameters, self._room.devices, trained=trained)
         self._ladder = Ladder(
             room=self._room,
-            rewind=Rewind(self._modules, parameters, self._room.devices),
+            rewind=rewind,
             norms=self._norms,
+            trials=Trials(
+                rewind=rewind,
+                cutter=self._cutter,
+                norms=self._norms,
+                room=self._room,
+                signals=self._signals,
+                compared=set(),
+            ),
+            signals=self._signals,
             savers=MemorySavers(self._modules, self._saver_options.checkpoint, self._saver_options.pinned_bytes),
             cutter=self._cutter,
             plans=self._plans,
@@ -175,8 +191,13 @@ class Guard:
                 is the optimizer's state that does not fit, parameters and that state are as before.
             UsageError: `loss_of` returns no loss.
         """
+        with self._signals.held():
+            outcome: Loss = self._step(batch, loss_of, is_update=update)
+        return outcome
+
+    def _step(self, batch: Any, loss_of: Callable[[Any], Any], *, is_update: bool) -> Any:
         self._event_log.step += 1
-        if self._members != _members_of(self._optimizers):
+        if self._members != _members_of(self._optimizers) or self._ladder.rewind.has_grown:
             self._assemble()
         drops_gradients = self._is_updated or self._event_log.step == 1
         is_fresh = self._is_updated and self._drop_gradients()
@@ -185,7 +206,7 @@ class Guard:
             if climbed.split > self._split:
                 self._split = climbed.split
             self._shape = climbed.form.shape
-            if update:
+            if is_update:
                 self._apply()
         except BaseException as error:
             self._report_failure(error)
@@ -194,8 +215,7 @@ class Guard:
             raise
         if self._event_log.step == _WARM and torch.backends.cudnn.benchmark:
             self._room.empty_cache()
-        outcome: Loss = self._ladder.outcome(climbed.done)
-        return outcome
+        return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
         """Apply the gradients accumulated by steps with `update=False`: clip, step the optimizers and schedulers.
@@ -203,11 +223,12 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
         """
-        try:
-            self._apply()
-        except BaseException as error:
-            self._report_failure(error)
-            raise
+        with self._signals.held():
+            try:
+                self._apply()
+            except BaseException as error:
+                self._report_failure(error)
+                raise
 
     def _apply(self) -> None:
         if self._ranks is not None:
@@ -216,9 +237,9 @@ class Guard:
                 self._ladder.plans.adopt(self._shape, split)
             self._ranks.share()
         self._update.run()
+        self._is_updated = True
         for scheduler in self._schedulers:
             scheduler.step()
-        self._is_updated = True
         self._event_log.log_pending()
 
     def rehearse(
@@ -245,20 +266,21 @@ class Guard:
             UsageError: there is no batch, or lengths are given without `batch_of`.
             torch.OutOfMemoryError: the heaviest batch does not fit in any way; the error's notes say why.
         """
-        try:
-            return rehearse(
-                self._ladder,
-                self._update,
-                batches,
-                loss_of,
-                batch_dim=self._batch_dim,
-                batch_of=batch_of,
-                cost=cost,
-                log=self._event_log.log,
-            )
-        except BaseException as error:
-            self._report_failure(error)
-            raise
+        with self._signals.held():
+            try:
+                return rehearse(
+                    self._ladder,
+                    self._update,
+                    batches,
+                    loss_of,
+                    batch_dim=self._batch_dim,
+                    batch_of=batch_of,
+                    cost=cost,
+                    log=self._event_log.log,
+                )
+            except BaseException as error:
+                self._report_failure(error)
+                raise
 
     @contextmanager
     def phase(self) -> Iterator[None]:

@@ -6,15 +6,17 @@ one begins. A `BatchPlan` says how an attempt is made; what fitted is remembered
 """
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 
 from ullage._errors import UsageError
-from ullage.guard.batch import all_of, versions_of
+from ullage.guard.additivity import Trials
+from ullage.guard.batch import all_of, is_plain, versions_of, why_whole
+from ullage.guard.consumable import refuse_consumables
 from ullage.guard.event import Event
 from ullage.guard.forecast import Forecast
 from ullage.guard.memory_savers import MemorySavers
@@ -25,6 +27,7 @@ from ullage.guard.plan import PLAIN, BatchPlan, Plans, Rung
 from ullage.guard.ranks import Ranks
 from ullage.guard.rewind import Rewind
 from ullage.guard.room import Room
+from ullage.guard.signals import Signals
 from ullage.message.message import Message
 from ullage.ownership.failure import clear_frames
 
@@ -37,9 +40,11 @@ class Ladder:
     """The parts of a guard that are needed to run forward and backward, and to retry them."""
 
     room: Room
+    signals: Signals
     rewind: Rewind
     norms: BatchNorms
     savers: MemorySavers
+    trials: Trials
     cutter: Cutter
     plans: Plans
     forecast: Forecast
@@ -62,10 +67,13 @@ class Ladder:
         Raises:
             torch.OutOfMemoryError: nothing fits; everything is as it was.
         """
-        if self.ranks is None and not self.norms.freezes:
-            return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
-        with self.norms.frozen(), self.ranks.alone() if self.ranks is not None else nullcontext():
-            return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
+        try:
+            if self.ranks is None and not self.norms.freezes:
+                return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
+            with self.norms.frozen(), self.ranks.alone() if self.ranks is not None else nullcontext():
+                return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
+        finally:
+            self.rewind.end()
 
     def outcome(self, done: list[Done]) -> Any:
         """Return the loss of the whole batch, or a tuple of it and what the loss function returned with it."""
@@ -87,9 +95,20 @@ class Climb:
         self._step = step
         self._is_fresh = is_fresh
         tensors = all_of(batch)
+        self._tensors = tensors
         self.form, whole = form, _ = ladder.cutter.form_and_whole(tensors)
+        self._why_whole = form.odd
+        """Why the batch must not be cut, if it must not be."""
+        if is_plain(batch):
+            ladder.rewind.begin(loss_of, None)
+        else:
+            refuse_consumables(batch)
+            ladder.rewind.begin(loss_of, batch)
+            self._why_whole = why_whole(batch, is_vouched=ladder.is_splittable is True)
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
+        self._counted: list[str] = []
+        """The names of what the failed attempt has counted outside of the model, which is not put back."""
         self._pending = deque((whole,))
         self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
@@ -98,28 +117,44 @@ class Climb:
         known = ladder.plans.plan_for(form.shape)
         self._plan = known or self._forecast_plan()
         self._is_known_plain = known is PLAIN
+        if self._plan.parts > 1 and not self._may_cut():
+            self._plan = replace(self._plan, parts=1)
         if ladder.ranks is not None:
             parts = ladder.ranks.begin_step(self._plan.parts)
             self._plan = replace(self._plan, parts=parts) if parts != self._plan.parts else self._plan
         if self._plan is not PLAIN and self._plan.parts > 1 and form.items is not None:
-            self._cut(-(-form.items // self._plan.parts))
-            ladder.norms.warn_of_split(form.items, self._plan.parts)
+            if self._may_cut_into(-(-form.items // self._plan.parts)):
+                self._cut(-(-form.items // self._plan.parts))
+                ladder.norms.warn_of_split(form.items, self._plan.parts)
+            else:
+                self._plan = replace(self._plan, parts=1)
 
     def _forecast_plan(self) -> BatchPlan:
         parts = self._on.forecast.parts_for(self.form.items, self.form.length) if self._may_cut() else 1
         return BatchPlan(parts=parts) if parts > 1 else PLAIN
 
     def _may_cut(self) -> bool:
+        if self._why_whole is not None:
+            return False
         if self._on.is_splittable is None:
-            return self.form.uneven is None
+            return self.form.uneven is None and not (self._on.ranks is not None and self._on.ranks.in_lockstep)
         return self._on.is_splittable
+
+    def _may_cut_into(self, size: int) -> bool:
+        """Tell whether the batch may be cut into parts of this size, which is tried out unless the user has said so."""
+        if not self._may_cut():
+            return False
+        if self._on.is_splittable is None:
+            with self._undoing():
+                self._why_whole = self._on.trials.why_not_cut(self._batch, self._loss_of, self.form, size)
+        return self._why_whole is None
 
     def run(self) -> Self:
         done = self.done
         while self._pending:
             one, failure = self._attempt(self._pending[0])
             if one is not None:
-                self._on.rewind.commit()
+                self._commit()
                 self._is_fresh = False
                 done.append(one)
                 self._pending.popleft()
@@ -138,6 +173,15 @@ class Climb:
         self._restore_start = None  # it holds copies of buffers
         return self
 
+    def _commit(self) -> None:
+        rewind = self._on.rewind
+        if not rewind.is_comparing:
+            rewind.commit()
+            return
+        with self._on.room.retrying():
+            rewind.check()
+            rewind.commit()
+
     def _attempt(self, part: BatchPart) -> tuple[Done | None, Exception | None]:
         on = self._on
         try:
@@ -145,8 +189,9 @@ class Climb:
             if self._restore_start is None and len(self._pending) > 1:
                 self._restore_start = on.rewind.mark()
             if not part.finished and (self._plan is PLAIN or self._plan.is_direct):
-                return self._forward_and_backward(part), None
-            with on.rewind.without(part.finished), on.savers.around(self._plan):
+                with on.signals.released():
+                    return self._forward_and_backward(part), None
+            with on.rewind.without(part.finished), on.savers.around(self._plan), on.signals.released():
                 return self._forward_and_backward(part), None
         except Exception as error:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
@@ -157,6 +202,34 @@ class Climb:
                     )
                 raise
             return None, error
+        except BaseException:  # Ctrl-C, or another signal whose handler raises
+            self._go_back()
+            raise
+
+    def _go_back(self) -> None:
+        """Put everything back as it was before the step, as far as that is possible, in the middle of an attempt."""
+        with self._on.room.retrying():
+            finished: frozenset[tuple[int, int]] = frozenset()
+            with suppress(RuntimeError):
+                finished = frozenset(self._on.rewind.restore())
+            self._drop_what_is_done(finished | self._pending[0].finished)
+
+    def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> None:
+        with suppress(RuntimeError):
+            if self._restore_start is not None:
+                self._restore_start()
+            else:
+                self._on.rewind.drop(finished)
+
+    @contextmanager
+    def _undoing(self) -> Iterator[None]:
+        """Put back what earlier attempts and parts have done, if an error leaves this context: a signal's, say."""
+        try:
+            yield
+        except BaseException:
+            with self._on.room.retrying():
+                self._drop_what_is_done(self._pending[0].finished if self._pending else frozenset())
+            raise
 
     def _forward_and_backward(self, part: BatchPart) -> Done:
         is_direct = self._plan is PLAIN or self._plan.is_direct
@@ -187,6 +260,7 @@ class Climb:
 
     def _undo(self, failure: Exception) -> None:
         part = self._pending.popleft()
+        self._counted = self._on.rewind.left_alone()
         try:
             with self._on.room.retrying():
                 finished = self._on.rewind.restore()
@@ -195,6 +269,9 @@ class Climb:
         finally:
             self._on.room.collect()
         self._pending.appendleft(replace(part, finished=part.finished | finished))
+        if self._on.ranks is None or not self._on.ranks.in_lockstep:
+            with self._on.room.retrying():
+                self._on.rewind.suspect(self._tensors)
 
     def _choose(self, failure: Exception) -> Rung:
         on, part, used = self._on, self._pending[0], self._used
@@ -210,7 +287,7 @@ class Climb:
                 "own (FSDP, SyncBatchNorm). Start again with a smaller batch, or call rehearse() first."
             )
             return Rung.GIVE_UP
-        if on.plans.is_trying(self.form.shape):
+        if on.plans.is_trying(self.form.shape) and self._may_cut():
             return Rung.SHRINK
         if Rung.AGAIN not in used:
             return Rung.AGAIN
@@ -218,10 +295,14 @@ class Climb:
             return Rung.EMPTY_CACHE
         if not message.is_certain:
             return Rung.GIVE_UP  # the error may mean something else than memory; smaller parts would not help then
-        if self._may_cut() and part.items is not None and part.items > 1:
+        if part.items is not None and part.items > 1 and self._may_cut_into(self._smaller(part.items)):
             return Rung.SPLIT
         if on.savers.checkpointed and not self._plan.checkpoint:
-            return Rung.CHECKPOINT
+            with self._undoing():
+                why = on.trials.why_not_computed_again(self._batch, self._loss_of, part)
+            if why is None:
+                return Rung.CHECKPOINT
+            failure.add_note(f"Activation checkpointing was not used: {why}.")
         if on.may_offload and not self._plan.offload and not on.room.is_on_host:
             return Rung.OFFLOAD
         return Rung.GIVE_UP
@@ -236,8 +317,7 @@ class Climb:
             self._plan = self._on.plans.failed_to_grow(self.form.shape)
             self._cut(-(-(self.form.items or 1) // self._plan.parts))
         elif rung is Rung.SPLIT and failed.items is not None and self.form.items is not None:
-            parts = self._on.forecast.parts_for(failed.items, self.form.length, at_least=2)
-            self._cut(-(-failed.items // parts))
+            self._cut(self._smaller(failed.items))
             smallest = min(part.items or 1 for part in self._pending)
             self.split = max(self._plan.parts + 1, -(-self.form.items // smallest))
             self._plan = replace(self._plan, parts=self.split)
@@ -247,6 +327,10 @@ class Climb:
         elif rung is Rung.OFFLOAD:
             self._plan = replace(self._plan, offload=True)
         self._log_event(rung, failure, failed)
+
+    def _smaller(self, items: int) -> int:
+        """Return the size of the parts into which so many items are cut, because they do not fit."""
+        return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:
         """Cut the items that are still to be done into parts of at most `size` items."""
@@ -264,7 +348,14 @@ class Climb:
                 "Gradients accumulated by earlier calls with update=False are None now where this batch had already "
                 "been added to them."
             )
-        if self._on.is_splittable is None and self.form.uneven is not None:
+        if self._why_whole is not None:
+            advice = (
+                "" if self._on.is_splittable else "; pass splittable=True if its items are independent all the same"
+            )
+            failure.add_note(f"The batch was not split: {self._why_whole}{advice}.")
+        elif self._on.is_splittable is False and self.form.items != 1:
+            failure.add_note("The batch was not split: splittable=False.")
+        elif self._on.is_splittable is None and self.form.uneven is not None:
             failure.add_note(
                 f"The batch was not split: its tensors have size {self.form.items} and {self.form.uneven} along the "
                 f"batch dimension. Pass splittable=True if only those of size {self.form.items} have to be cut, or "
@@ -287,8 +378,16 @@ class Climb:
                 message=self._read(failure),
                 items=failed.items,
                 parts=self._plan.parts,
+                remark="" if rung is Rung.GIVE_UP else self._remark(rung),
             )
         )
+
+    def _remark(self, rung: Rung) -> str:
+        several = ", ".join(self._counted[:3])
+        remarks = [f"the loss function has changed {several}, which is not put back"] if several else []
+        if rung in (Rung.SPLIT, Rung.SHRINK) and self._on.trials.has_drawn:
+            remarks.append("each part draws random numbers of its own")
+        return "; ".join(remarks)
 
 
 def _described(value: object) -> str:

@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from ullage._errors import UsageError
+from ullage.guard.copies import SMALL_BYTES, can_be_copied
 from ullage.guard.plan import BatchPlan
-from ullage.guard.rewind import SMALL_BYTES, can_be_copied
 
 _WORTH_MOVING_BYTES: Final = 1 << 20
 

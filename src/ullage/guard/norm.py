@@ -31,6 +31,12 @@ class BatchNorms:
         if not self.freezes:
             yield
             return
+        with self.standing_still():
+            yield
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Normalise with the running statistics, where there are any, and do not update them."""
         training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
             module.training = False

@@ -64,6 +64,21 @@ class Cutter:
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)
 
+    def cut_out(self, batch: Any, part: BatchPart) -> Any:
+        """Return the items of a part, in containers of their own, whether it has a share or is the whole."""
+        if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
+            return repacked(batch)
+        return narrow(batch, self._dim, part.start, part.items)
+
+    def share_of(self, batch: Any, part: BatchPart) -> float:
+        """Return the share that the loss of a part has in the loss of the batch."""
+        total = items_of(batch, self._dim)
+        if self._reduction == "sum" or part.items is None or total is None:
+            return 1.0
+        if self._weight is None:
+            return part.items / total
+        return float(self._weight(self.cut_out(batch, part))) / float(self._weight(batch))
+
     def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
         """Cut a part into parts of at most `size` items, all of the same size if possible.
 
@@ -88,7 +103,7 @@ class Cutter:
     def _weighted(self, batch: Any, pieces: list[BatchPart], part: BatchPart, weight: Weight) -> list[BatchPart]:
         whole = float(weight(batch))
         weights = [float(weight(narrow(batch, self._dim, piece.start, piece.items or 0))) for piece in pieces]
-        expected = whole * (part.share if part.share is not None else 1.0)
+        expected = whole * (part.share if part.share is not None else self.share_of(batch, part))
         if whole <= 0 or min(weights) < 0 or abs(sum(weights) - expected) > _AGREES * whole:
             raise UsageError(
                 f"weight returns {expected:g} for {part.items} items and, in sum, {sum(weights):g} for the "

@@ -47,6 +47,17 @@ class RandomState:
         """The states recorded last; pass them to `restore()` after `record()` was called again."""
         return self._states
 
+    def are_others_used(self) -> bool:
+        """Tell whether Python's or numpy's generator has been drawn from since: PyTorch's checkpoints do not put these
+        back."""
+        if self._states is None:
+            return False
+        of_numpy = self._numpy.state()
+        recorded = self._states[3]
+        if (of_numpy is None) != (recorded is None):
+            return True
+        return bool(self._python.state() != self._states[2] or _words_of(of_numpy) != _words_of(recorded))
+
     def restore(self, states: tuple[Any, ...] | None = None) -> None:
         """Set the generators to recorded states; do nothing if none were recorded."""
         states = states or self._states
@@ -124,6 +135,10 @@ class _Numpy:
     def set_state(self, state: Any) -> None:
         if state is not None:
             sys.modules["numpy.random"].set_state(state)
+
+
+def _words_of(state: dict[str, Any] | None) -> Any:
+    return None if state is None else repr([*state["state"].values(), state.get("has_gauss"), state.get("gauss")])
 
 
 def _generator(card: torch.device) -> torch.Generator:

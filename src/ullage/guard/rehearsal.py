@@ -76,7 +76,8 @@ def rehearse(
         torch.OutOfMemoryError: it does not fit in any way.
     """
     with _everything_kept(ladder):
-        heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, log)
+        with ladder.signals.released():
+            heaviest = _heaviest_of(batches, batch_dim, batch_of, cost, log)
         chosen = [heaviest.by_cost]
         # Attention's share grows with the square of a length: the longest items may need more than the most tokens.
         if heaviest.by_length is not heaviest.by_cost or (ladder.ranks is not None and ladder.ranks.in_lockstep):

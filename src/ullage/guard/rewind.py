@@ -1,9 +1,10 @@
 """The side effects of forward and backward, recorded before an attempt and restored when it fails.
 
 These are random number states (Python, numpy, torch on the CPU and on the cards), buffers such as BatchNorm's
-statistics, and gradients. No parameter is copied. Gradients of earlier calls are accumulated into in place, as in any
-loop. If a failed attempt has already added to such a gradient n times, that stays, and the first n additions of the
-next attempt are dropped as soon as they are made.
+statistics, attributes of modules, variables of the loss function, parameters that forward writes, and gradients. No
+other parameter is copied. Gradients of earlier calls are accumulated into in place, as in any loop. If a failed attempt
+has already added to such a gradient n times, that stays, and the first n additions of the next attempt are dropped as
+soon as they are made. What has changed and cannot be put back is named in an error.
 """
 
 from collections import Counter
@@ -15,14 +16,16 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from ullage.guard.contents import Contents, WatchedContents, has_own_attributes
+from ullage.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
+from ullage.guard.flags import Flags
+from ullage.guard.function_state import record_function, record_methods
 from ullage.guard.random_state import RandomState
+from ullage.guard.written_parameters import WrittenParameters, names_of
 
-SMALL_BYTES: Final = 1 << 20
-_FIRST_BYTES: Final = 256 << 20
-"""The size up to which buffers are copied at every step (`SMALL_BYTES`) and at the first step (`_FIRST_BYTES`). Larger
-ones than the first are masks or tables of positions: they are copied again only if they were seen to change."""
 Additions = Collection[tuple[int, int]]
 """Additions to gradients: the index of the parameter, and the version of its gradient before the addition."""
 
@@ -31,15 +34,55 @@ class Rewind:
     """Records side effects: `record()` before an attempt, `restore()` if it fails, `commit()` if it succeeds."""
 
     def __init__(
-        self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], devices: Sequence[torch.device]
+        self,
+        modules: Sequence[nn.Module],
+        parameters: Sequence[nn.Parameter],
+        devices: Sequence[torch.device],
+        *,
+        trained: Collection[int] = (),
     ) -> None:
+        """Take the modules, their parameters and devices, and the `id`s of the parameters that an optimizer has."""
         self.parameters = parameters
         self._random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
+        every = list(dict.fromkeys(child for module in modules for child in module.modules()))
+        self._flags = Flags(every, parameters)
+        self._written = WrittenParameters(names_of(modules, parameters), trained)
+        self._attributes = _attributes_of(modules, parameters)
+        self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)}
+        self._registries = [one for module in every for one in (module._modules, module._parameters)]
+        self._size = sum(map(len, self._registries))
+        self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
+        self._around = self._in_forward = self._in_batch = _NOTHING
+        self._subject: tuple[Any, Any] = None, None
+        self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
+        self._is_recorded = False
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether modules or parameters have joined, or gone."""
+        return sum(map(len, self._registries)) != self._size
+
+    def begin(self, function: Any, batch: Any) -> None:
+        """Take the loss function and the batch of the next attempts, which may refer to what they change; the batch is
+        None if it holds nothing but tensors."""
+        self._subject = function, batch
+        self._suspects = []
+
+    def end(self) -> None:
+        """Drop what was recorded of the loss function and the batch."""
+        self._subject = None, None
+        self._around = self._in_forward = self._in_batch = _NOTHING
+        self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
         """Record what the next attempt may change; `is_fresh` if no parameter has a gradient."""
+        self._is_recorded = False  # nothing but gradients is restored if recording fails
+        self._flags.record()
+        self._attributes.record()
+        self._written.record()
+        self._around, self._in_forward, self._in_batch = self._of_subject()
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
@@ -47,6 +90,7 @@ class Rewind:
                     self._gradients[index] = gradient, gradient._version
         self._random_state.record()
         self._buffers.record()
+        self._is_recorded = True
 
     def restore(self) -> set[tuple[int, int]]:
         """Restore everything to what was recorded.
@@ -64,10 +108,88 @@ class Rewind:
             if gradient is not None:
                 finished.update((index, added) for added in range(version, gradient._version))
             parameter.grad = gradient
+        if not self._is_recorded:
+            return finished
+        self._flags.restore()
         self._random_state.restore()
+        watched = (self._written, self._attributes, self._around, self._in_forward, self._in_batch)
+        lost = self._found_out() + [name for one in watched for name in one.restore()]
         self._buffers.restore()
         self._check_apart(finished)
+        if lost:
+            raise RuntimeError(_text_of_lost(lost))
         return finished
+
+    def _of_subject(self) -> tuple[Contents, Contents, Contents]:
+        """Record what the loss function, the methods of modules and the batch hold."""
+        function, batch = self._subject
+        around = in_forward = in_batch = _NOTHING
+        if self._kinds:
+            in_forward = Contents(self._known, is_foreign_opened=False)
+            record_methods(in_forward, self._kinds)
+        if function is not None:
+            around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
+            record_function(around, function)
+        if batch is not None:
+            in_batch = Contents(copies=False)
+            in_batch.add("batch", batch)
+        return around, in_forward, in_batch
+
+    def changed(self) -> list[str]:
+        """Return the names of what the attempt has changed beside gradients, random numbers and BatchNorm's
+        statistics."""
+        of_model = (self._flags, self._buffers, self._written, self._attributes)
+        beside = (self._around, self._in_forward, self._in_batch)
+        return [name for one in (*of_model, *beside) for name in one.changed()]
+
+    def left_alone(self) -> list[str]:
+        """Return the names of numbers and the like that the loss function has counted outside of the model: these are
+        not put back."""
+        return self._around.left_alone()
+
+    @property
+    def are_other_generators_used(self) -> bool:
+        """Whether the attempt has drawn random numbers from Python's or numpy's generator."""
+        return self._random_state.are_others_used()
+
+    @property
+    def is_comparing(self) -> bool:
+        """Whether `check` and `commit` will compare tensors, for which there may be no memory."""
+        return bool(self._suspects) or self._written.is_first
+
+    def suspect(self, batch: Sequence[torch.Tensor]) -> None:
+        """Note a digest of all of which there is no copy, before a step is taken again: if it changes then, it has
+        changed in the attempt that failed, too, through `.data` or something else that versions do not show."""
+        uncopied = [
+            *self._written.uncopied(),
+            *self._attributes.uncopied(),
+            *self._around.tensors.uncopied(),
+            *self._in_forward.tensors.uncopied(),
+            *(("a tensor of the batch", tensor) for tensor in batch),
+        ]
+        self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
+
+    def _found_out(self) -> list[str]:
+        """Return the names of what has changed since digests were noted."""
+        found = []
+        for name, tensor, digest in self._suspects:
+            now = digest_of(tensor) if digest is not None else None
+            if now is not None and now != digest:
+                found.append(name)
+                self._written.learn(name)
+        return found
+
+    def check(self) -> None:
+        """Check, after an attempt that has followed a failed one, that the failed one has left nothing.
+
+        Raises:
+            RuntimeError: something has changed for which there was no copy; all that can be restored has been.
+        """
+        found = self._found_out()
+        if found:
+            self._suspects = []
+            self.restore()
+            raise RuntimeError(_text_of_lost(found))
 
     def _check_apart(self, finished: Additions) -> None:
         """Raise an error if versions do not say which gradient was added to: views of one tensor share a version.
@@ -92,6 +214,9 @@ class Rewind:
         self._gradients = {}
         self._random_state.discard()
         self._buffers.commit()
+        self._suspects = []
+        self._written.settle()
+        self._attributes.settle()
 
     def mark(self) -> Callable[[], bool]:
         """Copy what is recorded now, and return a function that restores it even after later calls of `record()`.
@@ -99,6 +224,8 @@ class Rewind:
         The function returns whether gradients of earlier calls had to be dropped, because they were added to since.
         """
         states, gradients, buffers = self._random_state.states, dict(self._gradients), self._buffers.values()
+        flags = self._flags.saved
+        watched = (self._written.mark(), self._attributes.mark(), *(one.mark() for one in self._of_subject()))
 
         def restore() -> bool:
             is_dropped = False
@@ -107,8 +234,12 @@ class Rewind:
                 is_whole = gradient is None or gradient._version == version
                 parameter.grad = gradient if is_whole else None
                 is_dropped |= not is_whole
+            self._flags.restore(flags)
             self._random_state.restore(states)
             self._buffers.set_values(buffers)
+            lost = [name for put_back in watched for name in put_back()]
+            if lost:
+                raise RuntimeError(_text_of_lost(lost))
             return is_dropped
 
         return restore
@@ -144,6 +275,39 @@ class Rewind:
                 "what it left there is not known; expected each backward to add to gradients equally often: pass "
                 "use_reentrant=False to checkpoint(), and do not write into gradients in post-accumulate hooks"
             )
+
+
+def _attributes_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> WatchedContents:
+    """Return a record of the attributes of all modules but PyTorch's own layers, which keep theirs in buffers."""
+    named = {child: name for module in modules for name, child in module.named_modules()}
+    known = {id(module) for module in named if _is_layer(module)}
+    known |= set(map(id, parameters)) | {id(module._buffers) for module in named}
+    known |= {id(buffer) for module in named for buffer in module._buffers.values()}
+    roots = [
+        (f"{type(module).__name__}{f' ({name})' if name else ''}", module)
+        for module, name in named.items()
+        if id(module) not in known
+    ]
+    return WatchedContents(roots, known)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Tell whether a module is one of PyTorch's own layers, whose forward changes no attribute."""
+    return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
+
+
+def _text_of_lost(names: Sequence[str]) -> str:
+    several = ", ".join(list(dict.fromkeys(names))[:_NAMES])
+    return (
+        f"the step ran out of memory after it had changed what cannot be put back: {several}. Taken again, it would "
+        "change it twice, so it is not. Expected forward to change buffers, or attributes and small tensors that it "
+        "changes from the first step on; go on from a checkpoint"
+    )
+
+
+_NOTHING: Final = Contents()
+_NAMES: Final = 6
+"""How many names an error tells."""
 
 
 class _RepeatedAdditions:
@@ -235,7 +399,7 @@ class _Buffers:
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
             is_out = tensor is None or place in self._constant or not can_be_copied(tensor)
-            if tensor is None or is_out or tensor.nbytes > _FIRST_BYTES:
+            if tensor is None or is_out or tensor.nbytes > FIRST_BYTES:
                 self._copies.pop(place, None)
                 continue
             copy = self._copies.get(place)
@@ -292,6 +456,21 @@ class _Buffers:
                 with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
                     tensor.copy_(copy)
 
+    def changed(self) -> list[str]:
+        """Return the names of the buffers that are not as they were recorded, but BatchNorm's statistics."""
+        if not self._is_recorded:
+            return []
+        found = []
+        for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True)):
+            now, copy = module._buffers.get(name), self._copies.get(place)
+            is_same = now is tensor and (
+                (copy is None and (place not in self._versions or _version_of(now) == self._versions[place]))
+                or (copy is not None and now is not None and is_equal(now, copy))
+            )
+            if not is_same and not isinstance(module, _BatchNorm):
+                found.append(f"the buffer {name} of {type(module).__name__}")
+        return found
+
     def values(self) -> list[tuple[nn.Module, str, torch.Tensor | None, torch.Tensor | None]]:
         """Return each buffer, and a clone of the copy that was recorded of it."""
         return [
@@ -334,21 +513,7 @@ def _version_of(tensor: torch.Tensor | None) -> int:
     """Return a tensor's version counter, which rises with each write; -1 for inference tensors, which have none."""
     if tensor is None or is_lazy(tensor):
         return _LAZY
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Tell whether each element of a tensor has its own memory, so that a copy can be written back to it."""
-    return (
-        not is_lazy(tensor)
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and torch._debug_has_internal_overlap(tensor) != _OVERLAPS
-    )
-
-
-_OVERLAPS: Final = 1
-"""PyTorch's answer for a tensor that certainly overlaps itself, such as an expanded one."""
+    return version_of(tensor)
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -16,11 +16,18 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
-from ullage._child_process import run_exit_handlers, tie_to_parent
+from ullage._child_process import file_behind, run_exit_handlers, tie_to_parent
 from ullage.driver import count_used
 from ullage.isolation import transfer
+
+CLOSED_CODE: Final = 119
+"""The exit code of the process where the function has closed what its result would be sent through."""
+
+
+class _ClosedError(BaseException):
+    """Raised where the function has closed the file descriptors of ours: nothing can be sent back."""
 
 
 class _Answer:
@@ -28,6 +35,7 @@ class _Answer:
 
     def __init__(self, file: int) -> None:
         self._file = file
+        self._identity = file_behind(file)
         self.count = False
         """Whether the driver's count is added to the answer."""
 
@@ -50,6 +58,8 @@ class _Answer:
         self._write(None, kind="refused", text=text)
 
     def _write(self, value: Any, **note: Any) -> None:
+        if file_behind(self._file) != self._identity:  # closed, and perhaps a file of the function's since
+            raise _ClosedError
         os.ftruncate(self._file, 0)  # of what did not get to its end
         if self.count:
             note["count"] = asdict(count_used())
@@ -75,6 +85,8 @@ def main() -> None:
             _run(function, answer, own)
     except KeyboardInterrupt:
         pass  # the parent ends us
+    except _ClosedError:
+        end(CLOSED_CODE)
     if os.getpid() == own:  # not what the function forked
         run_exit_handlers()
         end(0)

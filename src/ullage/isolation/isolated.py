@@ -4,6 +4,7 @@ A process that has used CUDA keeps a context on the card until it ends. A functi
 leaves nothing behind. This module does not know what the function does, and it does not initialise CUDA here.
 """
 
+import errno
 import math
 import multiprocessing
 import os
@@ -18,17 +19,21 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, TypeVar
 
-from ullage._child_process import ChildProcess
+from ullage._child_process import ChildProcess, new_pipe
 from ullage._errors import IsolationError, UsageError
 from ullage._public import public
 from ullage.driver import DriverCount, count_used
 from ullage.isolation import transfer
+from ullage.isolation.child import CLOSED_CODE
 from ullage.isolation.driver_check import DriverCheck, prove
 
 T = TypeVar("T")
 
 _TICK_SECONDS: Final = 0.2
 _ENDING_SECONDS: Final = 0.01
+_FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
+"""The signals for which faulthandler writes where the process was."""
+_NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.ENOMEM})
 _INTERRUPT_SECONDS: Final = 5.0  # for the function to clean up after Ctrl-C
 
 
@@ -109,6 +114,11 @@ def _write_call(
     try:
         transfer.write(file, (fn, args, kwargs), note=note, keep_device=True)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise IsolationError(
+                f"there is no room to send {_name_of(fn)} and its arguments to another process: {error.strerror}; they "
+                "go through shared memory, for which the limit on the size of files counts too (ulimit -f)"
+            ) from None
         raise UsageError(
             f"{_culprit(fn, args, kwargs)} cannot be sent to another process: {type(error).__name__}: {error}; make it "
             "inside the function, or pass what it is made of"
@@ -165,7 +175,7 @@ def _process(call: int, answer: int) -> Iterator[tuple[ChildProcess, int]]:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, broken, or not there at all
             stream.flush()  # what was printed before is seen before
-    channel, channel_end = os.pipe()
+    channel, channel_end = new_pipe()
     try:
         inherited = (channel_end, call, answer)
         try:
@@ -223,6 +233,8 @@ def _outcome(
 
 
 def _cause(code: int) -> str:
+    if code == CLOSED_CODE:
+        return f"it closed the file descriptors that its result is sent through (exit code {code})"
     if code >= 0:
         return f"its process ended with exit code {code}"
     try:
@@ -231,7 +243,7 @@ def _cause(code: int) -> str:
         text = f"its process was ended by signal {-code}"
     if -code == signal.SIGKILL:
         return f"{text}; unless somebody sent it, the host ran out of memory and the kernel chose this process"
-    return f"{text}; its stack is on standard error"
+    return f"{text}; its stack is on standard error" if -code in _FAULTS else text
 
 
 def _name_of(fn: object) -> str:

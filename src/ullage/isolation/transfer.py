@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import cloudpickle
 
+from ullage._child_process import beside_streams
+
 _PAGE_BYTES: Final = mmap.PAGESIZE
 _SMALL_BYTES: Final = 1 << 16  # below it a buffer travels inside the pickle
 _LARGEST_WRITE_BYTES: Final = 1 << 30  # the kernel takes 2 GiB at once
@@ -26,7 +28,7 @@ _PLACE: Final = struct.Struct("<QQ")
 
 def new_file() -> int:
     """Make an empty parcel and return its file descriptor, which child processes do not inherit."""
-    return os.memfd_create("ullage-parcel", os.MFD_CLOEXEC)
+    return beside_streams(os.memfd_create("ullage-parcel", os.MFD_CLOEXEC))
 
 
 def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> None:

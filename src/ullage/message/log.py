@@ -12,12 +12,14 @@ from ullage.message.context import context_of
 from ullage.message.counted_messages import CountedMessages, Unread
 from ullage.message.message import WINDOW, Hit, Message, hits_of
 from ullage.message.server_log import ServerLog, ServerMemory
+from ullage.message.unknown_words import HEADS, unknown_error
 from ullage.source_location import is_library, short_place
 
 _CHARACTERS_BEFORE: Final = 1 << 16
 """Number of characters before a message that are searched for its traceback."""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
+_MOST_GUESSES: Final = 100  # places with the same words, of each piece of a text
 _MOST_ROWS: Final = 2000  # rows of a traceback that are looked at, those of other ranks among them
 _MOST_ROWS_APART: Final = 16  # rows between two frames of one traceback: IPython shows so many
 _LONGEST_ROW: Final = 2000  # characters of a row: a longer one is none of a traceback
@@ -89,14 +91,15 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
     """Yield every message of a text that comes in pieces, which may end anywhere.
 
     Of each beginning of a message the first thousand are read. The others are counted: an `Unread` has the count up to
-    the end of the searched text, and comes before the messages that follow. Where there is no message at all, a
-    `Mention` may come last.
+    the end of the searched text, and comes before the messages that follow. Where there is no message at all, one that
+    is guessed (`ullage.message.unknown_words`) or a `Mention` may come last.
     """
     counted, rest = CountedMessages(), Unread(0, 0)
     kept, rows, done = "", 0, 0  # rows: before what is kept; done: characters of it that were searched
     last: dict[str | None, int] = {}  # where each rank's last message ended: the next one's traceback is below it
     server, told = ServerLog(), 0  # told: characters of what is kept that were searched for a server's memory
     mention: Mention | None = None
+    guess: FoundMessage | None = None
     is_any = False
     for piece, is_last in _with_last(_without_colours(pieces)):
         kept += piece
@@ -110,6 +113,8 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
         is_any = is_any or bool(hits)
         if not is_any and mention is None:
             mention = _mention(kept, done, until, rows)
+        if not is_any and guess is None:
+            guess = _guess(kept, done, until, rows, server)
         for hit in hits:
             row += kept.count("\n", at, hit.start)
             at, done = hit.start, hit.end
@@ -121,8 +126,27 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
         rows += kept.count("\n", 0, cut)
         kept, done, told = kept[cut:], done - cut, max(0, told - cut)
         last = {rank: end - cut for rank, end in last.items() if end > cut}
-    if mention is not None and not is_any:
-        yield mention
+    if not is_any and (guessed := guess or mention) is not None:
+        yield guessed
+
+
+def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
+    """Return the first error of memory in words that are not known."""
+    places = [at for head in HEADS for at in _places(text, head, begin, until)]
+    for at in sorted(places):
+        message = unknown_error(text, at)
+        if message is not None:
+            return _found(text, Hit(at, at + 1, message), rows + text.count("\n", 0, at) + 1, {}, server)
+    return None
+
+
+def _places(text: str, words: str, begin: int, until: int) -> Iterator[int]:
+    at = text.find(words, begin, until)
+    for _ in range(_MOST_GUESSES):
+        if at < 0:
+            break
+        yield at
+        at = text.find(words, at + 1, until)
 
 
 def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:

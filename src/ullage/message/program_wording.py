@@ -126,9 +126,20 @@ _SERVERS: Final = (
         kind=MessageKind.WARNING,
         figures=(r"memory \((?P<requested_bytes>\d+) bytes\)",),
     ),
+    _program(
+        "TensorRT",
+        "tensorrt_no_way",
+        "due to insufficient memory on requested size of ",
+        r"\d{1,20}[\s\S]{1,2000}?Could not find any implementation for node",
+        figures=(r"requested size of (?P<requested_bytes>\d+)",),
+    ),
     _program("TensorRT", "tensorrt_driver", "Cuda Error in ", r"\S{0,80}allocate: 2 \(out of memory\)"),
     _program("TensorRT", "tensorrt_driver", "OutOfMemory Error in "),
     _program("TensorRT", "tensorrt_driver", "Error Code 2: OutOfMemory"),
+)
+_LLAMA_BUFFER: Final = (
+    r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>\d+)",
+    r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
 )
 _LLAMA: Final = (
     _program(
@@ -136,21 +147,23 @@ _LLAMA: Final = (
         "llama_buffer",
         "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
         r"[\d.]{1,20} MiB on device \d{1,4}: cudaMalloc failed: out of memory",
-        figures=(
-            r"allocating (?P<requested_bytes>SIZE) on device (?P<device>\d+)",
-            r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>\d+)",
-            r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
-        ),
+        figures=(r"allocating (?P<requested_bytes>SIZE) on device (?P<device>\d+)", *_LLAMA_BUFFER),
+    ),
+    *(
+        _program(
+            "llama.cpp", "llama_buffer", "cudaMalloc failed: out of memory", after, before=before, figures=_LLAMA_BUFFER
+        )
+        for before, after in ((("runner process has terminated: ",), ""), (("",), r"(?=[\s\S]{0,300}?(?:ggml|llama))"))
     ),
     _program(
         "llama.cpp",
         "llama_buffer",
-        "cudaMalloc failed: out of memory",
-        figures=(
-            r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>\d+)",
-            r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
-        ),
+        "unable to allocate ",
+        r"\w{1,16} buffer",
+        before=("error loading model: ",),
+        figures=(r"(?P<part>loading model)",),
     ),
+    _program("llama.cpp", "llama_buffer", "failed to allocate buffer for kv cache", figures=(r"(?P<part>kv cache)",)),
     _program(
         "llama.cpp",
         "llama_driver",
@@ -327,9 +340,53 @@ _FRAMEWORKS: Final = (
         "Out of memory error on GPU ",
         r"\d{1,4}\. Cannot allocate",
         figures=(
-            r"on GPU (?P<device>\d+)\. Cannot allocate (?P<requested_bytes>SIZE) memory",
+            r"on GPU (?P<device>\d+)\. Cannot allocate (?P<requested_bytes>SIZE) (?:GPU )?memory",
             r"on GPU \d+, (?P<allocated_bytes>SIZE) memory has been allocated",
-            r"available memory is only (?P<free_bytes>SIZE)",
+            r"available memory is (?:only )?(?P<free_bytes>SIZE)",
+        ),
+    ),
+    _program(
+        "Paddle",
+        "paddle",
+        "enforce allocating <= available failed",
+        figures=(r"failed, (?P<requested_bytes>\d+) > (?P<free_bytes>\d+)",),
+    ),
+    *(
+        _program(
+            "faiss",
+            "faiss",
+            find,
+            r"[\s\S]{1,300}?out of memory",
+            figures=(
+                r"cudaMalloc (?P<requested_bytes>\d+) bytes(?: on device (?P<device>\d+))?",
+                r" dev (?P<device>\d+) space .{1,60}? size (?P<requested_bytes>\d+) bytes",
+            ),
+        )
+        for find in ("failed to cudaMalloc", "Failed to cudaMalloc", "StandardGpuResources: alloc", "Faiss assertion")
+    ),
+    _program(
+        "MXNet",
+        "mxnet",
+        "storage_manager.h:",
+        r"\d{1,5}: (?:cudaMalloc failed: out of memory|Memory allocation failed)",
+    ),
+    _program("MXNet", "mxnet", "gpu_device_storage.h:", r"\d{1,5}: Check failed: [^\n]{1,120}?out of memory"),
+    _program(
+        "DirectML",
+        "directml",
+        "Could not allocate tensor with ",
+        r"\S{1,20} bytes\. There is not enough GPU video memory available",
+        figures=(r"tensor with (?P<requested_bytes>\d+) bytes",),
+    ),
+    _program("Blender", "blender", "System is out of GPU", r"(?: and shared host)? memory"),
+    _program(
+        "CUDA.jl",
+        "julia",
+        "Out of GPU memory",
+        figures=(
+            r"trying to allocate (?P<requested_bytes>SIZE)",
+            r"memory usage: [\d.]+% \((?P<used_bytes>SIZE)/(?P<total_bytes>SIZE)\)",
+            r"pool usage: (?P<allocated_bytes>SIZE) \((?P<pool_bytes>SIZE) reserved\)",
         ),
     ),
     _program("bitsandbytes", "bitsandbytes", "Error out of memory at line ", r"\d{1,6} in file [^\n]{1,300}csrc"),

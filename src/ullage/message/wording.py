@@ -104,6 +104,11 @@ _EXITS: Final = (
 )
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
+_BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
+"""The figures on the next row, behind the mark of a log."""
+_CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
+_AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
+_CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU)"
 
 TABLE: Final = (
     # "If CUDA out of memory happens, ..." is advice: the error goes on with what was tried, or it is the whole line.
@@ -111,7 +116,7 @@ TABLE: Final = (
         MessageKind.ALLOCATOR,
         "allocator",
         "out of memory",
-        r"\.\s{1,40}(?=Tried to|Allocation was)",
+        rf"(?:\.\s{{1,40}}(?=Tried to|Allocation was)|{_BELOW})",
         before=_CARDS,
         has_sizes=True,
     ),
@@ -143,6 +148,15 @@ TABLE: Final = (
         has_sizes=True,
     ),
     words(MessageKind.ALLOCATOR, "mps", "out of memory", before=("MPS backend ",), has_sizes=True),
+    # Its name alone ends a line: a table of an error, or a text that was translated but for that.
+    words(
+        MessageKind.ALLOCATOR,
+        "unknown",
+        "OutOfMemoryError",
+        r"(?=[*`\"'|\s]{0,6}(?:\n|\Z))",
+        before=("torch.cuda.", "torch."),
+        likely=True,
+    ),
     words(MessageKind.HOST, "java", "OutOfMemoryError: ", r"[^\n]{1,100}", before=("java.lang.",)),
     words(MessageKind.ALLOCATOR, "unknown", "OutOfMemoryError: ", r"[^\n]{1,100}"),
     words(
@@ -181,8 +195,22 @@ TABLE: Final = (
             "CUDA Error: ",
             "cuda error: ",
             "Cuda error: ",
+            "CUDA: ",
+            "CUDA ERROR: ",
+            "CUDA Runtime Error: ",
+            "CUDA API error: ",
+            "CUDA Driver API error: ",
+            "CUDA failure: ",
+            "CUDA error (2): ",
+            "CUDA error 2 - ",
+            "GPUassert: ",
         ),
     ),
+    words(MessageKind.DRIVER, "cuda_error", "cudaMalloc", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "cuMem", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Out of memory in cu", r"\w{3,40}\(", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error at ", _AT, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error in ", _AT, backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "error: 2 (out of memory)", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "cudaErrorMemoryAllocation", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "hipErrorOutOfMemory", backend="HIP"),
@@ -192,6 +220,21 @@ TABLE: Final = (
     words(MessageKind.DRIVER, "cuda_error", "parallel_for failed: out of memory", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", ".cu(", r"\d{1,6}\): out of memory", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", ".cuh(", r"\d{1,6}\): out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "CUDA error 2 out of memory", backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Gpu API call) out of memory in function", before=("217:",)),
+    words(MessageKind.DRIVER, "cuda_error", "Gpu API call (out of memory)", backend="OPENCV"),
+    words(MessageKind.DRIVER, "vulkan", "vkAllocateMemory failed", r" ?\(?-2\b", backend="VULKAN"),
+    words(MessageKind.DRIVER, "vulkan", "VK_ERROR_OUT_OF_DEVICE_MEMORY", backend="VULKAN"),
+    words(MessageKind.DRIVER, "vulkan", "ErrorOutOfDeviceMemory", backend="VULKAN"),
+    words(MessageKind.HOST, "vulkan_host", "vkAllocateMemory failed", r" ?\(?-1\b", backend="VULKAN"),
+    words(MessageKind.HOST, "vulkan_host", "VK_ERROR_OUT_OF_HOST_MEMORY", backend="VULKAN"),
+    words(
+        MessageKind.HOST, "pinned", "cuda_host_mem.cpp:", r"\d{1,6}: error: [^\n]{1,40}out of memory", backend="OPENCV"
+    ),
+    words(MessageKind.HOST, "compiler", "ptxas fatal", r"[^\n]{0,20}Memory allocation failure"),
+    words(MessageKind.HOST, "compiler", "catastrophic error", r" ?: out of memory"),
+    words(MessageKind.HOST, "compiler", "virtual memory exhausted"),
+    words(MessageKind.HOST, "compiler", "LLVM ERROR: out of memory"),
     words(MessageKind.DRIVER, "opencl", "Memory Object Allocation Failure", backend="OPENCL"),
     words(MessageKind.DRIVER, "opencl", "CL_MEM_OBJECT_ALLOCATION_FAILURE", backend="OPENCL"),
     words(MessageKind.HOST, "opencl_host", "Out of Host Memory", backend="OPENCL"),
@@ -217,6 +260,13 @@ TABLE: Final = (
         "_STATUS_INTERNAL_ERROR",
         r"\b",
         before=("CUDNN", "CUSOLVER"),
+        likely=True,
+    ),
+    words(
+        MessageKind.LIBRARY,
+        "internal_error",
+        "create cublas handle: CUBLAS_STATUS_INTERNAL_ERROR",
+        backend="CUBLAS",
         likely=True,
     ),
     words(MessageKind.LIBRARY, "internal_error", "_INTERNAL_ERROR", r"\b", before=("CUFFT",), likely=True),
@@ -246,15 +296,24 @@ TABLE: Final = (
         backend="NCCL",
     ),
     words(
+        MessageKind.LIBRARY,
+        "nvml",
+        "INTERNAL ASSERT FAILED at",
+        r"[^\n]{0,120}CUDACachingAllocator\.cpp",
+        before=("NVML_SUCCESS == r ", "nvmlInit_v2_() "),
+        backend="NVML",
+    ),
+    words(
         MessageKind.HOST,
         "cpu_allocator",
         "DefaultCPUAllocator: ",
         r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
     ),
+    words(MessageKind.HOST, "cpu_allocator", "Torch: not enough memory: you tried to allocate "),
     words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
     words(MessageKind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
-    words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)|{_END})", at_start=True),
+    words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
     words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
     words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
     words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),

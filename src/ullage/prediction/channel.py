@@ -6,6 +6,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+from ullage._child_process import file_behind
+
 
 class Channel:
     """The channel to the parent; if the script closes or reuses its file descriptor, nothing is sent."""
@@ -13,23 +15,19 @@ class Channel:
     def __init__(self, number: int) -> None:
         self._number = number
         os.set_inheritable(number, False)  # noqa: FBT003
-        self._identity = self._identity_now()
+        self._identity = file_behind(number)
         self._lock = threading.RLock()  # a script may step in several threads; signals come in the midst of a message
-
-    def _identity_now(self) -> tuple[int, int]:
-        status = os.fstat(self._number)
-        return status.st_dev, status.st_ino
 
     def send(self, event: str, **details: Any) -> None:
         """Send one message, if the channel is still open."""
         data = json.dumps({"event": event, **details}).encode() + b"\n"
         # Closed by the script, or the parent is gone: it notices the one, the lifeline the other.
         with suppress(OSError), self._lock:
-            while data and self._identity_now() == self._identity:
+            while data and file_behind(self._number) == self._identity:
                 data = data[os.write(self._number, data) :]
 
     def close(self) -> None:
         """Close the channel, in a process that was forked."""
         with suppress(OSError):
-            if self._identity_now() == self._identity:
+            if file_behind(self._number) == self._identity:
                 os.close(self._number)

@@ -19,9 +19,10 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optim_module
 
+from ullage.block_role import Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.prediction.ending import SeenOom
-from ullage.prediction.role import Moments, Note, Role
+from ullage.prediction.role import Moments, Note
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
 

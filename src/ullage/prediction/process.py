@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ullage._child_process import ChildProcess
+from ullage._child_process import ChildProcess, new_pipe
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
 
@@ -81,7 +81,7 @@ def _child(request: Request) -> Iterator[tuple[ChildProcess, int]]:
     for stale in ("ULLAGE_EMULATED_CARD", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    channel, channel_end = os.pipe()
+    channel, channel_end = new_pipe()
     try:
         try:
             process = ChildProcess(

@@ -6,10 +6,10 @@ Sizes are bytes.
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
-from ullage.prediction.role import Role
 
 Ending = Literal["steps", "time", "ended", "oom", "error"]
 

@@ -9,28 +9,12 @@ is known is `unknown`. Names of frames are not used.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import numpy as np
 
+from ullage.block_role import Role
 from ullage.tracing.journal import GRAD_ENABLED, Entries, EntryKind, Phase
-
-
-class Role(StrEnum):
-    """The role of a block of device memory; the order is that of the reports."""
-
-    PARAMETERS = "parameters"
-    GRADIENTS = "gradients"
-    OPTIMIZER_STATE = "optimizer_state"
-    BUFFERS = "buffers"
-    ACTIVATIONS = "activations"
-    INPUTS = "inputs"
-    TEMPORARIES = "temporaries"
-    WORKSPACES = "workspaces"
-    ROUNDING = "rounding"
-    UNKNOWN = "unknown"
-
 
 # Where a storage has two owners, the first of these names it: an embedding passed as an argument is a parameter.
 _PRECEDENCE: Final = (Role.PARAMETERS, Role.BUFFERS, Role.OPTIMIZER_STATE, Role.GRADIENTS, Role.WORKSPACES, Role.INPUTS)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ullage._units import MIB
+from ullage.block_role import Role
 from ullage.prediction.prediction import LineUse, Step
 from ullage.prediction.result import Alive, OomLevels
-from ullage.prediction.role import Block, Lives, Role, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.prediction.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import Entries, EntryKind, Phase
 from ullage.tracing.journal.stacks import JournalStacks
 from ullage.tracing.source import Line, is_users

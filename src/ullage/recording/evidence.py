@@ -11,8 +11,8 @@ import platform
 import re
 import sys
 import threading
-import time
 from pathlib import Path
+from time import time
 from types import FrameType
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
     surroundings = more | {
         "device": device,
         "asked_bytes": asked_bytes,
-        "time": time.time(),
+        "time": time(),
         "line": next((short_place(file, line) for file, line, _ in caller if not is_library(file)), None),
         "is_in_backward": caller is not frames,
         "stack": [{"file": file, "line": line, "name": name} for file, line, name in caller],
@@ -80,7 +80,7 @@ def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, f
             "device_free": free_bytes,
             "size": asked_bytes,
             "stream": 0,
-            "time_us": int(time.time() * 1e6),
+            "time_us": int(time() * 1e6),
             "frames": [{"filename": file, "line": line, "name": name} for file, line, name in frames],
         }
     )

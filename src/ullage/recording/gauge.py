@@ -1,8 +1,8 @@
 """Reads the memory of every card in use at the end of a step: samples, and the peaks of the run."""
 
-import time
 from collections.abc import Iterator
 from functools import cache
+from time import time
 from typing import Any, Final
 
 import torch
@@ -49,7 +49,7 @@ class Gauge:
             step: the number of the last step that has ended.
             is_end: whether that step has just ended, so that a new peak belongs to it, and not to the next one.
         """
-        now = time.time()
+        now = time()
         self.share, self.allocations = 0.0, 0
         for card in cards():
             device = card.index

@@ -6,9 +6,9 @@ are made; later only if memory is short, if memory grows, or if history costs ne
 """
 
 import sys
-import time
 from dataclasses import replace
 from statistics import median
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -91,7 +91,7 @@ class MemoryHistory:
             grows: whether memory grows from step to step, or seems to.
             seeks: whether the line of a peak is sought.
         """
-        now = time.perf_counter()
+        now = perf_counter()
         seconds, self._last = now - self._last if self._last else 0.0, now
         steps, self._last_step = max(1, step - self._last_step), step
         self._note(seconds / steps)

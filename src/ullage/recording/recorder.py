@@ -10,9 +10,10 @@ import os
 import socket
 import sys
 import threading
-import time
+from _thread import start_new_thread
 from contextlib import suppress
 from dataclasses import replace
+from time import monotonic, time
 from typing import Any, Final
 
 import torch
@@ -53,7 +54,7 @@ class Recorder:
         self._pid = os.getpid()
         self._is_over = False
         self._step = 0
-        self._sampled = time.monotonic()
+        self._sampled = monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
         """The device, the requested and the free bytes of an out-of-memory error for which nothing was written yet."""
@@ -77,7 +78,8 @@ class Recorder:
                 binding._cuda_attach_out_of_memory_observer(self._on_oom)
             os.register_at_fork(after_in_child=self._stop_in_fork)
             atexit.register(self.end_of_process)
-            threading.Thread(target=self._write_facts_periodically, name="ullage-recording", daemon=True).start()
+            # Not by `threading`, whose threads a script may count, and wait for.
+            start_new_thread(self._write_facts_periodically, ())
 
     def _on_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._is_over or self._writer is None:
@@ -176,7 +178,7 @@ class Recorder:
     def _sample(self, *, is_end: bool = False) -> None:
         if self._writer is not None and self._lock.acquire(timeout=_FACTS_SECONDS):
             try:
-                self._sampled = time.monotonic()
+                self._sampled = monotonic()
                 for sample in self._gauge.read(self._step, is_end=is_end):
                     self._writer.add(sample)
             finally:
@@ -193,7 +195,7 @@ class Recorder:
         history = self._history
         return replace(
             self._facts,
-            told=time.time(),
+            told=time(),
             steps=self._step,
             step_seconds=history.step_seconds,
             cards=tuple(replace(card, limit_bytes=limit_bytes(card)) for card in cards()),
@@ -205,17 +207,19 @@ class Recorder:
 
     def _write_facts_periodically(self) -> None:
         failures = 0
+        pause = threading.Lock()
+        pause.acquire()
         while not self._is_over and failures < _MOST_FAILURES:
             try:
                 self._write_facts()  # first, because a driver that hangs would block what follows
                 self._gauge.ask_driver()
-                if time.monotonic() - self._sampled > _FACTS_SECONDS:
+                if monotonic() - self._sampled > _FACTS_SECONDS:
                     self._sample()
             except Exception as error:  # evidence is written all the same
                 failures += 1
                 if failures == _MOST_FAILURES:
                     report_trouble("the driver is no longer asked", error)
-            time.sleep(_FACTS_SECONDS)
+            pause.acquire(timeout=_FACTS_SECONDS)  # a script may make `time.sleep` return at once
 
 
 class _Trouble:
@@ -239,7 +243,7 @@ class _Trouble:
 
 
 def _facts_of_process() -> RunFacts:
-    now = time.time()
+    now = time()
     return RunFacts(
         pid=os.getpid(),
         command=without_secrets(sys.orig_argv),

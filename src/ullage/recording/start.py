@@ -7,7 +7,7 @@ from ullage.tracing.torch_import import ImportWatch
 
 
 def start() -> None:
-    """Start to record once torch is imported. Called by `sitecustomize` in every Python process of a run.
+    """Start to record once torch is imported, which is about to happen. Called by `sitecustomize`.
 
     Raises:
         UsageError: the variable that describes the run cannot be read.
@@ -19,7 +19,7 @@ def start() -> None:
 
 def _record(plan: RecordingPlan, torch: ModuleType) -> None:
     try:
-        if torch.version.cuda is not None:
+        if getattr(getattr(torch, "version", None), "cuda", None) is not None:  # another module may have the name
             from ullage.recording.recorder import Recorder
 
             Recorder(plan).install()

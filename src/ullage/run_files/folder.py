@@ -1,13 +1,14 @@
 """The folder of a run on disk, during the run and after it: the files of its processes, and evidence."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from ullage._errors import UsageError
 from ullage.run_files.facts import RunCard, RunFacts, RunPeak
-from ullage.run_files.live import SUFFIX, Live, LiveFileError, Sample, read_live
+from ullage.run_files.live import LIVE_BYTES, SUFFIX, Live, LiveFileError, Sample, read_live
 
 T = TypeVar("T")
 
@@ -144,6 +145,17 @@ def read_run(folder: Path) -> RunFolder:
     processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.started))
     evidence.sort(key=lambda one: one.time)
     return RunFolder(folder, tuple(processes), tuple(evidence))
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder looks like that of a run, by the names and sizes in it: no file is opened."""
+    with os.scandir(folder) as entries:
+        return any(
+            (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
+            if entry.name.endswith(SUFFIX)
+            else entry.is_dir() and _is_evidence(Path(entry.path))
+            for entry in entries
+        )
 
 
 def facts_of(live: Live) -> RunFacts:

@@ -30,7 +30,8 @@ _FACTS_AT: Final = 4096
 _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
-_SIZE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
+LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
+"""The size of every live file, from its beginning to its end."""
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
 """Limits of what a process writes: numbers of steps, of cards, and seconds since 1970."""
 _READS: Final = 8
@@ -91,7 +92,7 @@ class LiveWriter:
             OSError: there is no room for it, or it may not be written.
         """
         self.path = path
-        self._map = _mapped(path) if path is not None else mmap.mmap(-1, _SIZE_BYTES)
+        self._map = _mapped(path) if path is not None else mmap.mmap(-1, LIVE_BYTES)
         self._version = 0
         self._length = 0
         self._count = 0
@@ -194,7 +195,7 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
         for _ in range(_READS):
             content = os.pread(descriptor, _RECENT_AT, 0)
             size = os.fstat(descriptor).st_size
-            if size != _SIZE_BYTES or not content.startswith(_MAGIC):
+            if size != LIVE_BYTES or not content.startswith(_MAGIC):
                 raise LiveFileError(
                     f"{path} is not a live file: it has {size} bytes, or a wrong header; expected a "
                     f"*{SUFFIX} file that `ullage run` has written"
@@ -277,8 +278,8 @@ def _mapped(path: Path) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         # Room for all of it now: writing to a page that the disk has no room for would end the process (SIGBUS).
-        os.posix_fallocate(descriptor, 0, _SIZE_BYTES)
-        return mmap.mmap(descriptor, _SIZE_BYTES)
+        os.posix_fallocate(descriptor, 0, LIVE_BYTES)
+        return mmap.mmap(descriptor, LIVE_BYTES)
     except OSError:
         path.unlink(missing_ok=True)
         raise

@@ -28,14 +28,11 @@ def command_of(words: Sequence[str]) -> list[str]:
         raise UsageError(
             f"{first} is neither an option of ullage run nor a script; options of the script come after its name"
         )
-    if first.endswith((".py", ".pyw")) or (Path(first).is_dir() and (Path(first) / "__main__.py").exists()):
-        if not Path(first).exists():
-            raise UsageError(f"there is no script {first}; expected one in {Path.cwd()}, or its whole path")
-        return [sys.executable, first, *rest]
-    found = shutil.which(first)
+    if first.endswith((".py", ".pyw")) and not Path(first).exists():
+        raise UsageError(f"there is no script {first}; expected one in this folder, or its whole path")
+    found = None if first.endswith((".py", ".pyw")) else shutil.which(first)
+    if found is None and (Path(first).is_file() or (Path(first) / "__main__.py").exists()):
+        return [sys.executable, first, *rest]  # python takes any file for a script, archives and compiled ones too
     if found is None:
-        raise UsageError(
-            f"{first} is neither a script (a name that ends in .py) nor a command on the path; expected one of them, "
-            "or -m MODULE"
-        )
+        raise UsageError(f"{first} is neither a script nor a command on the path; expected one of them, or -m MODULE")
     return [found, *rest]

@@ -17,7 +17,7 @@ from ullage.analysis.explain import Explanation, explain
 from ullage.report.page import draw_page
 from ullage.report.report import Remarks, Report
 from ullage.report.terminal import draw
-from ullage.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, read_run
+from ullage.run_files.folder import PAGE, REPORT, OomEvidence, RunFolder, is_run, read_run
 from ullage.settings import semantics_of
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.supervision.summary import differences_of
@@ -28,6 +28,8 @@ _COLUMNS: Final = 100
 def find_run(folder: Path) -> tuple[RunFolder, int]:
     """Read the run in a folder, or the newest of the runs in it; also return their number, 0 if the folder is a run.
 
+    Only the run that is returned is read.
+
     Raises:
         UsageError: it is not the folder of a run, and has none in it.
         OSError: it cannot be read.
@@ -37,14 +39,15 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
     except UsageError:
         if not folder.is_dir():
             raise
-        inside = [path for path in folder.iterdir() if path.is_dir()]
-        runs = []
-        for path in sorted(inside, key=lambda path: path.stat().st_mtime, reverse=True):
+        runs = []  # as they are called, not as they are: old ones may be many and large
+        for path in folder.iterdir():
+            with suppress(OSError):
+                if path.is_dir() and is_run(path):
+                    runs.append((path.stat().st_mtime, path))
+        for _, path in sorted(runs, reverse=True):
             with suppress(UsageError, OSError):
-                runs.append(read_run(path))
-        if not runs:
-            raise
-        return runs[0], len(runs)
+                return read_run(path), len(runs)
+        raise
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
@@ -107,7 +110,10 @@ def write_report(evidence: OomEvidence, report: Report) -> list[Path]:
 
 
 def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    except FileNotFoundError:  # the folder that we are in is gone
+        return path
 
 
 def _semantics_of(version: str) -> str | None:

@@ -21,6 +21,8 @@ class ImportWatch(MetaPathFinder):
         self._before = before
         self._after = after
         self._looking = False
+        self._wrapped: Any = None
+        """The loader that waits to execute the module."""
 
     def install(self) -> None:
         """Put this finder before all others."""
@@ -35,18 +37,33 @@ class ImportWatch(MetaPathFinder):
             spec = importlib.util.find_spec(name)
         finally:
             self._looking = False
-        if spec is not None and spec.loader is not None:
-            # On the instance: the loader stays of its own class, which packages look at.
-            loader: Any = spec.loader
-            original = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                del loader.exec_module
-                self._before()
-                original(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                self._after(module)
-
-            loader.exec_module = exec_module
+        if spec is not None and hasattr(spec.loader, "exec_module") and spec.loader is not self._wrapped:
+            self._wrap(spec.loader)
         return spec
+
+    def _wrap(self, loader: Any) -> None:
+        """Put the two calls around the loader's next execution of a module."""
+        own = getattr(loader, "__dict__", {}).get("exec_module")  # not its class's, if there is one
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            if own is None:
+                del loader.exec_module
+            else:
+                loader.exec_module = own
+            self._wrapped = None
+            self._before()
+            original(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            self._after(module)
+
+        # Called like what Python leaves out of tracebacks: an error of the module's looks as it does without us.
+        exec_module.__code__ = exec_module.__code__.replace(
+            co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed"
+        )
+        try:
+            loader.exec_module = exec_module  # on the instance: it stays of its own class, which packages look at
+        except AttributeError:  # one with slots: the module comes without us
+            return
+        self._wrapped = loader

@@ -147,7 +147,7 @@ def _limit(message: Message) -> TextVerdict | None:
     """Return the verdict for a limit of the allocator below the card's size; None where there was none."""
     held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
     requested, allowed, free = message.requested_bytes, message.allowed_bytes, message.free_bytes
-    if allowed is None or held is None or requested is None or held + requested <= allowed:
+    if allowed is None or held is None or requested is None or held + requested + _ROUNDING_BYTES <= allowed:
         return None
     if (free is not None and free < requested) or (message.total_bytes is not None and allowed >= message.total_bytes):
         return None

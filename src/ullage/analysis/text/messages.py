@@ -21,6 +21,17 @@ _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
 _NO_SNAPSHOT_HELPS: Final = (MessageKind.HOST, MessageKind.KILLED, MessageKind.ON_CHIP, MessageKind.PROGRAM)
+_OF_OTHERS: Final = {
+    "vLLM",
+    "SGLang",
+    "TensorFlow",
+    "CuPy",
+    "CTranslate2",
+    "onnxruntime",
+    "MXNet",
+    "CUDA.jl",
+    "Blender",
+}
 _NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA")
 
 
@@ -141,4 +152,4 @@ def _snapshot_helps(found: FoundMessage) -> bool:
         return False
     if message.kind is MessageKind.WARNING and message.wording not in _OF_PYTORCH:
         return False
-    return not set(found.context) & {"vLLM", "SGLang", "TensorFlow", "CuPy", "CTranslate2", "onnxruntime"}
+    return not _OF_OTHERS & set(found.context)

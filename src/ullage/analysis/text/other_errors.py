@@ -104,6 +104,8 @@ def _leave_room() -> Remedy:
 
 
 def _library(message: Message) -> TextVerdict:
+    if message.wording == "nvml":
+        return _without_nvml()
     name = _NAMES.get(message.backend or "", message.backend or "a library")
     if message.is_certain:
         sentence = (
@@ -120,6 +122,22 @@ def _library(message: Message) -> TextVerdict:
     )
     notes = () if message.is_certain else (doubt,)
     return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=(_leave_room(),), notes=notes)
+
+
+def _without_nvml() -> TextVerdict:
+    """PyTorch asks NVML who is on the card only where the driver has refused a request."""
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=(
+            "The card's memory ran out: PyTorch was about to say so, asked the driver's library (NVML) who holds it, "
+            "and that failed; this assertion is in place of the error, so that there are no figures."
+        ),
+        remedies=(estimate("a smaller batch or model", "the driver has refused a request of PyTorch's"),),
+        notes=(
+            "NVML fails on Jetson, on slices of a card (MIG), under WSL and in some containers",
+            "torch.cuda.memory_summary() where the error is caught has PyTorch's figures",
+        ),
+    )
 
 
 def _host(message: Message) -> TextVerdict:

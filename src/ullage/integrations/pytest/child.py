@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 import pytest
 from _pytest.main import wrap_session
 
-from ullage._child_process import tie_to_parent
+from ullage._child_process import file_behind, tie_to_parent
 from ullage._errors import UllageError
 from ullage.emulator import emulate
 from ullage.integrations.pytest.plugin import INSIDE
@@ -23,6 +23,7 @@ from ullage.integrations.pytest.process import receive, send
 
 _WRITERS: Final = ("lfplugin", "nfplugin", "stepwiseplugin")
 """The plugins of pytest that write files at a session's end."""
+_CLOSED: Final = 2
 _COMPILER: Final = "torch._dynamo"
 
 
@@ -66,6 +67,7 @@ class _TestServer:
         self._config = config
         self._source = source
         self._target = target
+        self._file = file_behind(target.fileno())
         self._items: dict[str, dict[str, pytest.Item]] = {}
         self._errors: dict[str, str] = {}
         self._threads = _threads()
@@ -73,7 +75,7 @@ class _TestServer:
         self._compiler_wanted = mmap.mmap(-1, 1)
         """Shared with the copies: whether one of them has imported PyTorch's compiler, as every optimizer does."""
         self._has_told = mmap.mmap(-1, 1)
-        """Shared as well: whether the last of them has come to its end, and was not ended by `os._exit`."""
+        """Shared as well: whether the last of them has come to its end itself, not by `os._exit`; or `_CLOSED`."""
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
@@ -95,7 +97,7 @@ class _TestServer:
                     self._run_copy(item)
                 else:
                     self._run_here(item)
-            send(self._target, ("done", is_reusable))
+            self._send("done", is_reusable)
         return 0
 
     def _item_of(self, nodeid: str, path: str) -> pytest.Item | None:
@@ -108,7 +110,7 @@ class _TestServer:
             why = self._errors.get(
                 path, "pytest collected it before; expected the same tests to be collected in every process"
             )
-            send(self._target, ("refused", f"{nodeid} was not found in the process with the emulated card: {why}"))
+            self._send("refused", f"{nodeid} was not found in the process with the emulated card: {why}")
         return item
 
     def _can_be_copied(self) -> bool:
@@ -136,13 +138,21 @@ class _TestServer:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code or not self._has_told[0]:
             ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
-            send(self._target, ("refused", f"the process of {item.nodeid} ended with {ending}"))
+            self._send("refused", f"the process of {item.nodeid} ended with {ending}")
+        elif self._has_told[0] == _CLOSED:
+            self._send("refused", f"{item.nodeid} closed the file descriptors that its result is sent through")
 
     def _run_here(self, item: pytest.Item) -> None:
         try:
             self._config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         except BaseException as error:  # such as pytest.exit, which is for the session that asked
-            send(self._target, ("refused", f"{item.nodeid} ended with {type(error).__name__}: {error}"))
+            self._send("refused", f"{item.nodeid} ended with {type(error).__name__}: {error}")
+
+    def _send(self, kind: str, value: Any) -> None:
+        if file_behind(self._target.fileno()) != self._file:  # closed by the test, and perhaps a file of its own since
+            self._has_told[0] = _CLOSED
+            os._exit(0)
+        send(self._target, (kind, value))
 
     # ---- hooks of pytest
 
@@ -155,10 +165,10 @@ class _TestServer:
         """Send a report."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         try:
-            send(self._target, ("report", data))
+            self._send("report", data)
         except ValueError:  # what a plugin has put there
             data["user_properties"] = [(str(name), str(value)) for name, value in report.user_properties]
-            send(self._target, ("report", data))
+            self._send("report", data)
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
         """Send a warning."""
@@ -173,7 +183,7 @@ class _TestServer:
             "location": location,
         }
         if when == "runtest":  # collection's are told by the session that asked
-            send(self._target, ("warning", value))
+            self._send("warning", value)
 
 
 def _threads() -> int:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 
 import pytest
 
-from ullage._child_process import ChildProcess
+from ullage._child_process import ChildProcess, new_pipe
 from ullage._errors import UllageError, UsageError, quoted
 from ullage.emulator.emulate import CARD_VARIABLE
 from ullage.gpus import Gpu, find_gpu
@@ -117,8 +117,8 @@ class _Process:
     def __init__(self, config: pytest.Config, gpu: str, number: int) -> None:
         self._config = config
         self._gpu = gpu
-        request_end, request = os.pipe()
-        answer, answer_end = os.pipe()
+        request_end, request = new_pipe()
+        answer, answer_end = new_pipe()
         inherited = (request_end, answer_end)
         environment = {name: value for name, value in os.environ.items() if name != CARD_VARIABLE}
         # A copy of a process whose numeric libraries have threads would lack them.

@@ -21,6 +21,7 @@ _STATES: Final = {
     "outside PyTorch's allocator": "outside",
     "other processes": "processes",
     "rounding": "other",
+    "unknown": "other",
 }
 _LINES: Final = 7
 

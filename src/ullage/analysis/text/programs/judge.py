@@ -9,7 +9,17 @@ from typing import Final
 
 from ullage._units import GIB
 from ullage.analysis.text.account import CONTEXT_BYTES
-from ullage.analysis.text.programs import frameworks, llama_cpp, ray, servers, sglang, tensorflow, vllm
+from ullage.analysis.text.programs import (
+    frameworks,
+    libraries,
+    llama_cpp,
+    ray,
+    servers,
+    sglang,
+    tensorflow,
+    unknown,
+    vllm,
+)
 from ullage.analysis.text.verdict import TextVerdict, estimate
 from ullage.message.log import FoundMessage
 from ullage.message.message import Message
@@ -32,6 +42,7 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "trtllm_driver": servers.trtllm_driver,
     "tensorrt_tactic": servers.tensorrt_tactic,
     "tensorrt_driver": servers.tensorrt_driver,
+    "tensorrt_no_way": servers.tensorrt_no_way,
     "lmdeploy": servers.lmdeploy,
     "llama_buffer": llama_cpp.buffer,
     "llama_driver": llama_cpp.driver,
@@ -54,6 +65,12 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "triton_driver": frameworks.triton_driver,
     "cupy": frameworks.cupy,
     "mlx": frameworks.mlx,
+    "faiss": libraries.faiss,
+    "mxnet": libraries.mxnet,
+    "directml": libraries.directml,
+    "blender": libraries.blender,
+    "julia": libraries.julia,
+    "unknown_words": unknown.unknown_words,
     "rmm": frameworks.rmm,
     "xgboost": frameworks.xgboost,
 }
@@ -71,6 +88,9 @@ _INSTEAD: Final = {
         "gpu_mem_limit and arena_extend_strategy=kSameAsRequested of CUDAExecutionProvider",
         "otherwise the arena doubles each time it grows, and leaves nothing for CUDA and its libraries",
     ),
+    "MXNet": libraries.MXNET_RESERVE,
+    "CUDA.jl": libraries.JULIA_RECLAIM,
+    "Blender": libraries.BLENDER_SCENE,
     "CuPy": estimate(
         "cupy.get_default_memory_pool().free_all_blocks()", "what CuPy's pool keeps is free for libraries"
     ),

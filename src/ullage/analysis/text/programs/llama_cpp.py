@@ -34,15 +34,17 @@ def buffer(message: Message, server: ServerMemory | None) -> TextVerdict:
     )
 
 
+_KV_CACHE: Final = (
+    "for the KV cache",
+    (_SHORTER, estimate("-ctk q8_0 -ctv q8_0", "half of the KV cache's bytes"), _FEWER_LAYERS),
+)
 _PARTS: Final = {
     "alloc_tensor_range": ("for the weights", (_FEWER_LAYERS, estimate("-ts, another split of the layers", "by card"))),
     "loading model": ("for the weights", (_FEWER_LAYERS, estimate("-ts, another split of the layers", "by card"))),
     "gallocr_reserve": ("for the compute buffer", (_SMALLER_BATCH, _SHORTER, _FEWER_LAYERS)),
     "compute buffers": ("for the compute buffer", (_SMALLER_BATCH, _SHORTER, _FEWER_LAYERS)),
-    "kv_cache_init": (
-        "for the KV cache",
-        (_SHORTER, estimate("-ctk q8_0 -ctv q8_0", "half of the KV cache's bytes"), _FEWER_LAYERS),
-    ),
+    "kv_cache_init": _KV_CACHE,
+    "kv cache": _KV_CACHE,
 }
 
 

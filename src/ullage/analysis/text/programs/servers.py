@@ -76,6 +76,23 @@ def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdic
     )
 
 
+def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge TensorRT's builder where every way to compute a layer needed more memory than was free."""
+    asked = f" (the last {text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"TensorRT's builder had no way left to compute a layer: what they need{asked} could not be had of the "
+            "card."
+        ),
+        remedies=(
+            estimate("a smaller workspace (MemoryPoolType.WORKSPACE)", "ways that need more are then not tried at all"),
+            estimate("build where nothing else is on the card", "the builder needs more than the engine"),
+        ),
+        notes=("other programs may hold the card: see with nvidia-smi",),
+    )
+
+
 def tensorrt_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge TensorRT's own allocation, without figures."""
     return TextVerdict(

@@ -1,0 +1,1 @@
+"""Roles that `ullage explain` tells, beside those that `ullage predict` knows: `make roles`."""

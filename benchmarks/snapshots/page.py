@@ -1,0 +1,90 @@
+"""The page of `make snapshots`: how many of how many are right on top, then a row for each file."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from benchmarks.snapshots.run import Explained
+
+_MOST_WITHOUT_LINE: Final = 0.05
+_HEAD: Final = ("file", "events", "answer", "allocated at most", "reserved at most", "no line", "expected")
+
+
+def page_of(found: Sequence[Explained]) -> str:
+    """Return the page as Markdown."""
+    return (
+        "\n".join(
+            [
+                "# Public snapshots",
+                "",
+                "Written by `make snapshots`: what `ullage explain` says of every snapshot that was found in public",
+                "repositories. Nothing of theirs is here: `benchmarks/snapshots/snapshots.toml` says where each is.",
+                "A peak is *equal* where it is, to the byte, what an independent reading of the file gives (the end",
+                "undone event by event, then done again: `benchmarks/snapshots/raw.py`), and *open* where that reading",
+                "leaves it open, because blocks of before the recording were freed in it, and ullage's is within.",
+                "*No line*: the share of bytes at the peak with neither a line nor the name of an operation.",
+                "What was expected of a headline was written from the file itself, not from an answer.",
+                "",
+                "|  | right |",
+                "|---|---|",
+                *(f"| {what} | {figure} |" for what, figure in _summary(found)),
+                "",
+                f"| {' | '.join(_HEAD)} |",
+                f"|{'---|' * len(_HEAD)}",
+                *(f"| {' | '.join(_row(one))} |" for one in found),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _summary(found: Sequence[Explained]) -> Iterable[tuple[str, str]]:
+    had = [one for one in found if not one.missing]
+    read = [one for one in had if one.answer is not None]
+    expected = [one for one in had if one.published.expected is not None]
+    open_peaks = [one for one in read if one.allocated == "open"]
+    named = [one for one in read if one.without_line < _MOST_WITHOUT_LINE]
+    yield "files that could be fetched, of all that were found", f"{len(had)} of {len(found)}"
+    yield "read", f"{len(read)} of {len(had)}"
+    yield "the right card", f"{sum(one.is_right_card for one in read)} of {len(read)}"
+    yield "peak reserved, to the byte", f"{sum(one.reserved == 'equal' for one in read)} of {len(read)}"
+    yield "peak allocated, to the byte", f"{sum(one.allocated == 'equal' for one in read)} of {len(read)}"
+    yield "peak allocated, within what the file leaves open", f"{len(open_peaks)} of {len(read)}"
+    yield f"less than {_MOST_WITHOUT_LINE:.0%} of the bytes without a line", f"{len(named)} of {len(read)}"
+    yield "headlines as they were expected", f"{sum(not one.unexpected for one in expected)} of {len(expected)}"
+    seconds = [one.seconds for one in read] or [0.0]
+    yield "seconds a file: median, most", f"{statistics.median(seconds):.1f}, {max(seconds):.1f}"
+
+
+def _row(one: Explained) -> Iterable[str]:
+    published = one.published
+    address = f"https://github.com/{published.repository}/blob/{published.commit}/{published.path}".replace(" ", "%20")
+    name = f"[{published.repository.split('/')[0]}: {published.path.rsplit('/', 1)[-1]}]({address})"
+    if one.missing or one.answer is None:
+        return name, "", one.missing or f"refused: {one.refused}", "", "", "", _expectation(one)
+    figures, device = one.answer["evidence"], one.answer["device"]
+    several = sum(card.is_used for card in (one.cards or {}).values()) > 1 or device
+    answer = one.answer["headline"] + (f", card {device}" if several else "")
+    return (
+        name,
+        f"{one.card.events if one.card is not None else 0:,}",
+        answer if one.is_right_card else f"{answer}, **another card**",
+        _peak(figures.get("peak_allocated_bytes", 0), one.allocated),
+        _peak(figures.get("peak_reserved_bytes", 0), one.reserved),
+        f"{one.without_line:.0%}",
+        _expectation(one),
+    )
+
+
+def _peak(size: int, found: str) -> str:
+    return f"{size:,}, {found}" if found in ("equal", "open") else f"**{found}**"
+
+
+def _expectation(one: Explained) -> str:
+    if one.published.expected is None:
+        return one.published.known
+    why = one.published.expected["why"]
+    return f"right: {why}" if not one.unexpected else f"**{'; '.join(one.unexpected)}**: {why}"

@@ -1,0 +1,104 @@
+"""A mode in which operations that draw random numbers give what is the same for a batch and for its parts.
+
+Dropout leaves everything as it is, noise is a constant, a permutation shifts by one. Two losses that are computed so
+can be compared, although the loss function draws random numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_PROBABILITIES: Final = ("dropout_p", "dropout", "p")
+
+
+class Settled(TorchDispatchMode):
+    """Replaces random numbers; and notes the coarsest type that numbers were computed in."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.coarsest = torch.float64
+        self.has_drawn = False
+        self.unsettled: set[str] = set()
+        """The operations that draw random numbers in a way that is not known here."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        result = self._settled(func, args, kwargs) if is_random else func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.coarsest = max(self.coarsest, result.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        return result
+
+    def _settled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.has_drawn = True
+        name = str(func.overloadpacket.__name__)
+        if name in ("native_dropout", "_fused_dropout"):
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if name in _FILLED:
+            args[0].fill_(_FILLED[name](args[1:], kwargs)) if name != "bernoulli_" else _bernoulli(args, kwargs)
+            return args[0]
+        if name in _MADE:
+            return _MADE[name](func(*args, **kwargs), args, kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        for known in _PROBABILITIES:
+            if known in names:
+                place = names.index(known)
+                if place < len(args):
+                    args = (*args[:place], 0.0, *args[place + 1 :])
+                else:
+                    kwargs = {**kwargs, known: 0.0}
+                return func(*args, **kwargs)
+        self.unsettled.add(name)
+        return func(*args, **kwargs)
+
+
+def _bernoulli(args: Any, kwargs: Any) -> None:
+    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    if isinstance(chance, torch.Tensor):
+        args[0].copy_(chance)
+    else:
+        args[0].fill_(chance)
+
+
+def _given(args: Any, kwargs: Any, place: int, name: str, default: float) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+_FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "bernoulli_": lambda args, kwargs: 0.5,
+    "uniform_": lambda args, kwargs: 0.5 * (_given(args, kwargs, 0, "from", 0.0) + _given(args, kwargs, 1, "to", 1.0)),
+    "normal_": lambda args, kwargs: _given(args, kwargs, 0, "mean", 0.0) + 0.5 * _given(args, kwargs, 1, "std", 1.0),
+    "exponential_": lambda args, kwargs: 0.7 / _given(args, kwargs, 0, "lambd", 1.0),
+    "log_normal_": lambda args, kwargs: 1.5,
+    "cauchy_": lambda args, kwargs: 0.5,
+    "geometric_": lambda args, kwargs: 2,
+    "random_": lambda args, kwargs: args[0] if len(args) == 2 else 0,
+}
+"""Operations that fill a tensor with random numbers, and what it is filled with instead."""
+
+_MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
+    **dict.fromkeys(("rand", "randn", "rand_like", "randn_like"), lambda made, args, kwargs: made.fill_(0.5)),
+    "randint": lambda made, args, kwargs: made.fill_(_middle(args)),
+    "randint_like": lambda made, args, kwargs: made.fill_(_middle(args[1:])),
+    "randperm": lambda made, args, kwargs: made.copy_(
+        torch.arange(made.numel(), dtype=made.dtype, device=made.device).roll(1)
+    ),
+    "bernoulli": lambda made, args, kwargs: made.copy_((args[0] >= 0.5).to(made.dtype)),
+    "multinomial": lambda made, args, kwargs: (
+        made.copy_(args[0].topk(made.size(-1), -1).indices) if made.size(-1) <= args[0].size(-1) else made.fill_(0)
+    ),
+    "normal": lambda made, args, kwargs: made.copy_(
+        torch.as_tensor(args[0]).to(made) + 0.5 * torch.as_tensor(_given(args, kwargs, 1, "std", 1.0)).to(made)
+    ),
+    "poisson": lambda made, args, kwargs: made.copy_(args[0].round()),
+}
+"""Operations that make a tensor of random numbers, and what it is made of instead."""
+
+
+def _middle(args: Any) -> int:
+    low, high = (args[0], args[1]) if len(args) > 1 and isinstance(args[1], int) else (0, args[0])
+    return int(low + high) // 2

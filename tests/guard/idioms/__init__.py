@@ -1,0 +1,1 @@
+"""Training idioms, each a small function that makes a training, by family."""
