@@ -25,7 +25,7 @@ TWICE = "refused: the step ran out of memory after it had changed what cannot be
 WHOLE = "refused: The batch was not split: {}"
 CHANGES = WHOLE.format("forward changes {}")
 SUM = WHOLE.format("the loss of {} items is not the sum of those of its parts")
-UNKNOWN = WHOLE.format("a {}, of which it is not knownown what its items are")
+UNKNOWN = WHOLE.format("a {}, of which it is not known what its items are")
 WRITES = "refused: The loss function writes into the batch, which cannot be undone"
 SUM_OF_8 = SUM.format(8)
 

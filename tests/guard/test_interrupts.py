@@ -1,4 +1,4 @@
-"""Ctrl-C at chosen lines of a guarded step: the step is as if it had not begun, or it is whole; nothing is left over."""
+"""Ctrl-C at chosen lines of a guarded step: it is as if it had not begun, or whole; and nothing is left over."""
 
 from typing import Any
 

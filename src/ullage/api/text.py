@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from ullage._errors import UsageError
+from ullage._foreign_files import open_regular
 from ullage._units import text_of_bytes
 
 STANDARD_INPUT: Final = Path("-")
@@ -30,8 +31,6 @@ def is_text(file: Path) -> bool:
         return True
     if file.is_fifo():  # what it holds can be read only once
         return True
-    if file.is_char_device() or file.is_block_device():
-        raise UsageError(f"{file} is a device; expected a snapshot, a log or a text")
     with _opened(file) as source:
         beginning = source.read(4096)
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
@@ -70,7 +69,7 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     if file == STANDARD_INPUT and sys.stdin is None:
         raise UsageError("standard input is closed; expected a text there, or the name of a file")
     try:
-        raw = cast(BufferedReader, sys.stdin.buffer) if file == STANDARD_INPUT else file.open("rb")
+        raw = cast(BufferedReader, sys.stdin.buffer if file == STANDARD_INPUT else open_regular(file))
         try:
             is_gzip = raw.peek(2)[:2] == _GZIP
             yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ullage._output import whole_file
+from ullage._own_files import whole_file_by_name
 from ullage.analysis.assumption import Assumptions
 from ullage.analysis.operation_name import operation_name
 from ullage.analysis.recording import short_line, users_frame
@@ -57,10 +57,10 @@ def write_database(
         OSError: it cannot be written; nothing of it is left.
         SettingsError: `alloc_conf` cannot be read.
     """
-    with whole_file(path) as file:
+    with whole_file_by_name(path) as name:
         try:
             # Nobody reads the file before it is whole, so that it needs no journal of its own.
-            with closing(sqlite3.connect(file.name, isolation_level=None)) as database:
+            with closing(sqlite3.connect(name, isolation_level=None)) as database:
                 database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + SCHEMA + "BEGIN;")
                 for device, history in devices.items():
                     rebuilt = assumptions[device].program_of(

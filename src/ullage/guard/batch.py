@@ -127,7 +127,7 @@ def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
     """
     if isinstance(batch, torch.Tensor):
         return _odd(batch)
-    if isinstance(batch, _ATOMS) or type(batch).__module__ == "numpy" and not hasattr(batch, "__len__"):
+    if isinstance(batch, _ATOMS) or (type(batch).__module__ == "numpy" and not hasattr(batch, "__len__")):
         return None
     elements = _elements_of(batch)
     if elements is None:

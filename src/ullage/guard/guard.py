@@ -64,8 +64,10 @@ class Guard:
         reduction: "mean" if the loss is a mean over items, "sum" if it is a sum.
         weight: needed if the loss is a mean over something other than items, such as tokens that are not padding:
             a function that returns how many of them a batch, or a part of one, has. Only called when a batch is split.
-        splittable: False if the loss of one item depends on the others (in-batch negatives). If the tensors of a batch
-            differ in size along `batch_dim`, it is split only if this is True; tensors of the first one's size are cut.
+        splittable: True if the loss of each item is its own, False if it depends on the others (in-batch negatives). If
+            it is left out, that is tried by forward passes without gradients in each step that is split. If the tensors
+            of a batch differ in size along `batch_dim`, it is split only if this is True; tensors of the first one's
+            size are cut.
         batchnorm: "freeze" to normalise with the running statistics in every step, whole or split; "allow" to let
             a split change the statistics without a warning.
         clip_grad_norm: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
@@ -129,7 +131,7 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Build the objects that hold the parameters; again if some or modules were added, or moved to another device."""
+        """Build the objects that hold the parameters; again if some were added or moved, or modules were added."""
         self._members = _members_of(self._optimizers)
         parameters = _parameters_of(self._modules, self._optimizers)
         self._drops_all = _are_all_in(self._optimizers, parameters)
@@ -179,7 +181,7 @@ class Guard:
 
         Args:
             batch: a tensor or any nesting of dicts, lists, tuples, dataclasses of tensors; `loss_of` gets it whole, or
-                in parts of the same form.
+                in parts of the same form. A batch of any other form is not split.
             loss_of: computes the loss of a batch, a tensor with one element; or a tuple of it and anything else.
             update: False for all but the last call of a gradient accumulation; the caller divides the loss, as usual.
 
@@ -189,7 +191,8 @@ class Guard:
         Raises:
             torch.OutOfMemoryError: nothing fits; everything is as before the step, and the error's notes say why. If it
                 is the optimizer's state that does not fit, parameters and that state are as before.
-            UsageError: `loss_of` returns no loss.
+            RuntimeError: the step has changed what cannot be put back, which is named, and is not taken again.
+            UsageError: `loss_of` returns no loss, or the batch holds something that it uses up, such as an iterator.
         """
         with self._signals.held():
             outcome: Loss = self._step(batch, loss_of, is_update=update)

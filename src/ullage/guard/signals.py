@@ -1,7 +1,7 @@
 """Signals, such as that of Ctrl-C, that arrive while the guard's own code runs: kept until the user's code runs again.
 
-The handler of a signal may raise an error at any line. In the user's code a guard is prepared for that; in the middle of
-putting something back, or of an optimizer's step, it would leave half of it.
+The handler of a signal may raise an error at any line. In the user's code a guard is prepared for that; in the middle
+of putting something back, or of an optimizer's step, it would leave half of it.
 """
 
 import signal

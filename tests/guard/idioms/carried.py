@@ -97,11 +97,11 @@ def own_generator_of_numpy() -> World:
 
 
 def random_of_python() -> World:
-    return _counted(lambda model: random.random())  # noqa: S311
+    return _counted(lambda model: random.random())
 
 
 def random_of_numpy() -> World:
-    return _counted(lambda model: numpy.random.rand())  # noqa: NPY002
+    return _counted(lambda model: numpy.random.rand())
 
 
 def counter_around_the_loss() -> World:
@@ -314,9 +314,9 @@ def gradients_switched_off() -> World:
     model = net()
 
     def loss_of(x: torch.Tensor) -> torch.Tensor:
-        torch.set_grad_enabled(False)  # noqa: FBT003
+        torch.set_grad_enabled(False)
         target = model(x).sign()
-        torch.set_grad_enabled(True)  # noqa: FBT003
+        torch.set_grad_enabled(True)
         return (model(x) - target).pow(2).mean()
 
     return world(model, inputs(), loss_of)

@@ -41,7 +41,7 @@ def made(build: Build) -> World:
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     random.seed(0)
-    numpy.random.seed(0)  # noqa: NPY002
+    numpy.random.seed(0)
     return build()
 
 
@@ -83,10 +83,10 @@ def in_parts(build: Build, expected: Left) -> str:
 
 def _taken(build: Build, faults: Faults, change: Callable[[World], None] = lambda world: None) -> tuple[str, Left]:
     """Train; return what was refused, warned of and logged, and what is left."""
-    world = made(build)
-    change(world)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
+        world = made(build)
+        change(world)
         try:
             guarded(lambda: world, faults)
         except ullage.UsageError as error:
