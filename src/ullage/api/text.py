@@ -46,6 +46,9 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
     read = reported = 0
     with _opened(file) as source:
         beginning = source.read(_PIECE_BYTES)
+        if not beginning:
+            what = "standard input" if file == STANDARD_INPUT else file
+            raise UsageError(f"{what} is empty; expected a snapshot, a log or an error's text")
         if beginning.startswith(b"\x80"):
             raise UsageError(f"{file} gives a snapshot; expected text there: give a snapshot by the path of its file")
         encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")

@@ -1,6 +1,5 @@
 """The command `ullage run`: run a command with its memory recorded, and report why memory ran out."""
 
-import os
 import re
 import sys
 import tempfile

@@ -39,7 +39,7 @@ _NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _TrialRun:
     """What one pass has given: the loss, or gradients; and what the pass did beside."""
 
     value: torch.Tensor
@@ -136,7 +136,7 @@ class Trials:
         return chosen
 
     def _compare(
-        self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _Trial], looseness: float
+        self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
     ) -> None:
         """Compare a part of a batch with its own parts.
 
@@ -172,13 +172,13 @@ class Trials:
             "with each other, or it were a mean over something else than items"
         )
 
-    def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _Trial:
+    def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _TrialRun:
         try:
             return self._tried(lambda: _value_of(loss_of(batch)), torch.no_grad())
         except _Refused:  # a loss that has gradients in it
             return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad())
 
-    def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor]) -> _Trial:
+    def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor]) -> _TrialRun:
         def gradients() -> torch.Tensor:
             result = loss_of(batch)
             loss = result[0] if isinstance(result, tuple) else result
@@ -195,7 +195,7 @@ class Trials:
 
         return self._tried(gradients, torch.enable_grad())
 
-    def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _Trial:
+    def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _TrialRun:
         """Run a pass, and put everything back.
 
         Raises:
@@ -209,7 +209,7 @@ class Trials:
             self.rewind.record(is_fresh=False)
             with self.norms.standing_still(), mode, settled, self.signals.released():
                 value = run()
-            trial = _Trial(
+            trial = _TrialRun(
                 value.double(),
                 self.rewind.changed(),
                 self.rewind.are_other_generators_used,

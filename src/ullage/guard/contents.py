@@ -89,7 +89,7 @@ class Contents:
         self._lively = lively
         self._are_numbers_kept = are_numbers_kept
         self.seen: set[int] = set()
-        self.nodes: list[Node] = []
+        self.nodes: list[ContentNode] = []
         self.tensors = Copies(changing, is_copying=copies)
 
     @classmethod
@@ -158,7 +158,7 @@ class Contents:
         counted = set(map(id, self._other_nodes()))
         return [node.path for node in self.nodes if id(node) not in counted and not node.is_same()]
 
-    def _other_nodes(self) -> "list[Node]":
+    def _other_nodes(self) -> "list[ContentNode]":
         others = [node for node in self.nodes if not node.is_same()]
         return others if self._are_numbers_kept else [node for node in others if any(map(_has_tensors, node.other()))]
 
@@ -249,7 +249,7 @@ class WatchedContents:
         return lambda: [name for restore in both for name in restore()]
 
 
-class Node:
+class ContentNode:
     """One object's record."""
 
     def __init__(self, path: str, value: Any) -> None:
@@ -286,7 +286,7 @@ class Node:
         return iter(())
 
 
-class _Dict(Node):
+class _Dict(ContentNode):
     """A dictionary, or the attributes of an object."""
 
     def __init__(self, path: str, value: Any, *, is_of_attributes: bool, left_out: frozenset[str]) -> None:
@@ -354,7 +354,7 @@ class _Class(_Dict):
     owner: type
 
 
-class _Slots(Node):
+class _Slots(ContentNode):
     """The attributes of an object without a dictionary."""
 
     def other(self) -> list[Any]:
@@ -380,7 +380,7 @@ class _Slots(Node):
             yield f"{self.path}.{name}", element
 
 
-class _Elements(Node):
+class _Elements(ContentNode):
     """A list, a tuple, a queue, a set or an array of bytes."""
 
     def other(self) -> list[Any]:
@@ -408,7 +408,7 @@ class _Elements(Node):
             yield f"{self.path}[{index}]", element
 
 
-class _Large(Node):
+class _Large(ContentNode):
     """A container of many elements, of which the length and the ends are compared."""
 
     def read(self) -> Any:
@@ -424,7 +424,7 @@ class _Large(Node):
         return False
 
 
-class _Name(Node):
+class _Name(ContentNode):
     """What a name stands for in a namespace, such as a module's global variable."""
 
     def __init__(self, path: str, namespace: dict[str, Any], name: str) -> None:
@@ -445,7 +445,7 @@ class _Name(Node):
         return True
 
 
-class _Cell(Node):
+class _Cell(ContentNode):
     """A variable of a function around the one that uses it."""
 
     def read(self) -> Any:
@@ -469,7 +469,7 @@ class _Cell(Node):
             yield self.path, self.saved
 
 
-class _State(Node):
+class _OfState(ContentNode):
     """An object that tells its state, and takes it: a generator of random numbers, an array."""
 
     def __init__(self, path: str, value: Any, state_of: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
@@ -487,7 +487,7 @@ class _State(Node):
         return True
 
 
-class _Progress(Node):
+class _Progress(ContentNode):
     """An iterator: how far it has come can be seen, and not undone."""
 
     def read(self) -> Any:
@@ -574,7 +574,7 @@ def _is_setting(value: Any) -> bool:
     return isinstance(value, _ATOMS) or callable(value)
 
 
-def _node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> Node | None:
+def _node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
     """Return the record of an object that can change; None for all others."""
     stateful = _stateful_of(path, value)
     if stateful is not None:
@@ -592,7 +592,7 @@ def _node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> Node | 
     return _opened(path, value, is_opened)
 
 
-def _opened(path: str, value: Any, is_opened: Callable[[Any], bool]) -> Node | None:
+def _opened(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
     if not is_opened(value):
         return None
     if isinstance(getattr(value, "__dict__", None), dict):
@@ -601,23 +601,23 @@ def _opened(path: str, value: Any, is_opened: Callable[[Any], bool]) -> Node | N
     return _Slots(path, value) if any(map(_slots_of, type(value).__mro__)) else None
 
 
-def _stateful_of(path: str, value: Any) -> Node | None:
+def _stateful_of(path: str, value: Any) -> ContentNode | None:
     if isinstance(value, CellType):
         return _Cell(path, value)
     if isinstance(value, torch.Generator):
-        return _State(path, value, value.get_state, value.set_state)
+        return _OfState(path, value, value.get_state, value.set_state)
     if isinstance(value, random.Random):
-        return None if value is random._inst else _State(path, value, value.getstate, value.setstate)
+        return None if value is random._inst else _OfState(path, value, value.getstate, value.setstate)
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     if isinstance(value, numpy.ndarray):
         if value.dtype.hasobject or value.nbytes > _ARRAY_BYTES:
             return None
-        return _State(path, value, value.copy, lambda saved: numpy.copyto(value, saved))
+        return _OfState(path, value, value.copy, lambda saved: numpy.copyto(value, saved))
     if isinstance(value, numpy.random.Generator):
         bits = value.bit_generator
-        return _State(path, value, lambda: bits.state, lambda saved: setattr(bits, "state", saved))
+        return _OfState(path, value, lambda: bits.state, lambda saved: setattr(bits, "state", saved))
     if isinstance(value, numpy.random.RandomState):
-        return _State(path, value, lambda: value.get_state(legacy=False), value.set_state)
+        return _OfState(path, value, lambda: value.get_state(legacy=False), value.set_state)
     return None

@@ -49,7 +49,7 @@ class Rewind:
         every = list(dict.fromkeys(child for module in modules for child in module.modules()))
         self._flags = Flags(every, parameters)
         self._written = WrittenParameters(names_of(modules, parameters), trained)
-        self._attributes = _attributes_of(modules, parameters)
+        self._attributes, self._metrics = _attributes_of(modules, parameters)
         self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)}
         self._registries = [one for module in every for one in (module._modules, module._parameters)]
         self._size = sum(map(len, self._registries))
@@ -81,6 +81,7 @@ class Rewind:
         self._is_recorded = False  # nothing but gradients is restored if recording fails
         self._flags.record()
         self._attributes.record()
+        self._metrics.record()
         self._written.record()
         self._around, self._in_forward, self._in_batch = self._of_subject()
         self._gradients = {}
@@ -112,7 +113,7 @@ class Rewind:
             return finished
         self._flags.restore()
         self._random_state.restore()
-        watched = (self._written, self._attributes, self._around, self._in_forward, self._in_batch)
+        watched = (self._written, self._attributes, self._metrics, self._around, self._in_forward, self._in_batch)
         lost = self._found_out() + [name for one in watched for name in one.restore()]
         self._buffers.restore()
         self._check_apart(finished)
@@ -136,11 +137,12 @@ class Rewind:
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of what the attempt has changed beside gradients, random numbers and BatchNorm's
-        statistics."""
+        """Return the names of what the attempt has changed beside gradients, random numbers, BatchNorm's statistics and
+        metrics, on which no loss depends."""
         of_model = (self._flags, self._buffers, self._written, self._attributes)
         beside = (self._around, self._in_forward, self._in_batch)
-        return [name for one in (*of_model, *beside) for name in one.changed()]
+        names = [name for one in (*of_model, *beside) for name in one.changed()]
+        return [name for name in names if not name.endswith(_LIST_OF_METRICS)]
 
     def left_alone(self) -> list[str]:
         """Return the names of numbers and the like that the loss function has counted outside of the model: these are
@@ -217,6 +219,7 @@ class Rewind:
         self._suspects = []
         self._written.settle()
         self._attributes.settle()
+        self._metrics.settle()
 
     def mark(self) -> Callable[[], bool]:
         """Copy what is recorded now, and return a function that restores it even after later calls of `record()`.
@@ -225,7 +228,12 @@ class Rewind:
         """
         states, gradients, buffers = self._random_state.states, dict(self._gradients), self._buffers.values()
         flags = self._flags.saved
-        watched = (self._written.mark(), self._attributes.mark(), *(one.mark() for one in self._of_subject()))
+        watched = (
+            self._written.mark(),
+            self._attributes.mark(),
+            self._metrics.mark(),
+            *(one.mark() for one in self._of_subject()),
+        )
 
         def restore() -> bool:
             is_dropped = False
@@ -277,9 +285,13 @@ class Rewind:
             )
 
 
-def _attributes_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> WatchedContents:
-    """Return a record of the attributes of all modules but PyTorch's own layers, which keep theirs in buffers."""
+def _attributes_of(
+    modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
+) -> tuple[WatchedContents, WatchedContents]:
+    """Return a record of the attributes of all modules but PyTorch's own layers, which keep theirs in buffers; and one
+    of those of metrics."""
     named = {child: name for module in modules for name, child in module.named_modules()}
+    metrics = {id(module) for module in named if _is_metric(module)}
     known = {id(module) for module in named if _is_layer(module)}
     known |= set(map(id, parameters)) | {id(module._buffers) for module in named}
     known |= {id(buffer) for module in named for buffer in module._buffers.values()}
@@ -288,7 +300,15 @@ def _attributes_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Paramet
         for module, name in named.items()
         if id(module) not in known
     ]
-    return WatchedContents(roots, known)
+    of_others = [root for root in roots if id(root[1]) not in metrics]
+    of_metrics = [root for root in roots if id(root[1]) in metrics]
+    return WatchedContents(of_others, known | metrics), WatchedContents(of_metrics, known)
+
+
+def _is_metric(module: nn.Module) -> bool:
+    return any(
+        kind.__name__ == "Metric" and kind.__module__.startswith("torchmetrics") for kind in type(module).__mro__
+    )
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -305,6 +325,8 @@ def _text_of_lost(names: Sequence[str]) -> str:
     )
 
 
+_LIST_OF_METRICS: Final = "._metric_attributes"
+"""Where Lightning keeps a module's metrics by name, once one is logged."""
 _NOTHING: Final = Contents()
 _NAMES: Final = 6
 """How many names an error tells."""
