@@ -148,6 +148,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "gan_generator": (EQUAL, PARTS),
     "gan_that_steps_inside": (EQUAL, CHANGES.format("the parameter judge.0.weight")),
     "accumulation": (EQUAL, PARTS),
+    "accumulation_that_counts": (EQUAL, CHANGES.format("Sequential.total")),
     "scheduler": (EQUAL, PARTS),
     "grad_scaler": (EQUAL, PARTS),
     "clipped": (EQUAL, PARTS),
