@@ -16,7 +16,7 @@ import numpy as np
 from figure import Measured
 from snapshot import make
 
-from ullage.report.blocks import BlockColumns, BlockHistory, Facet, SegmentColumns, StackColumns
+from ullage.report.blocks import BlockHistory, Facet, LifeColumns, SegmentColumns, StackColumns
 from ullage.report.page import draw_page
 from ullage.report.report import Report, Tone
 from ullage.snapshot.snapshot import load_snapshot
@@ -59,7 +59,7 @@ def random_report() -> Report:
         title="Memory over the run",
         event=np.arange(2 * BLOCKS),
         time_us=np.cumsum(rng.integers(0, 300, 2 * BLOCKS)),
-        blocks=BlockColumns(
+        blocks=LifeColumns(
             born=born,
             life=life,
             wait=np.zeros(BLOCKS, np.int64),

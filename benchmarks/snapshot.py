@@ -1,21 +1,23 @@
-"""How fast snapshots are opened and explained, against bounds and beside other tools on the same file: `make bench`.
+"""How fast snapshots are opened and explained, beside other tools on the same files: `make bench`.
 
-A recorded run of tests/snapshot/data is repeated, its times shifted, until the file is as large as wanted. Beside it
-stand mosaic (set MOSAIC to a folder with facebookresearch/mosaic; it is not on PyPI) and torch.cuda._memory_viz, which
-does less: it says who holds what at the end, not at the peak. `--make MB FILE` only writes one. Exits 1 past a bound.
+The files are recorded runs of tests/snapshot/data, the largest that `make snapshots` has fetched, if any, and one that
+is made of a million events: a recorded run is repeated, its times shifted. Beside the whole `ullage explain` stand
+torch.cuda._memory_viz (who holds what at the end, and its picture) and mosaic (the peak, and who held it), which is
+fetched from GitHub, or from where ULLAGE_REPOSITORIES says. PyTorch's tools are measured without importing torch,
+which takes longer than they do. Times are the processor's. `--make MB FILE` only writes a file. Exits 1 where mosaic
+is faster on a small file, or any is smaller on the large one, or past a bound of memory; never for a time alone.
 """
 
 import argparse
+import gzip
 import importlib.util
-import json
 import os
 import pickle
 import struct
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +27,24 @@ from ullage.history import History
 from ullage.snapshot.snapshot import load_snapshot
 from ullage.snapshot.writer import plain_of
 
-DATA = Path(__file__).resolve().parents[1] / "tests" / "snapshot" / "data"
-MIB = 1 << 20
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from benchmarks.real_cards.case import Origin  # noqa: E402
+from benchmarks.real_cards.source import GITHUB, SourceError, fetched  # noqa: E402
+
+DATA = ROOT / "tests" / "snapshot" / "data"
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage"
+MOSAIC_ORIGIN = Origin(
+    name="facebookresearch/mosaic", revision="67b27bb19660e009db47ad071fd377208732ad59", licence="BSD-3-Clause"
+)
+MOSAIC_NEEDS = ("pandas", "altair", "tabulate", "click", "omegaconf", "importlib_resources")
+LARGE_BYTES = 50_000_000
+MILLION_MEGABYTES = 105
+"""So large is a file with a million events."""
 GIB = 1 << 30
 ROUNDS = 3
 
 # Each reads argv[1], and prints the bytes that were held and how many lines held them, as JSON.
-OURS = """
-import json, sys
-from pathlib import Path
-from ullage.difference.holding import holding_at_peak
-from ullage.snapshot.snapshot import load_snapshot
-holding = holding_at_peak([load_snapshot(Path(sys.argv[1])).devices[0]])
-print(json.dumps([holding.allocated_bytes, len(holding.places)]))
-"""
-MOSAIC = """
-import json, os, sys
-sys.path.insert(0, os.environ["MOSAIC"])
-from mosaic.libmosaic.analyzer.memory_abstract import MemoryAbstract
-found = MemoryAbstract(memory_snapshot_file=sys.argv[1])
-found.load_memory_snapshot()
-found.memory_snapshot.analyze_memory_snapshot(opt="memory_peak")
-print(json.dumps([found.memory_snapshot.dynamic_memory_peak, len(found.memory_snapshot.call_stack_hash_set)]))
-"""
 VIEWER = """
 import importlib.util, json, pickle, runpy, sys
 from pathlib import Path
@@ -55,6 +52,13 @@ viewer = runpy.run_path(str(Path(importlib.util.find_spec("torch").origin).paren
 with open(sys.argv[1], "rb") as file:
     lines = viewer["memory"](pickle.load(file), format_flamegraph=lambda lines, script=None: lines).splitlines()
 print(json.dumps([sum(int(line.rsplit(" ", 1)[1]) for line in lines), len(lines)]))
+"""
+PICTURE = """
+import importlib.util, runpy, sys
+from pathlib import Path
+sys.argv = ["_memory_viz", "trace_plot", sys.argv[1], "-o", sys.argv[2]]
+viewer = Path(importlib.util.find_spec("torch").origin).parent / "cuda" / "_memory_viz.py"
+runpy.run_path(str(viewer), run_name="__main__")
 """
 OPEN = """
 import sys
@@ -176,13 +180,12 @@ def make(path: Path, megabytes: int) -> None:
 # ---- measuring
 
 
-def run(command: list[str]) -> tuple[float, float, str]:
-    """Seconds, the largest memory in GiB and the output of a command."""
-    began = time.perf_counter()
+def run(command: list[str], environment: Mapping[str, str] | None = None) -> tuple[float, float, str]:
+    """Seconds of a processor, the largest memory in GiB and the output of a command."""
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=answer, stderr=errors)
+        process = subprocess.Popen(command, stdout=answer, stderr=errors, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
+        seconds = usage.ru_utime + usage.ru_stime  # the clock on the wall tells of other programs, too
         answer.seek(0)
         errors.seek(0)
         if os.waitstatus_to_exitcode(status):
@@ -190,38 +193,79 @@ def run(command: list[str]) -> tuple[float, float, str]:
         return seconds, usage.ru_maxrss * 1024 / GIB, answer.read().decode()
 
 
-def python(code: str, path: Path) -> tuple[float, float, str]:
-    return min(run([sys.executable, "-c", code, str(path)]) for _ in range(ROUNDS))
+def python(code: str, path: Path, *arguments: str) -> tuple[float, float, str]:
+    return min(run([sys.executable, "-c", code, str(path), *arguments]) for _ in range(ROUNDS))
 
 
-def against(path: Path) -> Iterator[Measured]:
-    """Loading and who held what at the peak: the whole process, beside others on the same file."""
-    ours, memory, answer = python(OURS, path)
-    peak, lines = json.loads(answer)
-    yield Measured(f"load and attribute the peak ({peak / MIB:,.0f} MiB, {lines} lines)", ours, "s")
-    yield Measured("the same: memory", memory, "GiB")
-    others = [("torch.cuda._memory_viz (the end only)", VIEWER)] if importlib.util.find_spec("torch") else []
-    if os.environ.get("MOSAIC"):
-        others.append(("mosaic", MOSAIC))
-    else:
-        print("     mosaic is left out: set MOSAIC to a folder with github.com/facebookresearch/mosaic")
-    for name, code in others:
-        theirs, their_memory, answer = python(code, path)
-        yield Measured(
-            f"ratio {name} / ullage ({theirs:.2f} s, {their_memory:.2f} GiB; {answer.strip()})", theirs / ours, "x"
-        )
+def mosaic_peak(path: Path, folders: list[str]) -> tuple[float, float, str]:
+    command = [sys.executable, "-m", "mosaic.cmd.get_memory_usage_peak", "--snapshot", str(path)]
+    return min(run(command, os.environ | {"PYTHONPATH": ":".join(folders)}) for _ in range(ROUNDS))
+
+
+def mosaic() -> list[str]:
+    """The folders from which mosaic is imported; none where it cannot be had."""
+    try:
+        source = fetched(MOSAIC_ORIGIN, KEPT / "rivals", os.environ.get("ULLAGE_REPOSITORIES", GITHUB))
+        packages = KEPT / "rivals" / "mosaic-packages"
+        if not (packages / ".ready").exists():
+            wanted = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *MOSAIC_NEEDS]
+            subprocess.run(wanted, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            (packages / ".ready").touch()
+    except (SourceError, subprocess.CalledProcessError) as error:
+        print(f"     mosaic is left out: {error}")
+        return []
+    return [str(source), str(packages)]
+
+
+def others(folder: Path) -> dict[str, Callable[[Path], tuple[float, float, str]]]:
+    """The other tools that are here, each as what measures it on a file."""
+    picture = str(folder / "picture.html")
+    found: dict[str, Callable[[Path], tuple[float, float, str]]] = {}
+    if importlib.util.find_spec("torch"):
+        found["_memory_viz, the end as lines"] = lambda path: python(VIEWER, path)
+        found["_memory_viz, its picture"] = lambda path: python(PICTURE, path, picture)
+    if folders := mosaic():
+        found["mosaic, the peak"] = lambda path: mosaic_peak(path, folders)
+    return found
+
+
+def beside(path: Path, name: str, rivals: dict[str, Callable[[Path], tuple[float, float, str]]]) -> Iterator[Measured]:
+    """The whole `ullage explain` of a file, and what it takes of what each other tool does."""
+    explain = [sys.executable, "-m", "ullage", "explain", str(path)]
+    seconds, memory, _ = min(run(explain) for _ in range(ROUNDS))
+    yield Measured(f"explain {name}: the whole command", seconds, "s", 3.0)
+    yield Measured("the same: memory", memory, "GiB", 0.5, digits=3)
+    for rival, measure in rivals.items():
+        their_seconds, their_memory, _ = measure(path)
+        # What reads a file and lists its end starts sooner; in a large one ten settings are replayed, and time is told.
+        is_large, tells_peak = path.stat().st_size > LARGE_BYTES, "peak" in rival
+        time_bound = 1.0 if tells_peak and not is_large else None
+        memory_bound = 1.0 if tells_peak or is_large else None
+        yield Measured(f"time: ullage / {rival} ({their_seconds:.2f} s)", seconds / their_seconds, "x", time_bound)
+        yield Measured(f"memory: ullage / {rival} ({their_memory:.3f} GiB)", memory / their_memory, "x", memory_bound)
+
+
+def files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files that all tools read, as the others can: not compressed."""
+    for name in ("normal", "variable_length_oom"):
+        path = folder / f"{name}.pickle"
+        path.write_bytes(gzip.decompress((DATA / f"{name}.pickle.gz").read_bytes()))
+        yield path, f"a recorded run ({name}, {path.stat().st_size / 1e6:.1f} MB)"
+    public = sorted(KEPT.glob("snapshots/*/*/**/*.pickle"), key=lambda path: path.stat().st_size)
+    for path in public[-2:]:
+        yield path, f"a public snapshot ({path.name}, {path.stat().st_size / 1e6:.1f} MB)"
+    large = folder / "million.pickle"
+    make(large, MILLION_MEGABYTES)
+    yield large, f"a million events ({large.stat().st_size / 1e6:.0f} MB)"
 
 
 def measurements(folder: Path) -> Iterator[Measured]:
-    small, large = folder / "small.pickle", folder / "large.pickle"
-    make(small, 20)
-    explain = [sys.executable, "-m", "ullage", "explain", str(small), "--json"]
-    seconds, memory, _ = min(run(explain) for _ in range(ROUNDS))
-    yield Measured("explain a snapshot of 20 MB: the whole command", seconds, "s", 3.0)
-    yield Measured("the same: memory", memory, "GiB", 1.0)
-    yield from against(small)
-    make(large, 500)
-    seconds, memory, entries = python(OPEN, large)
+    rivals = others(folder)
+    for path, name in files(folder):
+        yield from beside(path, name, rivals)
+    huge = folder / "huge.pickle"
+    make(huge, 500)
+    seconds, memory, entries = python(OPEN, huge)
     yield Measured(f"open a snapshot of 500 MB ({int(entries):,} entries)", seconds, "s", 20.0)
     yield Measured("the same: memory", memory, "GiB", 3.0)
 

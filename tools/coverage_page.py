@@ -83,8 +83,8 @@ def page(measured: dict[str, Any], tests: ElementTree.Element, asked: str, commi
         )
     rest = (
         "Functions that were not entered in any of these processes. Some run where nothing can be measured: after a "
-        "fork whose end is sudden, where Python's tracing is switched off, or, as `_child/hooks/sitecustomize.py`, under a "
-        "name outside of the package."
+        "fork whose end is sudden, where Python's tracing is switched off, or, as `_child/hooks/sitecustomize.py`, "
+        "under a name outside of the package."
     )
     return "\n".join(
         [

@@ -214,7 +214,9 @@ def _kill_marked(token: bytes) -> bool:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
-        with suppress(OSError):  # ended meanwhile, or another user's
+        with suppress(OSError):  # ended meanwhile
+            if entry.stat().st_uid != os.geteuid():
+                continue  # what another user's has in its memory may be made to be waited for
             for line in (entry / "environ").read_bytes().split(b"\0"):
                 name, _, value = line.partition(b"=")
                 if name == TOKEN_VARIABLE.encode() and token in value.split(b":"):

@@ -1,10 +1,8 @@
-"""Output files that the user asked for: checked before anything runs, then written whole or not at all."""
+"""Output files that the user asks for, checked before anything runs; `_own_files` writes them."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from ullage._errors import UsageError
 
@@ -29,33 +27,3 @@ def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> N
         raise UsageError(f"{option} {path} is a link or a device; expected the name of a file to write")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"the folder of {option} {path} may not be written to by you; choose another")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        OSError: it cannot be written; the error names the file.
-    """
-    with whole_file(path) as file:
-        file.write(content)
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write in pieces; it appears under its name once complete, and is removed if writing fails.
-
-    Raises:
-        OSError: it cannot be written; the error names the file.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(3).hex()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-        part.replace(path)
-    except OSError as error:
-        text = f"{error.strerror}; the file was not written, but the printed answer is complete"
-        raise OSError(error.errno, text, str(path)) from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import pytest
 from ullage.allocator.replay import ReplayDevice, State, replay
 from ullage.analysis.blocks import block_history_of
 from ullage.analysis.recording import Recording
-from ullage.history import Action, History, Labels, RecordedStacks
+from ullage.history import Action, History, Labels, RecordedStacks, Segment
 from ullage.program import Column
 from ullage.rebuild import program_of
 from ullage.report.blocks import BlockHistory
@@ -90,7 +90,9 @@ def test_a_stack_is_the_one_that_was_recorded() -> None:
         assert [stacks.texts[frame] for frame in shown] == [f"{each.file}:{each.line} {each.name}" for each in expected]
 
 
-def made_of(rows: list[tuple[int, int, int, int]], pools: tuple[int, ...] = ()) -> BlockHistory:
+def made_of(
+    rows: list[tuple[int, int, int, int]], pools: tuple[int, ...] = (), segments: tuple[Segment, ...] = ()
+) -> BlockHistory:
     """The blocks of a made-up recording, of (action, address, bytes, stream), and the private pool of each entry."""
     action, address, size, stream = np.array(rows, np.int64).T
     none = np.full(len(rows), -1, np.int64)
@@ -103,7 +105,7 @@ def made_of(rows: list[tuple[int, int, int, int]], pools: tuple[int, ...] = ()) 
         time_us=none,
         stack=none,
         stacks=RecordedStacks(starts=np.zeros(1, np.int64), frames=np.zeros(0, np.int64), table=()),
-        segments=(),
+        segments=segments,
         annotations=(),
         settings={},
         labels=Labels(pool=np.array(pools, np.int64)),
@@ -153,3 +155,13 @@ def test_times_begin_with_the_recording_and_never_fall() -> None:
     assert len(found.time_us) == len(found.event)
     assert found.time_us[0] == 0
     assert (np.diff(found.time_us) >= 0).all()
+
+
+def test_the_pool_of_a_segment_is_told_without_labels() -> None:
+    """Files before torch 2.11 name pools of segments only, and not of entries."""
+    there = Segment(address=0x5000000, size=30 * MIB, stream=0, is_large=True, is_expandable=False, pool=7, blocks=())
+    rows = [(Action.SEGMENT_ALLOC, 0x1000000, 20 * MIB, 0), (Action.ALLOC, 0x1000000, 4 * MIB, 0)]
+    rows += [(Action.SEGMENT_ALLOC, 0x5000000, 30 * MIB, 0), (Action.ALLOC, 0x5000000, 30 * MIB, 0)]
+    found = made_of(rows, segments=(there,))
+    assert found.segments.kinds == ("large blocks", "large blocks, private pool 7")
+    assert found.facets[1].labels == ("no private pool", "private pool 7")

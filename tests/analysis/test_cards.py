@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ullage
+from ullage._errors import UsageError
 from ullage.analysis.cause import Cause
 
 MIB = 1 << 20
@@ -77,6 +78,12 @@ def test_all_cards_are_explained_where_that_is_asked_for(two_cards: Path) -> Non
     assert [other.device for other in explanation.others] == [0]
 
 
+def test_a_picture_of_all_cards_is_refused_in_the_words_of_python(two_cards: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        ullage.explain(two_cards, device="all", picture=True)
+    assert "--" not in str(refused.value)
+
+
 @pytest.mark.parametrize("command", ["explain", "tune", "repro"])
 def test_every_command_takes_the_card_that_failed(two_cards: Path, command: str, tmp_path: Path) -> None:
     output = ["-o", str(tmp_path / "made.py")] if command == "repro" else []
@@ -102,8 +109,9 @@ def test_the_command_line_shows_one_card_or_all(two_cards: Path) -> None:
     ("arguments", "said"),
     [
         (["--device", "2"], "--device 2 has no history"),
+        (["--device", "x"], "expected one of 0, 1, or all"),
         (["--device", "first"], "--device first has no history"),
-        (["--device", "all", "--html", "page.html"], "--html draws one card"),
+        (["--device", "all", "--html", "page.html"], "a page draws one card"),
         (["--sql", "same.out", "--html", "./same.out"], "--sql"),
     ],
 )
@@ -134,6 +142,9 @@ def test_one_entry_that_is_left_over_is_no_recording(tmp_path: Path, left: str) 
     assert explanation.headline == "CANNOT TELL"
     assert explanation.remedies == ()
     assert explanation.evidence["reserved_bytes"] == 100 * MIB
+    said = " ".join([explanation.sentence, *explanation.notes])
+    assert "no request for memory was recorded" in said
+    assert "no trace" not in said, "there is one"
 
 
 def test_what_waits_for_a_stream_is_not_allocated(tmp_path: Path) -> None:

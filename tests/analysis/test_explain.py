@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ullage.analysis.assumption import _nearest_pools
 from ullage.analysis.cause import Cause
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import explain
 from ullage.analysis.recording import Recording, insert
-from ullage.history import Action, History, Labels, RecordedStacks
+from ullage.history import Action, History, Labels, RecordedStacks, Segment
 from ullage.program import Op
 from ullage.rebuild import program_of
 from ullage.report.report import Report, Table, TableRow, Tone
@@ -121,6 +122,46 @@ def test_a_smaller_card() -> None:
     assert small.cause is Cause.TRULY_FULL
     assert small.evidence["room_bytes"] == 700 * MIB
     assert any(not remedy.proved for remedy in small.remedies)
+
+
+def test_the_request_that_the_answer_is_about_is_named() -> None:
+    """Two requests failed in 30 MiB; with less given another one is first, with more none fails."""
+    history = history_made_of(
+        (
+            (Action.SEGMENT_ALLOC, GIB, 24 * MIB),
+            (Action.ALLOC, GIB, 24 * MIB),
+            (Action.OOM, 6 * MIB, 40 * MIB),
+            (Action.OOM, 6 * MIB, 50 * MIB),
+        )
+    )
+
+    def said(capacity_bytes: int | None) -> str:
+        return " ".join(explain(history, capacity_bytes=capacity_bytes).notes)
+
+    assert "2 requests failed; this is about the last one" in said(None)
+    assert "2 requests failed; this is about the last one" in said(70 * MIB)
+    assert "2 requests failed in the recording; this is about the first one that fails with the" in said(20 * MIB)
+    assert "2 requests failed in the recording; with the given capacity none does" in said(200 * MIB)
+
+
+def test_few_of_many_pools_are_tried_for_a_request_that_failed() -> None:
+    """Entries do not say in which pool it failed: those that were used last are replayed, not all of 200."""
+    rows, segments = [], []
+    for number in range(1, 201):
+        address = number * GIB
+        rows += [(Action.SEGMENT_ALLOC, address, 20 * MIB), (Action.ALLOC, address, 2 * MIB)]
+        rows += [(what, address, 2 * MIB) for what in (Action.FREE_REQUESTED, Action.FREE_COMPLETED)]
+        segments.append(
+            Segment(
+                address=address, size=20 * MIB, stream=0, is_large=True, is_expandable=False, pool=number, blocks=()
+            )
+        )
+    failing = (*rows, (Action.OOM, MIB, 10 * MIB))  # 20 MiB are free in every pool
+    history = replace(history_made_of(failing), segments=tuple(segments))
+    tried = _nearest_pools(history, program_of(history).lives, len(failing) - 1)
+    assert tried[0] == 200
+    assert tried[-1] == 201
+    assert len(tried) < 10
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:

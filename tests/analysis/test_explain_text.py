@@ -264,7 +264,7 @@ def test_a_log_comes_through_a_pipe_gzip_too() -> None:
     ("data", "options", "said"),
     [
         (b"nothing\n", (), "says nothing about memory running out"),
-        (b"", (), "says nothing about memory running out"),
+        (b"", (), "given is empty; expected a snapshot, a log"),
         (b"\x1f\x8b\x08\x00damaged", (), "cannot be read"),
         (b"RuntimeError: CUDA error: out of memory", ("--capacity", "8GiB"), "--capacity is for a snapshot"),
         (b"\x80\x04N.", (), "is not a snapshot"),
@@ -318,3 +318,25 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
         check=False,
     )
     assert (closed.returncode, "standard input is closed" in closed.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("total", "allocated", "cached", "said"),
+    [
+        ("900000000.00 GiB", "20.00 GiB", "1.00 GiB", "more than any machine has"),
+        ("24.00 GiB", "0 bytes", "99999.00 GiB", "PyTorch holds 97.66 TiB of a card of 24.00 GiB"),
+        ("24.00 GiB", "700.00 GiB", "1.00 GiB", "PyTorch holds 701.00 GiB of a card of 24.00 GiB"),
+    ],
+)
+def test_figures_that_no_card_has_are_not_judged(total: str, allocated: str, cached: str, said: str) -> None:
+    text = (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        f"{total} of which 5.00 MiB is free. Including non-PyTorch memory, this process has 23.00 GiB memory in use. "
+        f"Of the allocated memory {allocated} is allocated by PyTorch, and {cached} is reserved by PyTorch but "
+        "unallocated."
+    )
+    explained = explain_text(text)
+    assert explained.explanation.cause is Cause.CANNOT_TELL
+    assert "nothing can be told from it" in explained.explanation.sentence
+    assert said in explained.explanation.sentence
+    assert explained.account is None

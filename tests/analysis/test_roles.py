@@ -16,6 +16,7 @@ from ullage.history import Frame, History, RecordedStacks
 from ullage.rebuild import program_of
 from ullage.report.report import Shares
 from ullage.snapshot.snapshot import load_snapshot
+from ullage.source_location import is_library
 
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
 
@@ -135,3 +136,16 @@ def test_every_block_has_a_role_and_a_sureness() -> None:
         roles = roles_of(recording)
         assert len(roles.role) == len(roles.sureness) == len(recording.rebuilt.size_of_key)
         assert roles.role.min() >= 0
+
+
+def test_a_file_of_assembler_is_nobodys_line() -> None:
+    assert is_library("./misc/../sysdeps/unix/sysv/linux/x86_64/clone3.S")
+
+
+def test_a_life_that_a_failed_request_cut_short_says_nothing() -> None:
+    """What a forward pass had kept when it ran out is an activation, though it was freed before any backward pass."""
+    history = history_of("oom_recover")
+    recording = Recording.of(history, program_of(history))
+    roles = roles_of(recording)
+    assert bytes_by_role(explain(history))[Role.ACTIVATIONS] > 0.9 * recording.moment.now.allocated_bytes
+    assert {roles.role_of(block.key) for block in recording.held()} >= {Role.ACTIVATIONS, Role.PARAMETERS}

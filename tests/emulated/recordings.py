@@ -1,9 +1,10 @@
 """Random programs on emulated cards, recorded by PyTorch, explained, and compared with PyTorch's own figures.
 
-    python -m tests.emulated.recordings [--seed N] [--programs N] [--operations N]
+    python -m tests.emulated.recordings [--seed N] [--programs N] [--operations N] [--wide]
 
 Several cards, streams and private pools, expandable segments whose pages are given back, recordings that begin with the
-process or later, and that end with a request that fails or without one. For every card: what is allocated, reserved and
+process or later, and that end with a request that fails or without one. With --wide pools come and go, with expandable
+segments too: what the file does not say of those is not always found. For every card: what is allocated, reserved and
 waiting at the end, and both peaks since recording began; whether a request failed, on which card and of what size. It
 imports torch once and forks a process for every program. Exit code 0: all equal; 1: the seeds of those that differ.
 """
@@ -13,6 +14,7 @@ import os
 import random
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,12 @@ from ullage.analysis.card import card_to_explain, recorded_cards  # noqa: E402
 from ullage.analysis.explain import explain  # noqa: E402
 from ullage.analysis.recording import Recording  # noqa: E402
 from ullage.history import Action, History  # noqa: E402
+from ullage.rebuild import program_of  # noqa: E402
 from ullage.settings import semantics_of  # noqa: E402
 from ullage.snapshot.snapshot import load_snapshot  # noqa: E402
 
 SEMANTICS = semantics_of(torch.__version__)
+IS_WIDE = "--wide" in sys.argv
 KEPT: list[Any] = []
 """Until its process ends: a MemPool's destructor counts its users."""
 
@@ -45,9 +49,14 @@ class OnOneCard:
         self.chance = chance
         self.device = device
         self.streams = [torch.cuda.default_stream(device), *(torch.cuda.Stream(device) for _ in range(2))]
-        with torch.cuda.device(device):
-            self.pools = [torch.cuda.MemPool() for _ in range(2)] if has_pools else []
+        self.has_pools = has_pools
+        self.pools: list[tuple[Any, list[torch.Tensor]]] = [self.new_pool() for _ in range(2)] if has_pools else []
         self.alive: list[torch.Tensor] = []
+
+    def new_pool(self) -> tuple[Any, list[torch.Tensor]]:
+        """Return a private pool, and the blocks that are alive in it: none."""
+        with torch.cuda.device(self.device):
+            return torch.cuda.MemPool(), []
 
     def size(self) -> int:
         """Return a size for the next request, in bytes."""
@@ -61,7 +70,8 @@ class OnOneCard:
     def step(self) -> None:
         """Do one thing; a request may fail."""
         act = self.chance.choices(
-            (self.allocate, self.free, self.free_many, self.use_elsewhere, self.clean), (100, 70, 1, 8, 2)
+            (self.allocate, self.free, self.free_many, self.use_elsewhere, self.clean, self.drop_pool),
+            (100, 70, 1, 8, 2, 1 if self.pools and IS_WIDE else 0),
         )[0]
         with torch.cuda.device(self.device):
             act()
@@ -71,22 +81,34 @@ class OnOneCard:
         size = self.size()
         with torch.cuda.stream(stream):
             if self.pools and self.chance.random() < 0.3:
-                with torch.cuda.use_mem_pool(self.chance.choice(self.pools)):
-                    self.alive.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+                pool, alive = self.chance.choice(self.pools)
+                with torch.cuda.use_mem_pool(pool):
+                    (alive if IS_WIDE else self.alive).append(torch.empty(size, dtype=torch.uint8, device="cuda"))
             else:
                 self.alive.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
 
     def free(self) -> None:
-        if self.alive:
-            self.alive.pop(self.chance.randrange(len(self.alive)))
+        there = [alive for alive in (self.alive, *(alive for _, alive in self.pools)) if alive]
+        if there:
+            alive = self.chance.choice(there) if len(there) > 1 else there[0]
+            alive.pop(self.chance.randrange(len(alive)))
 
     def free_many(self) -> None:
         for _ in range(len(self.alive) // 2):
             self.free()
 
     def use_elsewhere(self) -> None:
-        if self.alive and not self.pools:
+        if self.alive and not self.has_pools:
             self.chance.choice(self.alive).record_stream(self.chance.choice(self.streams))
+
+    def drop_pool(self) -> None:
+        """Free all of a pool, let go of it, and now and then make another."""
+        number = self.chance.randrange(len(self.pools))
+        self.pools[number][1].clear()
+        torch.cuda.synchronize()
+        del self.pools[number]
+        if self.chance.random() < 0.5:
+            self.pools.append(self.new_pool())
 
     def clean(self) -> None:
         (torch.cuda.empty_cache if self.chance.random() < 0.5 else torch.cuda.synchronize)()
@@ -100,17 +122,14 @@ def facts_of(device: int) -> dict[str, int]:
     return now | peaks
 
 
-def explained_facts_of(history: History, conf: str) -> dict[str, int]:
-    """The same figures by a replay of the recording."""
-    # Where no request failed, a part of the cache may have been given back for lack of room, which the file has not.
-    gives_parts_back = any(option in conf for option in ("max_split_size_mb", "garbage_collection_threshold"))
-    is_told = gives_parts_back and not (history.action == Action.OOM).any()
-    room = CARD_BYTES - CONTEXT_BYTES if is_told else None
-    assumed = closest(history)
-    rebuilt = assumed.program_of(history, capacity_bytes=room)
-    recording = Recording.of(history, rebuilt)
+def explained_facts_of(history: History, room: int | None) -> dict[str, int]:
+    """The same figures by a replay of the recording; of a file in which nothing is asked for only those of the end."""
     evidence = explain(history, capacity_bytes=room).evidence
-    now = recording.done.now
+    if not history.has_requests:
+        names = ("allocated", "reserved")
+        return {name: evidence[f"{name}_bytes"] for name in names}
+    rebuilt = closest(history, capacity_bytes=room).program_of(history, capacity_bytes=room)
+    now = Recording.of(history, rebuilt).done.now
     return {
         "allocated": now.allocated_bytes,
         "reserved": now.reserved_bytes,
@@ -120,11 +139,46 @@ def explained_facts_of(history: History, conf: str) -> dict[str, int]:
     }
 
 
+def differences_of(history: History, theirs: dict[str, int]) -> list[str]:
+    """What differs of one card's figures, by the file alone or, where no request failed, with the card's room told.
+
+    Where no request failed, a file does not tell whether a cache was given back for lack of room, and what the
+    allocator does then is not what `empty_cache` does.
+    """
+    rooms = [None] if (history.action == Action.OOM).any() else [None, CARD_BYTES - CONTEXT_BYTES]
+    for room in rooms:
+        ours = explained_facts_of(history, room)
+        found = [
+            f"card {history.device}: {name}: torch {theirs[name]}, explained {value}"
+            for name, value in ours.items()
+            if theirs[name] != value and not is_within_the_unsaid(history, name, theirs[name] - value)
+        ]
+        if not found:
+            break
+    return found
+
+
+def is_within_the_unsaid(history: History, name: str, missing_bytes: int) -> bool:
+    """Whether a peak is less by what no file says: rests, up to 1 MiB, that were not split off older blocks.
+
+    Of a block that was there before and is freed the file has what was asked for; where free memory follows, nothing
+    tells how much of it belonged to the block.
+    """
+    if name != "peak_allocated":
+        return False
+    unsaid = 0
+    for segment in program_of(history).program.start:
+        for (_, _, key), (rest, _, after) in pairwise(segment.blocks):
+            if key >= 0 and after == -1 and not segment.is_small and not segment.is_expandable:
+                unsaid += min(MIB, rest)
+    return 0 < missing_bytes <= unsaid
+
+
 def run(seed: int, operations: int) -> tuple[int, str]:
     """Run, record and explain one program; return how many cards were compared, and what differs, if anything."""
     chance = random.Random(seed)
     conf = chance.choice(known_confs(SEMANTICS))
-    has_pools = chance.random() < 0.3 and "expandable_segments:True" not in conf
+    has_pools = chance.random() < 0.3 and (IS_WIDE or "expandable_segments:True" not in conf)
     if conf:
         set_settings(conf)
     torch.cuda.init()
@@ -149,24 +203,18 @@ def run(seed: int, operations: int) -> tuple[int, str]:
         facts = {card.device: facts_of(card.device) for card in cards}
         torch.cuda.memory._dump_snapshot(str(path))
         histories = load_snapshot(path).devices
+    compared = sum(device in histories and len(histories[device]) > 0 for device in facts)
     under = f"under {conf!r}, {len(cards)} cards{', pools' if has_pools else ''}, recorded from operation {begins}"
-    return len(cards), " | ".join(f"{text}, {under}" for text in differences(histories, facts, failed, conf))
+    return compared, " | ".join(f"{text}, {under}" for text in differences(histories, facts, failed))
 
 
-def differences(
-    histories: Any, facts: dict[int, dict[str, int]], failed: tuple[int, str] | None, conf: str
-) -> list[str]:
+def differences(histories: Any, facts: dict[int, dict[str, int]], failed: tuple[int, str] | None) -> list[str]:
     """Compare what explanations say with what PyTorch said."""
     found = []
     for device, theirs in facts.items():
         if device not in histories or not len(histories[device]):
             continue
-        ours = explained_facts_of(histories[device], conf)
-        found += [
-            f"card {device}: {name}: torch {theirs[name]}, explained {ours[name]}"
-            for name in theirs
-            if theirs[name] != ours[name]
-        ]
+        found += differences_of(histories[device], theirs)
     if failed is not None:
         device = card_to_explain(recorded_cards(histories))
         evidence = explain(histories[device]).evidence
@@ -187,6 +235,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(6), "little"))
     parser.add_argument("--programs", type=int, default=8)
     parser.add_argument("--operations", type=int, default=300)
+    parser.add_argument("--wide", action="store_true")
     options = parser.parse_args()
     compared, wrong = 0, 0
     for seed in range(options.seed, options.seed + options.programs):

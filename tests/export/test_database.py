@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ import pytest
 import ullage
 from tests.reproduction.test_reproduction import made_of
 from ullage._errors import UsageError
+from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.operation_name import operation_name
 from ullage.analysis.recording import short_line, users_frame
 from ullage.difference.holding import peak_allocated_bytes
 from ullage.export.database import write_database
-from ullage.history import Action, History
+from ullage.history import Action, History, Segment
 from ullage.snapshot.snapshot import load_snapshot
 
 MIB = 1 << 20
 DATA = Path(__file__).parents[1] / "snapshot" / "data"
+COLUMNS = ("action", "address", "size", "stream", "time_us", "stack")
 SNAPSHOTS = sorted(DATA.glob("*.pickle.gz"))
 
 
@@ -34,19 +37,19 @@ def ask(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def written(path: Path, *histories: History) -> Path:
-    write_database(path, {history.device: history for history in histories})
+    devices = {history.device: history for history in histories}
+    write_database(path, devices, {device: closest(history) for device, history in devices.items()})
     return path
 
 
 def late(history: History) -> History:
     """The same recording without its first half, as a full ring has it."""
-    columns = ("action", "address", "size", "stream", "time_us", "stack")
     half = len(history) // 2
     labels = replace(
         history.labels,
         **{name: getattr(history.labels, name)[half:] for name in ("metadata", "context", "pool")},
     )
-    return replace(history, **{name: getattr(history, name)[half:] for name in columns}, labels=labels)
+    return replace(history, **{name: getattr(history, name)[half:] for name in COLUMNS}, labels=labels)
 
 
 PEAK = """
@@ -122,6 +125,64 @@ def test_a_block_waits_for_another_stream_between_its_free_and_its_end(tmp_path:
     ]
 
 
+def test_a_block_that_waited_when_recording_began_was_freed_before(tmp_path: Path) -> None:
+    """Only its end is recorded: that it was freed then is not said, for it had been before."""
+    first, second = 0x10000000, 0x10200000
+    rows = [
+        (Action.FREE_COMPLETED, first, 2 * MIB, 0),
+        (Action.FREE_REQUESTED, second, 2 * MIB, 0),
+        (Action.FREE_COMPLETED, second, 2 * MIB, 0),
+    ]
+    history = replace(made_of(rows), segments=(_segment(first, 20 * MIB, is_expandable=False),))
+    path = written(tmp_path / "run.sqlite", history)
+    assert ask(path, "SELECT address, born, freed, died FROM blocks") == [
+        (first, None, None, 0),
+        (second, None, 1, 2),
+    ]
+    of_2022 = replace(history, **{name: getattr(history, name)[[0]] for name in COLUMNS})
+    path = written(tmp_path / "2022.sqlite", of_2022)
+    assert ask(path, "SELECT address, born, freed, died FROM blocks") == [(first, None, 0, 0)]
+
+
+def _segment(address: int, size: int, *, is_expandable: bool) -> Segment:
+    return Segment(address=address, size=size, stream=0, is_large=True, is_expandable=is_expandable, pool=0, blocks=())
+
+
+PAGE, FIRST, SECOND = 20 * MIB, 0x10000000, 0x9000000000
+LIVES = "SELECT address, size_bytes, born, died FROM segments ORDER BY address, died"
+
+
+def test_an_expandable_segment_that_gave_everything_back_has_died(tmp_path: Path) -> None:
+    rows = [
+        (Action.SEGMENT_UNMAP, FIRST + PAGE, PAGE, 0),
+        (Action.SEGMENT_UNMAP, FIRST, PAGE, 0),
+        (Action.SEGMENT_MAP, SECOND, PAGE, 0),
+        (Action.SEGMENT_MAP, SECOND + PAGE, PAGE, 0),
+        (Action.SEGMENT_UNMAP, SECOND, 2 * PAGE, 0),
+        (Action.SEGMENT_MAP, SECOND, PAGE, 0),
+        (Action.ALLOC, SECOND, PAGE, 0),
+    ]
+    history = replace(made_of(rows), segments=(_segment(SECOND, PAGE, is_expandable=True),))
+    path = written(tmp_path / "run.sqlite", history)
+    assert ask(path, LIVES) == [
+        (FIRST, 2 * PAGE, None, 1),
+        (SECOND, PAGE, 5, None),
+        (SECOND, 2 * PAGE, 2, 4),
+    ]
+    assert ask(path, "SELECT segments.born FROM blocks JOIN segments USING (device, segment)") == [(5,)]
+
+
+def test_an_expandable_segment_that_lost_its_first_pages_is_one_segment(tmp_path: Path) -> None:
+    """At the end it begins elsewhere than when recording began, and has a hole."""
+    rows = [
+        (Action.SEGMENT_UNMAP, FIRST, PAGE, 0),
+        (Action.SEGMENT_UNMAP, FIRST + 2 * PAGE, PAGE, 0),
+    ]
+    stretches = tuple(_segment(FIRST + at * PAGE, PAGE, is_expandable=True) for at in (1, 3))
+    path = written(tmp_path / "run.sqlite", replace(made_of(rows), segments=stretches))
+    assert ask(path, LIVES) == [(FIRST + PAGE, PAGE, None, None), (FIRST + 3 * PAGE, PAGE, None, None)]
+
+
 @pytest.mark.parametrize("file", SNAPSHOTS, ids=lambda path: path.name.partition(".")[0])
 def test_a_block_is_born_by_an_allocation_and_ends_by_a_free(file: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "run.sqlite", late(load_snapshot(file).devices[0]))
@@ -176,6 +237,19 @@ def test_the_command_writes_it_beside_its_answer(tmp_path: Path) -> None:
     assert f"wrote {path}" in ended.stderr
     assert ask(path, "SELECT count(*) FROM blocks")[0][0] > 100
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.sqlite"]
+
+
+def test_what_a_recording_lacks_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(history: History, **options: Any) -> Assumptions:
+        asked.append(history.device)
+        return closest(history, **options)
+
+    for module in ("ullage.api.explain", "ullage.analysis.explain"):
+        monkeypatch.setattr(import_module(module), "closest", counted)
+    ullage.explain(DATA / "oom.pickle.gz", sql=tmp_path / "run.sqlite")
+    assert asked == [0]
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:

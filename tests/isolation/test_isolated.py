@@ -130,6 +130,24 @@ def test_classes_of_a_script_are_the_same_ones_on_both_sides() -> None:
     assert told == [True, 2, 3, "3: no"]
 
 
+def test_files_that_the_function_opens_in_the_place_of_ours_stay_its_own(quiet: str, tmp_path: Path) -> None:
+    """It may close every descriptor: what takes their numbers then gets nothing of our answer."""
+    names = [str(tmp_path / f"file{number}") for number in range(30)]
+
+    def work() -> int:
+        os.closerange(3, 4096)
+        files = [open(name, "w+") for name in names]  # noqa: SIM115  # open until the end
+        for file in files:
+            file.write("its own")
+            file.flush()
+        globals()["kept"] = files
+        return 7
+
+    with pytest.raises(ullage.IsolationError, match="it closed the file descriptors that its result is sent through"):
+        ullage.isolated(work)
+    assert {Path(name).read_text() for name in names} == {"its own"}
+
+
 SPAWNS = """
 import multiprocessing, ullage
 class Config:

@@ -193,7 +193,7 @@ def test_the_memory_that_may_be_used_is_the_smallest_that_is_said(tmp_path: Path
 
 def test_a_device_is_refused_unread() -> None:
     """/dev/zero has no end."""
-    with pytest.raises(SnapshotError, match="/dev/zero is not a snapshot: it is a device; expected what torch"):
+    with pytest.raises(SnapshotError, match="/dev/zero cannot be read: it is a device; expected a regular file"):
         load_snapshot(Path("/dev/zero"))
 
 

@@ -1,5 +1,6 @@
 """Run again under its own settings, a recorded run does what was recorded: every driver call, every address."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 from ullage.allocator.replay import Replay, ReplayDevice, replay
 from ullage.analysis.fidelity import driven_by_op
 from ullage.analysis.recording import cut
-from ullage.history import Action, History
+from ullage.history import Action, History, Labels, Segment
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.rebuild.pool import given_up, pool_of_rows
+from ullage.rebuild.ranges import Ranges
 from ullage.settings import parse_settings
 from ullage.snapshot.snapshot import load_snapshot
 
@@ -110,6 +113,19 @@ def test_what_was_there_before_has_its_true_sizes(name: str) -> None:
         assert max(abs(a - b) for a, b in zip(rebuilt[segment], true[segment], strict=True)) <= MIB
 
 
+def made_of(rows: tuple[tuple[int, int, int], ...]) -> History:
+    """A history of (action, address, bytes), on one stream."""
+    columns = np.array(rows, np.int64).T
+    nothing = np.zeros(len(rows), np.int64)
+    return replace(
+        history_of("normal"),
+        **dict(zip(("action", "address", "size"), columns, strict=True)),
+        **dict.fromkeys(("stream", "time_us"), nothing),
+        stack=nothing - 1,
+        segments=(),
+    )
+
+
 def test_streams_that_still_use_a_block_hold_it_back() -> None:
     """A block that comes back after the next request was used elsewhere until then: only a later one gets its place."""
     rows = (
@@ -120,16 +136,7 @@ def test_streams_that_still_use_a_block_hold_it_back() -> None:
         (Action.FREE_COMPLETED, 0x1000000, 4 * MIB),
         (Action.ALLOC, 0x1000000, 4 * MIB),
     )
-    columns = np.array(rows, np.int64).T
-    nothing = np.zeros(len(rows), np.int64)
-    history = replace(
-        history_of("normal"),
-        **dict(zip(("action", "address", "size"), columns, strict=True)),
-        **dict.fromkeys(("stream", "time_us"), nothing),
-        stack=nothing - 1,
-        segments=(),
-    )
-    made = program_of(history)
+    made = program_of(made_of(rows))
     assert [Op(op).name for op in made.program.op] == [
         *("ALLOCATE", "HOLD", "RECORD_STREAM", "FREE", "ALLOCATE", "COMPLETE", "ALLOCATE")
     ]
@@ -137,3 +144,87 @@ def test_streams_that_still_use_a_block_hold_it_back() -> None:
     assert done.places is not None
     places = done.places.address[made.program.op == Op.ALLOCATE]
     assert places.tolist() == [0x1000000, 0x1000000 + 4 * MIB, 0x1000000]
+
+
+PAGE, FIRST = 20 * MIB, 0x1000000
+
+
+def pools_of(history: History) -> list[int]:
+    """The private pool of each entry, without labels."""
+    return pool_of_rows(history, program_of(history).lives).tolist()
+
+
+def test_a_block_of_an_expandable_pool_is_told_by_the_pages_that_it_lies_in() -> None:
+    """Pages that were mapped behind a block later say nothing of that block."""
+    history = made_of(
+        (
+            (Action.SEGMENT_MAP, FIRST, PAGE),
+            (Action.ALLOC, FIRST, PAGE),
+            (Action.SEGMENT_MAP, FIRST + PAGE, PAGE),
+            (Action.ALLOC, FIRST + PAGE, PAGE),
+        )
+    )
+    there = Segment(address=FIRST, size=2 * PAGE, stream=0, is_large=True, is_expandable=True, pool=7, blocks=())
+    assert pools_of(replace(history, segments=(there,))) == [0, 7, 0, 7]
+
+
+def test_a_block_at_an_address_that_was_another_segments_before_is_of_no_pool() -> None:
+    history = made_of(
+        (
+            (Action.SEGMENT_ALLOC, FIRST, PAGE),
+            (Action.ALLOC, FIRST, PAGE),
+            (Action.FREE_REQUESTED, FIRST, PAGE),
+            (Action.FREE_COMPLETED, FIRST, PAGE),
+            (Action.SEGMENT_FREE, FIRST, PAGE),
+            (Action.SEGMENT_ALLOC, FIRST, PAGE),
+            (Action.ALLOC, FIRST, PAGE),
+        )
+    )
+    there = Segment(address=FIRST, size=PAGE, stream=0, is_large=True, is_expandable=False, pool=7, blocks=())
+    assert pools_of(replace(history, segments=(there,))) == [0, 0, 0, 0, 0, 0, 7]
+
+
+def test_a_pool_is_given_up_when_its_memory_goes_and_it_is_not_used_again() -> None:
+    history = made_of(
+        (
+            (Action.ALLOC, FIRST, MIB),  # pool 3, used again after its memory went
+            (Action.SEGMENT_FREE, FIRST, PAGE),
+            (Action.ALLOC, FIRST, MIB),
+            (Action.ALLOC, FIRST + PAGE, MIB),  # pool 5, given up with its first segment
+            (Action.SEGMENT_FREE, FIRST + PAGE, PAGE),
+            (Action.SEGMENT_FREE, FIRST + 2 * PAGE, PAGE),
+            (Action.SEGMENT_FREE, FIRST + 3 * PAGE, PAGE),  # of no pool
+        )
+    )
+    pools = np.array([3, 3, 3, 5, 5, 5, 0], np.int64)
+    assert given_up(replace(history, labels=Labels(pool=pools)), pools) == {5: 4}
+
+
+def test_ranges_are_what_a_map_of_every_address_says() -> None:
+    chance = random.Random(5)
+    ranges: Ranges[int] = Ranges()
+    byte: dict[int, int] = {}
+    for number in range(2000):
+        start = chance.randrange(200)
+        stop = start + chance.randint(1, 30)
+        if chance.random() < 0.5:
+            ranges.put(start, stop, number)
+            byte |= dict.fromkeys(range(start, stop), number)
+        else:
+            taken = {at: value for low, high, value in ranges.cut(start, stop) for at in range(low, high)}
+            assert taken == {at: byte.pop(at) for at in range(start, stop) if at in byte}
+        found = [(at, value) for low, high, value in ranges for at in range(low, high)]
+        assert found == sorted(byte.items())
+
+
+def test_pages_of_large_blocks_are_not_the_beginning_of_a_segment_of_small_ones() -> None:
+    """The segment of small blocks lies 9/8 of the card behind; less than that lies between it and the large pages."""
+    small, reserved = FIRST + 1152 * MIB, 700 * MIB
+    history = made_of(((Action.SEGMENT_MAP, FIRST + reserved, PAGE), (Action.ALLOC, FIRST + reserved, PAGE)))
+    sizes = ((FIRST, reserved + PAGE, True), (small, 2 * MIB, False))
+    there = tuple(
+        Segment(address=address, size=size, stream=0, is_large=is_large, is_expandable=True, pool=0, blocks=())
+        for address, size, is_large in sizes
+    )
+    start = program_of(replace(history, segments=there)).program.start
+    assert [(segment.address, segment.reserved_bytes) for segment in start] == [(FIRST, reserved), (small, 2 * MIB)]

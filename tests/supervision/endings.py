@@ -72,6 +72,9 @@ HAPPENINGS: Mapping[str, Happening] = {
         'subprocess.Popen(["sleep", "77"], start_new_session=True, stdout=-3, stderr=-3, stdin=-3)', is_left="sleep"
     ),
     "it closes every descriptor": Happening("os.closerange(0, 4096)"),
+    "it closes all, and opens others": Happening(
+        "os.closerange(0, 4096); kept = [open('/dev/null', 'w+') for _ in range(40)]"
+    ),
     "descriptors 0 to 2 are closed before": Happening("open('/dev/null').close()", shell="{} <&- >&- 2>&-"),
     "it starts another Python": Happening(
         'subprocess.run([os.environ["OTHER_PYTHON"], "-c", "print(1)"], check=True)', needs="$OTHER_PYTHON -c 1"

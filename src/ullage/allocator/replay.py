@@ -5,14 +5,12 @@ from enum import IntEnum
 from typing import Any, Final
 
 from ullage._errors import UsageError, quoted
-from ullage._units import MIB
 from ullage.allocator._allocator import replay as _run
 from ullage.allocator._allocator import survey as _survey
 from ullage.allocator.placement import PLACEMENTS, placement_of
 from ullage.program import Column, Program
-from ullage.settings import ALLOCATORS, Settings
+from ullage.settings import ALLOCATORS, SMALL_SEGMENT_BYTES, Settings
 
-_PAGE_BYTES: Final = 2 * MIB
 _MOST_KEYS: Final = 1 << 31
 _FAULTS: Final = {
     1: "a program has an operation that is not in the table of ullage.program.Op",
@@ -243,7 +241,7 @@ def _check_start(program: Program) -> int:
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes = [size for size, *_ in segment.blocks]
         place = f"the segment at {segment.address:#x} that a program begins with"
-        if not sizes or min(sizes) <= 0 or (segment.is_expandable and sum(sizes) % _PAGE_BYTES):
+        if not sizes or min(sizes) <= 0 or (segment.is_expandable and sum(sizes) % SMALL_SEGMENT_BYTES):
             raise UsageError(f"{place} has blocks that do not make whole pages; expected blocks above 0 bytes")
         if not end <= segment.address < (1 << 62) - sum(sizes):
             raise UsageError(f"{place} overlaps another, or lies outside of any card")

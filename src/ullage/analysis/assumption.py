@@ -1,31 +1,39 @@
-"""What a recording lacks and its replay tells: the allocator's version, and true sizes of blocks from before it began.
+"""What a recording lacks and its replay tells: the allocator's version, pools, true sizes of blocks from before.
 
-An entry that frees a block from before says what was asked for, not how large the block was: up to 1 MiB behind it may
-not have been split off (DeviceCachingAllocator::should_split). The free block behind it is smaller by that. Where a
-replay puts a request there that the recording has elsewhere, that free block was too small for the request.
+Where a replay leaves the recording, what may explain it is tried, and kept if the replay then follows the recording
+further: the program emptied the cache itself though room was needed; the request, or a segment that was given back, was
+of a private pool; a block from before was larger. An entry that frees a block from before says what was asked for, not
+how large the block was: up to 1 MiB behind it may not have been split off (DeviceCachingAllocator::should_split). The
+free block behind it is smaller by that. Where a replay puts a request there that the recording has elsewhere, that free
+block was too small for the request.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from ullage._units import MIB
-from ullage.allocator.replay import ReplayDevice, State, replay
-from ullage.analysis.fidelity import Fidelity, fidelity_of, placements_of
+from ullage.allocator.replay import Call, ReplayDevice, State, replay
+from ullage.analysis.card import recorded_card
+from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
-from ullage.rebuild import Rebuilt, program_of
-from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, USUAL, SettingsError
+from ullage.rebuild import Rebuilt, Unrecorded, program_of
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS
+from ullage.rebuild.pool import pool_of_rows
+from ullage.rebuild.segment_life import SegmentLife, SegmentLives
+from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
-_LARGEST_REST_BYTES: Final = MIB
-_MOST_BLOCKS: Final = 200
-"""The most blocks whose size is looked for."""
-_MOST_OPERATIONS: Final = 4_000_000
-"""The operations that the replays of one search may run: about a second of a processor."""
+_MOST_TRIALS: Final = 300
+"""The most replays of one search."""
+_MOST_ENTRIES: Final = 2_000_000
+"""The most entries that the replays of one search may have, all of them together; at least one is made."""
+_MOST_ENTRIES_BACK: Final = 4
+"""The most entries at which memory was given back for whose reason is looked, from where a replay differs."""
+_MOST_POOLS: Final = 8
+"""The most private pools in which a request or a segment is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +42,7 @@ class Assumptions:
 
     semantics: str | None = None
     """The allocator's version: one of `ullage.settings.SEMANTICS`; None where the usual one is as close as any."""
-    block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """Sizes of blocks from before recording began, by address, where a rest was not split off."""
-    oom_pool: int = 0
-    """The private pool in which requests failed; 0: the default pool."""
+    unrecorded: Unrecorded = field(default_factory=Unrecorded)
 
     def program_of(
         self,
@@ -53,110 +58,204 @@ class Assumptions:
             semantics=semantics or self.semantics,
             alloc_conf=alloc_conf,
             capacity_bytes=capacity_bytes,
-            block_bytes=self.block_bytes,
-            oom_pool=self.oom_pool,
+            unrecorded=self.unrecorded,
         )
 
 
-def closest(history: History, *, semantics: str | None = None, alloc_conf: str | None = None) -> Assumptions:
+def closest(
+    history: History,
+    *,
+    semantics: str | None = None,
+    alloc_conf: str | None = None,
+    capacity_bytes: int | None = None,
+) -> Assumptions:
     """Return what is assumed of a recording, because the replay is closest to the recording with it.
 
     Args:
         history: the recording of one device.
         semantics: the allocator's version, where it is known: one of `ullage.settings.SEMANTICS`.
         alloc_conf: the settings in force, where the snapshot does not record them.
+        capacity_bytes: what the allocator could reserve at most, where no request failed.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
     """
+    is_recorded = bool((history.action == Action.OOM).any())
+    is_too_small = recorded_card(history).peak_reserved_bytes > (capacity_bytes or 0)
+    room = None if is_recorded or is_too_small else capacity_bytes
     # What a snapshot holds tells versions apart by their ties alone; the newest of each knows the most options, and of
     # several that do it exactly the newest is told.
     usual, *others = {allocator.tie: each for each, allocator in ALLOCATORS.items()}.values()
     candidates = [semantics] if semantics is not None else [usual, *reversed(others)]
     best: tuple[tuple[int, int], Assumptions] | None = None
     for version in candidates:
+        search = _AssumptionSearch(history=history, semantics=version, alloc_conf=alloc_conf, room_bytes=room)
         try:
-            distance, block_bytes, oom_pool = _distance(history, semantics=version, alloc_conf=alloc_conf)
+            nearest = search.nearest()
         except SettingsError:  # an option that this version does not know
             if best is None and version == candidates[-1]:
                 raise
             continue
         told = version if semantics is None and version != USUAL else None
-        if best is None or distance < best[0]:
-            best = distance, Assumptions(semantics=told, block_bytes=block_bytes, oom_pool=oom_pool)
-        if distance == (0, 0):
+        if best is None or nearest.order < best[0]:
+            best = nearest.order, Assumptions(semantics=told, unrecorded=nearest.unrecorded)
+        if nearest.order == (0, 0):
             break
     assert best is not None
     return best[1]
 
 
-def _distance(
-    history: History, *, semantics: str, alloc_conf: str | None
-) -> tuple[tuple[int, int], Mapping[int, int], int]:
-    """Return how far a replay by one version is from the recording, with what else is assumed to bring it near."""
-    rebuild = partial(_rebuild, history, semantics, alloc_conf)
-    rebuilt = rebuild({}, 0)
-    nearest, oom_pool = _order(fidelity_of(history, rebuilt)), 0
-    block_bytes: Mapping[int, int] = {}
-    for pool in _pools_of_a_failure(history) if nearest > (0, 0) else ():
-        order = _order(fidelity_of(history, rebuild({}, pool)))
-        if order < nearest:
-            nearest, oom_pool = order, pool
-    if nearest > (0, 0) and not rebuilt.is_whole:
-        learned = _sizes_behind_holes(history, lambda sizes: rebuild(sizes, oom_pool))
-        order = _order(fidelity_of(history, rebuild(learned, oom_pool)))
-        if order < nearest:
-            nearest, block_bytes = order, learned
-    return nearest, block_bytes, oom_pool
+@dataclass(frozen=True, slots=True)
+class _ReplayWithGuesses:
+    """A replay with what was assumed for it."""
+
+    unrecorded: Unrecorded
+    comparison: Comparison
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """How far it is from the recording."""
+        fidelity = self.comparison.fidelity
+        return fidelity.departures, fidelity.displaced
+
+    @property
+    def reached(self) -> float:
+        """The entry at which it leaves the recording."""
+        first = self.comparison.first_difference
+        return float("inf") if first is None else float(self.comparison.rebuilt.row_of_op[first])
 
 
-def _pools_of_a_failure(history: History) -> list[int]:
-    """Return the private pools in which a request may have failed, where its entry does not say it."""
-    pools = sorted({segment.pool for segment in history.segments if segment.pool})
-    if len(history.labels.pool) or not pools or not (history.action == Action.OOM).any():
-        return []
-    return [*pools, pools[-1] + 1]  # or in one that had nothing yet
+@dataclass(slots=True, kw_only=True)
+class _AssumptionSearch:
+    """The search for what lets a replay follow the recording further, one entry where it leaves it after the other."""
+
+    history: History
+    semantics: str
+    alloc_conf: str | None
+    room_bytes: int | None
+    trials: int = 0
+
+    def nearest(self) -> _ReplayWithGuesses:
+        """Return the replay that is closest to the recording."""
+        trial = best = self._try(Unrecorded())
+        most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
+        while trial.comparison.first_difference is not None and self.trials <= most:
+            further = None
+            for unrecorded in self._guesses(trial):
+                if self.trials > most:
+                    break
+                found = self._try(unrecorded)
+                # A block that is known to be larger may leave the request to the next hole of that kind.
+                least = further.reached if further is not None else trial.reached
+                is_size = unrecorded.block_bytes != trial.unrecorded.block_bytes
+                if found.reached > least or (is_size and further is None and found.reached == least):
+                    further = found
+            if further is None:
+                break
+            trial = further
+            best = min(best, trial, key=lambda each: each.order)
+        return best
+
+    def _try(self, unrecorded: Unrecorded) -> _ReplayWithGuesses:
+        self.trials += 1
+        rebuilt = program_of(
+            self.history,
+            semantics=self.semantics,
+            alloc_conf=self.alloc_conf,
+            capacity_bytes=self.room_bytes,
+            unrecorded=unrecorded,
+        )
+        return _ReplayWithGuesses(unrecorded, compare(self.history, Recording.of(self.history, rebuilt).rebuilt))
+
+    def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
+        """Yield what may explain that a replay leaves the recording where it does."""
+        comparison, unrecorded = trial.comparison, trial.unrecorded
+        op = comparison.first_difference
+        assert op is not None
+        rebuilt = comparison.rebuilt
+        row = int(rebuilt.row_of_op[op])
+        yield from self._guesses_of_who_emptied(trial, row)
+        if rebuilt.program.op[op] in (Op.EMPTY_CACHE, Op.ALLOCATE):
+            yield from self._guesses_of_what_stayed(trial, op)
+        if rebuilt.program.op[op] != Op.ALLOCATE:
+            return
+        found = None if rebuilt.is_whole else _block_before_a_wrong_hole(comparison)
+        if found is not None:
+            yield replace(unrecorded, block_bytes={**unrecorded.block_bytes, found[0]: found[1]})
+        if len(self.history.labels.pool):
+            return
+        lives = rebuilt.lives
+        pools = _nearest_pools(self.history, lives, row)
+        if self.history.action[row] == Action.OOM:
+            yield from (replace(unrecorded, oom_pool=pool) for pool in pools)
+            return
+        assert comparison.done.places is not None
+        places = np.array([self.history.address[row], comparison.done.places.address[op]], np.int64)
+        for number in dict.fromkeys(lives.at(places, np.full(2, row)).tolist()):
+            if number >= 0 and not lives.lives[number].pool_is_told:
+                yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
+
+    def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
+        """Yield the other answer to who gave memory back before an entry, or before those in front of it.
+
+        After the allocator has done so itself it looks for a place otherwise, which may show later.
+        """
+        rebuilt, emptied = trial.comparison.rebuilt, trial.unrecorded.emptied
+        gave = [op for op, calls in rebuilt.recorded_calls.items() if any(what == "give" for what, _ in calls)]
+        rows = np.unique(rebuilt.row_of_op[np.array(gave, np.int64)])
+        asks = rows[np.isin(self.history.action[rows], REQUESTS) & (rows <= row)]
+        own = set(rebuilt.row_of_op[rebuilt.program.op == Op.EMPTY_CACHE].tolist())
+        for at in asks[::-1][:_MOST_ENTRIES_BACK].tolist():
+            if at not in emptied:
+                yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
+
+    def _guesses_of_what_stayed(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
+        """Yield pools of the segments that a replay gives back at an operation, and the run does not."""
+        rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
+        assert calls is not None
+        row = int(rebuilt.row_of_op[op])
+        given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
+        numbers = rebuilt.lives.at(given, np.full(len(given), row)).tolist()
+        stayed = [
+            number
+            for number in dict.fromkeys(numbers)
+            if number >= 0 and not (life := rebuilt.lives.lives[number]).pool_is_told and not self._is_given(life, row)
+        ]
+        for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
+            yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
+
+    def _is_given(self, life: SegmentLife, row: int) -> bool:
+        """Tell whether a segment went with those that are given back from an entry on, one after the other."""
+        moved = np.isin(self.history.action[row:], GIVEN_BACK)
+        stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
+        return row <= life.died < stop
 
 
-def _order(fidelity: Fidelity) -> tuple[int, int]:
-    return fidelity.departures, fidelity.displaced
+def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:
+    """Return the private pools that an entry may have to do with, where entries do not say it.
+
+    What ran last is most likely to have gone on: those that were used last before the entry come first; then one that
+    has nothing at the end. None where the recording shows no private pool.
+    """
+    pools = {int(pool) for pool in lives.pools().tolist() if pool}
+    before = pool_of_rows(history, lives)[:row]
+    used, latest = np.unique(before[::-1], return_index=True)
+    since = dict(zip(used.tolist(), latest.tolist(), strict=True))
+    nearest = sorted(pools, key=lambda pool: (since.get(pool, len(history)), pool))
+    return [*nearest[:_MOST_POOLS], max(pools) + 1] if pools else []
 
 
-def _rebuild(
-    history: History, semantics: str, alloc_conf: str | None, block_bytes: Mapping[int, int], oom_pool: int
-) -> Rebuilt:
-    rebuilt = program_of(
-        history, semantics=semantics, alloc_conf=alloc_conf, block_bytes=block_bytes, oom_pool=oom_pool
-    )
-    return Recording.of(history, rebuilt).rebuilt
-
-
-def _sizes_behind_holes(history: History, rebuild: Callable[[Mapping[int, int]], Rebuilt]) -> Mapping[int, int]:
-    """Return the sizes that keep a replay from using holes which the recording did not use, one by one."""
-    sizes: dict[int, int] = {}
-    for _ in range(min(_MOST_BLOCKS, _MOST_OPERATIONS // (2 * len(history)))):
-        found = _block_before_a_wrong_hole(history, rebuild(sizes))
-        if found is None:
-            break
-        address, size = found
-        sizes[address] = size
-    return sizes
-
-
-def _block_before_a_wrong_hole(history: History, rebuilt: Rebuilt) -> tuple[int, int] | None:
+def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None:
     """Return the address and a size of the block behind which the replay puts its first block that lies elsewhere.
 
     The size is the least that leaves too little room for that request; None where no such block explains it.
     """
-    program, device = rebuilt.program, ReplayDevice(total_bytes=rebuilt.room_bytes)
-    done = replay(program, rebuilt.settings, device, places=True)
-    assert done.places is not None
-    ops, is_displaced = placements_of(history, rebuilt, done)
-    if not is_displaced.any():
-        return None
-    op = int(ops[np.argmax(is_displaced)])
-    blocks = replay(cut(program, op), rebuilt.settings, device).blocks
-    row = int(np.searchsorted(blocks.address, done.places.address[op]))
+    rebuilt, op = comparison.rebuilt, comparison.first_difference
+    program, places = rebuilt.program, comparison.done.places
+    assert op is not None
+    assert places is not None
+    blocks = replay(cut(program, op), rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes)).blocks
+    row = int(np.searchsorted(blocks.address, places.address[op]))
     if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
         return None
     key, size = int(blocks.key[row - 1]), int(blocks.size[row - 1])
@@ -164,5 +263,5 @@ def _block_before_a_wrong_hole(history: History, rebuilt: Rebuilt) -> tuple[int,
     if blocks.state[row] != State.FREE or not is_from_before or key not in program.key[program.op == Op.FREE]:
         return None
     grown = size + int(blocks.size[row]) - rebuilt.settings.rounded_bytes(int(program.size[op])) + BLOCK_UNIT_BYTES
-    is_possible = size < grown <= rebuilt.settings.rounded_bytes(int(rebuilt.size_of_key[key])) + _LARGEST_REST_BYTES
+    is_possible = size < grown <= rebuilt.settings.rounded_bytes(int(rebuilt.size_of_key[key])) + LARGEST_SMALL_BYTES
     return (int(blocks.address[row - 1]), grown) if is_possible else None

@@ -18,7 +18,7 @@ from ullage.analysis.role import ROLES, RoleColumns, role_shares
 from ullage.program import Column, Op
 from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
-from ullage.source_location import is_library
+from ullage.source_location import is_library, shortened
 
 _TITLE: Final = "Memory over the run: every block, from its allocation to its free"
 _NEVER: Final = np.iinfo(np.int64).max
@@ -66,7 +66,8 @@ def _failure(recording: Recording) -> str:
     if recording.failing_op is None:
         return ""
     size = text_of_bytes(int(recording.program.size[recording.failing_op]))
-    return f"{size} are asked for at {recording.line_of(int(recording.program.key[recording.failing_op]))}"
+    key = int(recording.program.key[recording.failing_op])
+    return f"{size} are asked for" + (f" at {recording.line_of(key)}" if recording.stack_of(key) >= 0 else "")
 
 
 def _times(recording: Recording) -> Column:
@@ -148,13 +149,21 @@ def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
         title="your line", labels=tuple(labels), of_block=np.array([number[name] for name in names], np.int64)[where]
     )
     rows = rebuilt.row_of_key[keys]
-    for title, column in (("stream", recording.history.stream), ("private pool", recording.history.labels.pool)):
+    for title, column in (("stream", recording.history.stream), ("private pool", _pool_of_rows(recording))):
         if not len(column):
             continue
         values = np.where(rows >= 0, column[rows], _NEVER)
         found, of_block = np.unique(values, return_inverse=True)
         if len(found[found != _NEVER]) > 1:
             yield Facet(title=title, labels=tuple(_name(title, value) for value in found.tolist()), of_block=of_block)
+
+
+def _pool_of_rows(recording: Recording) -> Column:
+    """Return the private pool of every entry that allocates."""
+    made = np.flatnonzero(recording.program.op == Op.ALLOCATE)
+    pools = np.zeros(len(recording.history), np.int64)
+    pools[recording.rebuilt.row_of_op[made]] = recording.pool_of_ops()[made]
+    return pools
 
 
 def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
@@ -187,6 +196,6 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
     return StackColumns(
         starts=starts,
         frames=numbers,
-        texts=tuple(f"{frame.file}:{frame.line} {frame.name}" for frame in table),
+        texts=tuple(f"{shortened(frame.file)}:{frame.line} {shortened(frame.name)}" for frame in table),
         is_own=tuple(not is_library(frame.file) for frame in table),
     ), where[1:] - 1

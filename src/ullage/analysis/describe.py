@@ -200,7 +200,7 @@ def _card(explanation: Explanation) -> Meter:
         remark = f"other streams may use it; allocated on stream {', '.join(streams)}" if streams else ""
         parts.append(SizedPart(label="freed, pending", size_bytes=evidence["pending_bytes"], remark=remark))
     largest = evidence.get("largest_free_block_bytes")
-    cached = f"in pieces of at most {text_of_bytes(largest)}" if largest is not None else ""
+    cached = f"in pieces of at most {text_of_bytes(largest)}" if largest else ""
     parts.append(SizedPart(label="cached", size_bytes=evidence["cached_bytes"], remark=cached))
     when = "when the request failed" if "requested_bytes" in evidence else "at its fullest"
     place = f" at {explanation.failing_line}" if explanation.failing_line else ""

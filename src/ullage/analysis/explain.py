@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from ullage._public import public
 from ullage.analysis.accumulation import Accumulation, accumulation_of
-from ullage.analysis.assumption import closest
+from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.blocks import block_history_of
 from ullage.analysis.card import RecordedCard
 from ullage.analysis.cause import Cause, Evidence, cause_of, evidence_of
+from ullage.analysis.contradiction import contradiction_of, sentence_of_contradiction
 from ullage.analysis.fidelity import Fidelity, fidelity_of
 from ullage.analysis.growth import StepGrowth, growth_of
 from ullage.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
@@ -117,6 +118,7 @@ def explain(
     semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
+    assumed: Assumptions | None = None,
     cards: Sequence[RecordedCard] = (),
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
@@ -129,6 +131,7 @@ def explain(
         semantics: the allocator's version: one of `ullage.settings.SEMANTICS`; None: inferred from the recording.
         alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most, where no request failed.
+        assumed: what the recording lacks, where that was looked for already (`ullage.analysis.assumption.closest`).
         cards: all cards of the snapshot, of which this is one.
         with_picture: whether pictures will be drawn.
         progress: called with a short text for every replay.
@@ -138,7 +141,7 @@ def explain(
     """
     progress("rebuilding the run")
     history = history if history.has_requests else history.without_trace()
-    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
+    assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     rebuild = partial(assumed.program_of, history, semantics=semantics, alloc_conf=alloc_conf)
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
@@ -146,21 +149,26 @@ def explain(
     evidence = evidence_of(recording)
     # In the room that the run had: one that was given would make it depart.
     fidelity = fidelity_of(history, recording.rebuilt if recording.rebuilt.room_is_known else rebuild())
-    accumulation = None if growth else accumulation_of(recording)
-    cause = cause_of(recording, evidence, growth, accumulation)
+    contradiction = contradiction_of(history, rebuilt, is_exact=fidelity.is_exact)
+    if contradiction is not None:
+        growth = None
+    accumulation = None if growth or contradiction is not None else accumulation_of(recording)
+    cause = Cause.CANNOT_TELL if contradiction is not None else cause_of(recording, evidence, growth, accumulation)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
     chosen: tuple[HeldBlock, ...] = ()
     if cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         progress("looking for what pins the memory")
         chosen = smallest_set(recording, evidence["needed_segment_bytes"])
-    remedies = _remedies(recording, evidence, growth, accumulation, progress)
+    remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, progress)
     kept, holders = growth or accumulation, holders_of(recording)
     roles = roles_of(recording)
     shares = role_shares(recording, roles)
     return Explanation(
         source=source,
         cause=cause,
-        sentence=sentence_of(cause, recording, evidence, kept, chosen, holders)
+        sentence=_contradicted(contradiction)
+        if contradiction is not None
+        else sentence_of(cause, recording, evidence, kept, chosen, holders)
         + (advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else "")
         + cure_of(cause, remedies, evidence, kept),
         evidence=evidence,
@@ -180,6 +188,11 @@ def explain(
         headline=headline_of(cause, recording, evidence, shares),
         picture=_picture(recording, roles if shares else None) if with_picture else None,
     )
+
+
+def _contradicted(contradiction: str) -> str:
+    said = sentence_of_contradiction(contradiction)
+    return f"{said[0].upper()}{said[1:]}. (A recording that was stopped and went on later has such gaps.)"
 
 
 def _remedies(
@@ -219,4 +232,5 @@ def _picture(recording: Recording, roles: RoleColumns | None) -> ExplanationPict
 def _failing_line(recording: Recording) -> str | None:
     if recording.failing_op is None:
         return None
-    return recording.line_of(int(recording.program.key[recording.failing_op]))
+    key = int(recording.program.key[recording.failing_op])
+    return recording.line_of(key) if recording.stack_of(key) >= 0 else None

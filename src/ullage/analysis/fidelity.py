@@ -37,22 +37,43 @@ class Fidelity:
         return not self.departures and not self.displaced
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A replay under the run's own settings beside the recording."""
+
+    rebuilt: Rebuilt
+    done: Replay
+    fidelity: Fidelity
+    first_difference: int | None
+    """The first operation that calls the driver otherwise, fails otherwise, or puts its block elsewhere."""
+
+
 def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
     """Replay a program under its own settings, and compare all driver calls and all addresses with the recording."""
+    return compare(history, rebuilt).fidelity
+
+
+def compare(history: History, rebuilt: Rebuilt) -> Comparison:
+    """Do as `fidelity_of`, and return what else came of the replay."""
     device = ReplayDevice(total_bytes=rebuilt.room_bytes)
     done = replay(rebuilt.program, rebuilt.settings, device, calls=True, places=True)
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
     failed = set(_failed_ops(history, rebuilt))
     fails = {*done.oom_ops.tolist(), *done.rejected_ops.tolist()}
     ops = ours.keys() | theirs.keys() | failed | fails
-    departures = sum(ours.get(op) != theirs.get(op) or (op in failed) != (op in fails) for op in ops)
+    departing = [op for op in ops if ours.get(op) != theirs.get(op) or (op in failed) != (op in fails)]
     placed, is_elsewhere = placements_of(history, rebuilt, done)
-    return Fidelity(
-        operations=len(ops),
-        departures=departures,
-        placements=len(placed),
-        displaced=int(np.count_nonzero(is_elsewhere)),
-        address_ties=done.address_ties,
+    return Comparison(
+        rebuilt=rebuilt,
+        done=done,
+        fidelity=Fidelity(
+            operations=len(ops),
+            departures=len(departing),
+            placements=len(placed),
+            displaced=int(np.count_nonzero(is_elsewhere)),
+            address_ties=done.address_ties,
+        ),
+        first_difference=min([*departing, *placed[is_elsewhere][:1].tolist()], default=None),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ullage._units import MIB
 from ullage.analysis.recording import Recording
-from ullage.program import Op
+from ullage.program import Column, Op
 
 _LEAST_STEPS: Final = 4
 
@@ -45,7 +45,9 @@ def growth_of(recording: Recording) -> StepGrowth | None:
     if recording.failing_op is not None:
         died[program.key[recording.failing_op]] = 0  # it never lived
     ever = (born >= 0) | (rebuilt.row_of_key < 0)
-    alive = [int(rebuilt.size_of_key[ever & (born <= end) & (died > end)].sum()) for end in ends]
+    lived = ever & (died > born)
+    sizes, moments = rebuilt.size_of_key[lived], np.array(ends)
+    alive = (_until(moments, born[lived], sizes) - _until(moments, died[lived], sizes)).tolist()
     settled = alive[1:]  # the first step makes the optimizer's state
     more = [after - before for before, after in pairwise(settled)]
     if len(more) < _LEAST_STEPS - 1 or min(more) <= 0 or sum(more) < max(MIB, settled[0] // 200):
@@ -70,3 +72,10 @@ def growth_of(recording: Recording) -> StepGrowth | None:
         line_bytes=sum(held),
         kept_by_step=kept_by_step,
     )
+
+
+def _until(moments: Column, when: Column, sizes: Column) -> Column:
+    """Return for each moment the sum of the sizes of what happened by then."""
+    order = np.argsort(when, kind="stable")
+    sums = np.concatenate(([0], np.cumsum(sizes[order])))
+    return np.asarray(sums[np.searchsorted(when[order], moments, side="right")], np.int64)

@@ -9,7 +9,7 @@ from ullage._units import GIB, text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.fidelity import Fidelity
 from ullage.analysis.growth import StepGrowth
-from ullage.analysis.recording import Recording
+from ullage.analysis.recording import Recording, allocated_by
 from ullage.history import Action
 from ullage.rebuild import UNBOUNDED_BYTES
 
@@ -51,7 +51,10 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
     """Say what of the replay was compared with the recording, and what came of it."""
     if not len(recording.history):
-        yield "there is no trace, only the state at the end: call torch.cuda.memory._record_memory_history() first"
+        yield (
+            "no request for memory was recorded, only the state at the end: call "
+            "torch.cuda.memory._record_memory_history() first"
+        )
         return
     places, operations = f"{fidelity.placements:,} allocations", f"{fidelity.operations:,} operations"
     if not fidelity.is_exact:
@@ -116,7 +119,7 @@ def _steps(recording: Recording, growth: StepGrowth | None, cause: Cause) -> Ite
     steps = len(recording.step_ops())
     if growth:
         if cause is not Cause.LEAK:
-            yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, of {growth.line}"
+            yield f"every step keeps {text_of_bytes(growth.bytes_per_step)} more, {allocated_by(growth.line, 'of')}"
         yield (
             "usual reasons for growth: losses or outputs kept without .item() or .detach(), evaluation "
             "without torch.no_grad()"
@@ -129,11 +132,16 @@ def _steps(recording: Recording, growth: StepGrowth | None, cause: Cause) -> Ite
 
 def _failures(recording: Recording) -> Iterator[str]:
     failures = int(np.count_nonzero(recording.history.action == Action.OOM))
-    if failures > 1:
-        yield f"{failures} requests failed; this is about the last one"
-    if failures and recording.failing_op is None and recording.capacity_is_given:
-        yield "a request failed in the recording; with the given capacity none does"
-    elif recording.failing_op is not None and failures:
+    several = "a request" if failures == 1 else f"{failures} requests"
+    if recording.failing_op is None:
+        if failures and recording.capacity_is_given:
+            yield f"{several} failed in the recording; with the given capacity none does"
+        return
+    if recording.is_recorded_failure:
+        if failures > 1:
+            yield f"{failures} requests failed; this is about the last one"
         yield "replays prove what happens up to and including the request that failed, not after it"
-    elif recording.failing_op is not None:
-        yield "the run itself went on; the request fails in a replay with the capacity that was given"
+        return
+    if failures:
+        yield f"{several} failed in the recording; this is about the first one that fails with the given capacity"
+    yield "the run itself went on; the request fails in a replay with the capacity that was given"

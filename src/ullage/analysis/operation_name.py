@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from ullage.history import Frame
+from ullage.source_location import shortened
 
 NO_LINE: Final = "(no line of yours)"
 """The text shown in place of a line where no frame tells anything."""
+
+NO_STACK: Final = "(no stack was recorded)"
+"""The text shown in place of a line where an entry has no stack."""
 
 _KINDS: Final = (
     (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
@@ -33,7 +37,7 @@ def operation_name(frames: Sequence[Frame]) -> str:
     for pattern, text in _KINDS:
         found = next(filter(None, map(pattern.search, names)), None)
         if found is not None:
-            return text.format(*found.groups())
+            return shortened(text.format(*found.groups()))
     # The outermost operation is the one that somebody called.
     called = next(filter(None, map(_OPERATION.search, reversed(names))), None)
-    return f"(operation {called[1]}, called from C++)" if called is not None else NO_LINE
+    return f"(operation {shortened(called[1])}, called from C++)" if called is not None else NO_LINE

@@ -7,7 +7,7 @@ from typing import Final
 from ullage._units import text_of_bytes, text_of_seconds
 from ullage.analysis.cause import Evidence
 from ullage.analysis.holder import LineHolder
-from ullage.analysis.recording import Recording
+from ullage.analysis.recording import Recording, placed
 from ullage.analysis.remedy import Remedy
 from ullage.settings import line_to_paste
 
@@ -30,11 +30,7 @@ def peak_sentence(recording: Recording, evidence: Evidence, holders: Sequence[Li
 
 def _held(holders: Sequence[LineHolder], total_bytes: int) -> Iterator[str]:
     for holder in holders[:_HOLDERS_NAMED]:
-        yield f"{text_of_bytes(holder.bytes)} ({100 * holder.bytes / max(1, total_bytes):.0f} %) {_whose(holder.line)}"
-
-
-def _whose(line: str) -> str:
-    return line.strip("()") if line.startswith("(") else f"at {line}"
+        yield f"{text_of_bytes(holder.bytes)} ({100 * holder.bytes / max(1, total_bytes):.0f} %) {placed(holder.line)}"
 
 
 def _when(recording: Recording) -> str:

@@ -3,14 +3,15 @@
 Proved by replay: with all of the set freed just before it the request succeeds, and with any one of them kept it fails.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import State
+from ullage.allocator.replay import BlockColumns, State
 from ullage.analysis.recording import HeldBlock, Recording, insert
-from ullage.program import Op
+from ullage.program import Column, Op
 
 _MOST_BLOCKS_TRIED: Final = 400  # blocks that are tried one by one
 
@@ -34,20 +35,26 @@ def pins_of(recording: Recording) -> list[Pin]:
     for block in recording.held():
         held.setdefault(block.segment, []).append(block)
     found = []
-    for segment in np.unique(blocks.segment).tolist():
-        inside = blocks.segment == segment
-        free = blocks.size[inside & (blocks.state == State.FREE)]
+    for segment, rows in _rows_by_segment(blocks):
+        free = blocks.size[rows[blocks.state[rows] == State.FREE]]
         if len(free) and segment in held:
             found.append(
                 Pin(
                     address=int(blocks.segment_address[segment]),
-                    size_bytes=int(blocks.size[inside & (blocks.state != State.UNMAPPED)].sum()),
+                    size_bytes=int(blocks.size[rows[blocks.state[rows] != State.UNMAPPED]].sum()),
                     free_bytes=int(free.sum()),
                     largest_free_bytes=int(free.max()),
                     blocks=tuple(held[segment]),
                 )
             )
     return sorted(found, key=lambda pin: -pin.free_bytes)
+
+
+def _rows_by_segment(blocks: BlockColumns) -> Iterator[tuple[int, Column]]:
+    """Yield each segment with the rows of its blocks, in order of their addresses."""
+    order = np.argsort(blocks.segment, kind="stable")
+    segments, first = np.unique(blocks.segment[order], return_index=True)
+    return zip(segments.tolist(), np.split(order, first)[1:], strict=True)
 
 
 def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:
@@ -91,8 +98,8 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
     best_cost: int | None = None
     blocks = recording.done.blocks
     keyed = {block.address: block for block in recording.held()}
-    for segment in np.unique(blocks.segment).tolist():
-        rows = np.flatnonzero((blocks.segment == segment) & (blocks.state != State.UNMAPPED))
+    for _, inside in _rows_by_segment(blocks):
+        rows = inside[blocks.state[inside] != State.UNMAPPED]
         addresses, sizes = blocks.address[rows].tolist(), blocks.size[rows].tolist()
         movable = [
             keyed.get(address) if state == State.ALLOCATED else None

@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
-from ullage.analysis.operation_name import operation_name
+from ullage.analysis.operation_name import NO_STACK, operation_name
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
-from ullage.program import Op, Program
+from ullage.program import Column, Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import Settings
 from ullage.source_location import is_library, short_place
@@ -31,6 +31,18 @@ def users_frame(frames: Sequence[Frame]) -> Frame | None:
 def short_line(frame: Frame) -> str:
     """Return a frame's place with the last two parts of its path."""
     return short_place(frame.file, frame.line)
+
+
+def placed(line: str) -> str:
+    """Return "at LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    if line == NO_STACK:
+        return "where no stack was recorded"
+    return line.strip("()") if line.startswith("(") else f"at {line}"
+
+
+def allocated_by(line: str, what: str = "from") -> str:
+    """Return "from LINE" for a line of the user's, and what stands in the place of one as part of a sentence."""
+    return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +97,7 @@ class Recording:
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
                 done = replay(until, rebuilt.settings, device)
-            if _fails(done, failing):
+            if _fails(done, failing) and (rebuilt.room_is_known or _first_fails_as_recorded(done, rebuilt, failed)):
                 return cls(
                     history=history,
                     rebuilt=rebuilt,
@@ -124,7 +136,7 @@ class Recording:
     def line_of_stack(self, stack: int) -> str:
         """Return the user's line of a stack, given as `stack_of` returns it."""
         if stack < 0:
-            return "(before recording began)" if stack == -2 else "(no stack was recorded)"
+            return "(before recording began)" if stack == -2 else NO_STACK
         frame = users_frame(self.history.stacks.frames_of(stack))
         return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
 
@@ -144,6 +156,12 @@ class Recording:
     def has_recorded_failure(self) -> bool:
         """Whether a request failed in the recording."""
         return bool((self.history.action == Action.OOM).any())
+
+    @property
+    def is_recorded_failure(self) -> bool:
+        """Whether the request that fails here is the last that failed in the recording."""
+        failed = np.flatnonzero(self.history.action == Action.OOM)
+        return self.failing_op is not None and self.rebuilt.row_of_op[self.failing_op] in failed[-1:]
 
     @property
     def program_has_streams(self) -> bool:
@@ -174,6 +192,13 @@ class Recording:
             )
         return sorted(found, key=lambda block: -block.size_bytes)
 
+    def pool_of_ops(self) -> Column:
+        """Return the private pool that requests go to at each operation; 0: the default pool."""
+        program = self.program
+        begins = program.op == Op.BEGIN_POOL
+        last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
+        return np.where((last >= 0) & begins[last], program.key[last], 0)
+
     def step_ops(self) -> list[int]:
         """Return the last operation of each step, as far as the recording shows steps."""
         return step_ops(self.history, self.rebuilt, len(self.program))
@@ -194,6 +219,12 @@ def _beyond_need(rebuilt: Rebuilt, failing: int, *, free_bytes: int) -> int:
 
 def _fails(done: Replay, op: int) -> bool:
     return op in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
+
+
+def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
+    """Tell whether the first request that fails in a replay failed in the recording: in less room others do."""
+    first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
+    return bool(rebuilt.row_of_op[first] in failed)
 
 
 def _waiting(program: Program) -> frozenset[int]:

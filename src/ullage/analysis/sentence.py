@@ -10,7 +10,7 @@ from ullage.analysis.cause import Cause, Evidence, is_full
 from ullage.analysis.growth import StepGrowth
 from ullage.analysis.holder import LineHolder
 from ullage.analysis.peak import lower_with, peak_sentence
-from ullage.analysis.recording import HeldBlock, Recording
+from ullage.analysis.recording import HeldBlock, Recording, allocated_by, placed
 from ullage.analysis.remedy import Remedy
 from ullage.analysis.role import RoleShare
 from ullage.analysis.role.advice import most_of
@@ -22,6 +22,8 @@ _RECORD: Final = (
 )
 
 
+_TOLD_BYTES: Final = 1 << 62
+"""From here on the size of a request that failed is not told apart."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 
 
@@ -63,8 +65,7 @@ def sentence_of(
         case Cause.FRAGMENTED:
             return (
                 f"Memory was fragmented: the request needed {size['needed_segment_bytes']} in one piece, with "
-                f"{size['free_bytes']} free on the card and {size['cached_bytes']} cached in pieces of at most "
-                f"{size['largest_free_block_bytes']}{_pinned(pinning)}."
+                f"{size['free_bytes']} free on the card and {_cached(evidence)}{_pinned(pinning)}."
             )
         case Cause.PINNED_BY_SPLITS:
             return (
@@ -104,7 +105,8 @@ def sentence_of(
             )
         case Cause.BOGUS_SIZE:
             asked = evidence["requested_bytes"]
-            return f"The request makes no sense: {asked:,} bytes; look at what computes its size."
+            told = f"{asked:,} bytes" if asked < _TOLD_BYTES else "2^62 bytes or more"
+            return f"The request makes no sense: {told}; look at what computes its size."
         case _:
             return _nothing_failed(recording, evidence, holders)
 
@@ -140,8 +142,8 @@ def cure_of(
     thin = " The step was not over: a smaller batch is the surer way." if is_full(evidence["room_bytes"], left) else ""
     if isinstance(growth, StepGrowth):
         thin = (
-            f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly of {growth.line}: this only "
-            f"delays the failure, {_by(left, growth)}."
+            f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly "
+            f"{allocated_by(growth.line, 'of')}: this only delays the failure, {_by(left, growth)}."
         )
     return (
         f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
@@ -169,16 +171,17 @@ def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
 def _grown(growth: StepGrowth, evidence: Evidence) -> str:
     ran_out = ", until memory ran out" if "requested_bytes" in evidence else ""
     kept, most = text_of_bytes(growth.bytes_per_step), text_of_bytes(growth.line_bytes_per_step)
+    such = "such blocks" if growth.line.startswith("(") else "blocks of that line"
     part = "most of it" if 2 * growth.line_bytes_per_step > growth.bytes_per_step else "the largest part"
     return (
-        f"Memory grows: every step keeps {kept} more, {part} ({most}) from {growth.line}{ran_out}. "
-        f"{growth.line_blocks:,} blocks of that line are alive, {text_of_bytes(growth.line_bytes)} of the "
+        f"Memory grows: every step keeps {kept} more, {part} ({most}) {allocated_by(growth.line)}{ran_out}. "
+        f"{growth.line_blocks:,} {such} are alive, {text_of_bytes(growth.line_bytes)} of the "
         f"{text_of_bytes(evidence['allocated_bytes'])} allocated."
     )
 
 
 def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
-    called = f", called at {accumulation.called_at}" if accumulation.called_at != accumulation.line else ""
+    called = f", called {placed(accumulation.called_at)}" if accumulation.called_at != accumulation.line else ""
     if accumulation.is_older:
         since = ", some of them before recording began"
     else:
@@ -194,7 +197,7 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
     )
     held = text_of_bytes(accumulation.bytes)
     return (
-        f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated at {accumulation.line}{called} are still "
+        f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated {placed(accumulation.line)}{called} are still "
         f"alive, {held} of the "
         f"{text_of_bytes(evidence['allocated_bytes'])} allocated. They were allocated{since}{others}."
     )
@@ -211,8 +214,8 @@ def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[
         return f"The snapshot is empty: nothing was recorded. {_RECORD}"
     if not len(recording.history):
         return (
-            f"Only the state was recorded, {size['allocated_bytes']} allocated of {size['reserved_bytes']} reserved, "
-            f"and not what led to it: whether a request failed is not in it. {_RECORD}"
+            f"Only the state at the end is in it, {size['allocated_bytes']} allocated of {size['reserved_bytes']} "
+            f"reserved: no request for memory was recorded, nor whether one failed. {_RECORD}"
         )
     if recording.has_recorded_failure and not recording.capacity_is_given:
         return (
@@ -233,10 +236,18 @@ def _nothing_failed(recording: Recording, evidence: Evidence, holders: Sequence[
     )
 
 
+def _cached(evidence: Evidence) -> str:
+    cached, largest = evidence["cached_bytes"], evidence["largest_free_block_bytes"]
+    if not cached or not largest:
+        return "nothing cached"
+    return f"{text_of_bytes(cached)} cached in pieces of at most {text_of_bytes(largest)}"
+
+
 def _pinned(blocks: Sequence[HeldBlock]) -> str:
     if not blocks:
         return ""
     lines = Counter(block.line for block in blocks)
     count = f"{len(blocks)} live block{'s' if len(blocks) > 1 else ''}"
     held = text_of_bytes(sum(block.size_bytes for block in blocks))
-    return f"; {count} from {', '.join(lines)} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} it from being used"
+    where = ", ".join(map(allocated_by, lines))
+    return f"; {count} {where} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} it from being used"

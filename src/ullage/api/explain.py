@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from ullage._errors import UsageError
 from ullage._public import public
+from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation
 from ullage.analysis.explain import explain as explain_history
@@ -113,10 +115,15 @@ def _explain_snapshot(
 ) -> Explanation:
     """Explain a card of a snapshot, or every one, and write the tables of all of them where they are asked for."""
     if with_picture and device == ALL_DEVICES:
-        raise UsageError("--html draws one card, and --device all asks for every one: give the number of one")
+        raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
     snapshot = load_snapshot(path)
     cards = recorded_cards(snapshot.devices)
-    first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot)
+    first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot, takes_all=True)
+
+    @cache
+    def assumed(number: int) -> Assumptions:
+        history = snapshot.devices[number]
+        return closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
 
     def explain_card(number: int) -> Explanation:
         return explain_history(
@@ -125,6 +132,7 @@ def _explain_snapshot(
             semantics=semantics,
             alloc_conf=alloc_conf,
             capacity_bytes=capacity_bytes,
+            assumed=assumed(number),
             cards=cards,
             with_picture=with_picture,
             progress=progress,
@@ -137,7 +145,12 @@ def _explain_snapshot(
     if tables is not None:
         progress("writing the tables")
         write_database(
-            tables, snapshot.devices, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes
+            tables,
+            snapshot.devices,
+            {number: assumed(number) for number in snapshot.devices},
+            semantics=semantics,
+            alloc_conf=alloc_conf,
+            capacity_bytes=capacity_bytes,
         )
     return explanation
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ullage._errors import UsageError
-from ullage._output import check_output, write_whole
+from ullage._output import check_output
+from ullage._own_files import write_whole
 from ullage._public import public
 from ullage.api.values import capacity_of, history_of, semantics_given
 from ullage.reproduction.reproduction import Reproduction, reproduce

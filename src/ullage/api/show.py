@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from ullage._errors import UsageError
-from ullage._output import write_whole
+from ullage._own_files import write_whole
 from ullage._public import public
 from ullage.report.report import Report
 from ullage.report.terminal import draw

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from ullage._errors import UsageError
+from ullage._foreign_files import open_regular
 from ullage._units import text_of_bytes
 
 STANDARD_INPUT: Final = Path("-")
@@ -30,8 +31,6 @@ def is_text(file: Path) -> bool:
         return True
     if file.is_fifo():  # what it holds can be read only once
         return True
-    if file.is_char_device() or file.is_block_device():
-        raise UsageError(f"{file} is a device; expected a snapshot, a log or a text")
     with _opened(file) as source:
         beginning = source.read(4096)
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
@@ -47,6 +46,9 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
     read = reported = 0
     with _opened(file) as source:
         beginning = source.read(_PIECE_BYTES)
+        if not beginning:
+            what = "standard input" if file == STANDARD_INPUT else file
+            raise UsageError(f"{what} is empty; expected a snapshot, a log or an error's text")
         if beginning.startswith(b"\x80"):
             raise UsageError(f"{file} gives a snapshot; expected text there: give a snapshot by the path of its file")
         encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")
@@ -67,7 +69,7 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     if file == STANDARD_INPUT and sys.stdin is None:
         raise UsageError("standard input is closed; expected a text there, or the name of a file")
     try:
-        raw = cast(BufferedReader, sys.stdin.buffer) if file == STANDARD_INPUT else file.open("rb")
+        raw = cast(BufferedReader, sys.stdin.buffer if file == STANDARD_INPUT else open_regular(file))
         try:
             is_gzip = raw.peek(2)[:2] == _GZIP
             yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw

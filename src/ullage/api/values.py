@@ -89,8 +89,8 @@ def history_of(file: Path, device: int | None) -> "History":
     return snapshot.devices[check_device(chosen, snapshot)]
 
 
-def check_device(device: int | str | None, snapshot: "Snapshot") -> int:
-    """Return the number of a card that a snapshot has; a text may hold it.
+def check_device(device: int | str | None, snapshot: "Snapshot", *, takes_all: bool = False) -> int:
+    """Return the number of a card that a snapshot has; a text may hold it. `takes_all` is whether "all" is allowed too.
 
     Raises:
         UsageError: it is no number, or the snapshot has no such card.
@@ -100,6 +100,6 @@ def check_device(device: int | str | None, snapshot: "Snapshot") -> int:
     except ValueError:
         number = -1
     if number not in snapshot.devices:
-        known = ", ".join(map(str, snapshot.devices))
+        known = ", ".join([*map(str, snapshot.devices), *([f"or {ALL_DEVICES}"] if takes_all else [])])
         raise UsageError(f"--device {device} has no history in {snapshot.path}; expected one of {known}")
     return number

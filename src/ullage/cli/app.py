@@ -1,6 +1,7 @@
 """The command `ullage`: its subcommands, and the one place where errors become text and exit codes."""
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TextIO
 
 import typer
 
@@ -93,17 +94,29 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; where nobody reads its output any more (| head) it ends as other programs do."""
+    try:
+        _run(arguments)
+    except BrokenPipeError:
+        _end_without_reader()
+    except SystemExit as error:
+        # typer and rich take a pipe that is closed for an error of their own: 1 would say "does not fit".
+        if error.code == 1 and _has_lost_its_reader():
+            _end_without_reader()
+        raise
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     """Run the command line; every error that ullage raises on purpose becomes one sentence and an exit code here."""
     _prepare_streams()
     previous = {number: signal.signal(number, _interrupt) for number in _ENDING_SIGNALS if _is_heard(number)}
     try:
         app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
-        from rich.console import Console
-
+        from ullage.cli.console import ReportConsole
         from ullage.report.terminal import without_control_characters
 
-        Console(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
+        ReportConsole(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
         sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file
         sys.exit(error.exit_code)
     except (_Interrupted, KeyboardInterrupt) as error:
@@ -112,10 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"{how}; nothing was left behind\n")
         sys.exit(128 + number)
     except BrokenPipeError:
-        _give_up_output()  # its reader has gone
-        sys.exit(128 + signal.SIGPIPE)
+        raise
     except OSError as error:
-        _give_up_output()
+        _give_up(sys.stdout)
         sys.stderr.write(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else "") + "\n")
         sys.exit(2)
     except Exception:
@@ -144,11 +156,26 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace" if name == "stderr" else "replace")
 
 
-def _give_up_output() -> None:
+def _has_lost_its_reader() -> bool:
+    """Return whether output goes into a pipe that nobody reads."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            poll.register(stream.fileno(), select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _end_without_reader() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        _give_up(stream)
+    sys.exit(128 + signal.SIGPIPE)
+
+
+def _give_up(stream: TextIO) -> None:
     """Send the interpreter's last flush nowhere: output that could not be written would fail again."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, stream.fileno())
         os.close(null)
 
 

@@ -1,9 +1,8 @@
 """The command `ullage run`: run a command with its memory recorded, and report why memory ran out."""
 
-import os
+import re
 import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ullage._errors import UllageError, UsageError
+from ullage._own_files import OwnFolder
+from ullage._secrets import hidden_text
 from ullage.cli.progress import with_progress
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ EPILOG: Final = (
     "ullage run --csv samples.csv --prometheus 9400 train.py\n\n"
     "[bold]Meanwhile[/] ullage watch. [bold]Exit code[/] and signals are the command's own."
 )
+
+_RUNS: Final = Path("ullage-runs")
+_NOT_OF_NAMES: Final = re.compile(r"[^\w.+-]")
+_LONGEST_NAME: Final = 60  # letters
 
 
 def run(
@@ -54,6 +59,7 @@ def run(
     from ullage.api.values import size_of
     from ullage.export.export import open_exports
     from ullage.recording.plan import HistoryMode, RecordingPlan
+    from ullage.run_files.live import is_live
     from ullage.supervision.command import command_of
     from ullage.supervision.supervisor import end_alike, environment_as_given, supervise
 
@@ -70,16 +76,21 @@ def run(
     elif count != 1:
         raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
     exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, notify=_print_line)
-    place = _folder_for(folder, context.args)
-    RecordingPlan(folder=place, history=HistoryMode(history), budget_bytes=budget).put_into(environment)
-    ending = supervise(command, environment, on_tick=lambda: exports.update(place))
-    exports.finish(place)
-    has_ended_well = ending.exit_code == 0
-    has_something = _report_run(place, is_quiet=quiet and has_ended_well, has_ended_well=has_ended_well)
-    if folder is None and (has_ended_well or _is_empty(place)) and not has_something:
-        _remove(place)
-    elif not quiet:
-        _print_line(f"recorded in {_shown(place)}; read it with ullage explain or ullage watch")
+    with _folder_for(folder, context.args) as place:
+        plan = RecordingPlan(folder=place.path, inode=place.inode, history=HistoryMode(history), budget_bytes=budget)
+        plan.put_into(environment)
+        ending = supervise(command, environment, on_tick=lambda: exports.update(place.path))
+        exports.finish(place.path)
+        has_ended_well = ending.exit_code == 0
+        is_quiet = quiet and has_ended_well
+        has_something = place.is_in_place and _report_run(place, is_quiet=is_quiet, has_ended_well=has_ended_well)
+        if not place.is_in_place:
+            if not place.is_removed:
+                _print_line(f"the folder {place.path} was moved while the run went on: nothing is told of it")
+        elif folder is None and (has_ended_well or not place.names()) and not has_something:
+            place.remove(is_live)
+        elif not quiet:
+            _print_line(f"recorded in {_shown(place.path)}; read it with ullage explain or ullage watch")
     end_alike(ending)
 
 
@@ -89,35 +100,43 @@ def _print_line(text: str) -> None:
         sys.stderr.flush()
 
 
-def _folder_for(wanted: Path | None, words: list[str]) -> Path:
+def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
     """Make the folder of the run, where files for a while are kept if this folder cannot have it."""
-    is_named = wanted is not None
     if wanted is None:
-        module = words[1] if words[0] == "-m" else Path(words[0]).name
-        name = next((Path(word).stem for word in words if word.endswith(".py")), module)
-        wanted = Path("ullage-runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    elif wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
-        raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
+        name = name_of(words)
+        # This folder may be gone, full or not ours to write to; the script may need nothing of it.
+        with suppress(OSError):
+            return OwnFolder.make_unique(_RUNS.absolute(), name)
+        wanted = Path(tempfile.gettempdir())
+        try:
+            return OwnFolder.make_unique(wanted, name)
+        except OSError as error:
+            raise UsageError(f"no folder can be made in {wanted}: {error.strerror}; choose one with --folder") from None
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        return wanted.absolute()
+        if not wanted.is_symlink() and not wanted.exists():
+            return OwnFolder.make(wanted)
+        if not wanted.is_dir() or any(wanted.iterdir()):
+            raise UsageError(f"--folder {wanted} exists and is not an empty folder; expected a new name")
+        return OwnFolder.open(wanted)
     except OSError as error:
-        if is_named:
-            raise UsageError(f"--folder {wanted} cannot be made: {error.strerror}; expected another") from None
-    # This folder may be gone, full or not ours to write to; the script may need nothing of it.
-    try:
-        return Path(tempfile.mkdtemp(prefix=f"{wanted.name}-"))
-    except OSError as error:
-        raise UsageError(f"the folder {wanted} cannot be made: {error.strerror}; choose one with --folder") from None
+        raise UsageError(f"--folder {wanted} cannot be made: {error.strerror}; expected another") from None
 
 
-def _report_run(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
+def name_of(words: list[str]) -> str:
+    """Return what the folder of a run is called after: its script, its module, or its program."""
+    module = words[1] if words[0] == "-m" else Path(words[0]).name
+    # A whole line for a shell may end in a script too, and says more than is to be read in a name.
+    name = next((Path(word).stem for word in words if word.endswith(".py") and not word.split()[1:]), module)
+    return _NOT_OF_NAMES.sub("_", hidden_text(name))[:_LONGEST_NAME] or "run"
+
+
+def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
     """Print what the run has recorded; return whether it is worth keeping."""
     from ullage.run_files.folder import read_run
     from ullage.supervision.summary import summary_of
 
     try:
-        found = read_run(place)
+        found = read_run(place.path)
     except UsageError:
         return False  # no process of it has used a card
     with suppress(OSError):  # the terminal is closed
@@ -125,10 +144,10 @@ def _report_run(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
             times = sum(process.facts.ooms for process in found.processes)
             sys.stderr.write(
                 f"ullage: memory ran out {times} time{'s' if times != 1 else ''}, and the script handled it; why: "
-                f"ullage explain {_shown(place)}\n"
+                f"ullage explain {_shown(place.path)}\n"
             )
         elif found.evidence:
-            report_evidence(found)
+            report_evidence(found, place)
         if found.evidence or not is_quiet:
             for number, line in enumerate(summary_of(found)):
                 sys.stderr.write(f"{'ullage:' if not number else '       '} {line}\n")
@@ -136,7 +155,7 @@ def _report_run(place: Path, *, is_quiet: bool, has_ended_well: bool) -> bool:
     return bool(found.evidence) or any(process.facts.growth for process in found.processes)
 
 
-def report_evidence(found: "RunFolder") -> None:
+def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
     """Explain on standard error why memory ran out, and write the report next to the evidence."""
     from rich.console import Console
 
@@ -154,7 +173,8 @@ def report_evidence(found: "RunFolder") -> None:
             return
         report = report_of(found, evidence, explanation)
         draw(report, Console(stderr=True, highlight=False))
-        write_report(evidence, report)
+        with place.folder(evidence.folder.name) as inside:
+            write_report(inside, report)
         sys.stderr.write(
             f"ullage: {_shown(evidence.folder)} has this report as report.html, and the files it was made from\n"
         )
@@ -167,19 +187,3 @@ def _shown(path: Path) -> Path:
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     except FileNotFoundError:  # the script has removed the folder that it was started in
         return path
-
-
-def _is_empty(place: Path) -> bool:
-    try:
-        return not any(place.iterdir())
-    except FileNotFoundError:  # removed by the script
-        return True
-
-
-def _remove(place: Path) -> None:
-    """Remove a folder without anything of interest, and its parent where that is then empty."""
-    with suppress(OSError):
-        for path in place.iterdir():
-            path.unlink()
-        place.rmdir()
-        place.parent.rmdir()

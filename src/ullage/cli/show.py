@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage._secrets import hidden_data
+
 if TYPE_CHECKING:
     from ullage.report.report import Report
 
@@ -33,11 +35,11 @@ def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -
 
         draw(report, ReportConsole(highlight=False), is_whole=is_whole)
     else:
-        print(json.dumps(answer, indent=1), flush=True)
+        print(json.dumps(hidden_data(answer), indent=1), flush=True)
 
 
 def _write(report: "Report", page: Path) -> None:
-    from ullage._output import write_whole
+    from ullage._own_files import write_whole
     from ullage.report.page import draw_page  # its template engine is not for those who do not ask
 
     write_whole(page, draw_page(report).encode(errors="replace"))

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ullage._public import public
+from ullage._secrets import told_environment
 from ullage.diagnosis.allocation import findings_of_allocation, text_in_force
 from ullage.diagnosis.card import findings_of_cards
 from ullage.diagnosis.facts import MachineFacts
@@ -40,6 +41,7 @@ class Diagnosis:
             "findings": [asdict(finding) | {"weight": finding.weight.value} for finding in self.findings],
             "settings": text_in_force(self.facts),
             **asdict(self.facts),
+            "environment": told_environment(self.facts.environment),
         }
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any, Final
 
+from ullage._child_process import python_command
 from ullage._errors import UsageError
 from ullage.diagnosis.facts import CardFacts, CardProcess, Driver, MachineFacts, Torch
 from ullage.diagnosis.host import read_host
@@ -66,7 +67,8 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
 
 def _facts_of_child(gpu: str | None) -> tuple[Driver | None, tuple[CardFacts, ...], Torch | None]:
     """Return the facts that a child process reports; what it reported before a failure counts."""
-    command = [sys.executable, "-m", "ullage.diagnosis.probe", *([gpu] if gpu is not None else [])]
+    # Not by -m, which has Python import what lies in the current folder, whoever has put it there.
+    command = [*python_command("ullage.diagnosis.probe", with_flags=False), *([gpu] if gpu is not None else [])]
     error = ""
     try:
         done = subprocess.run(

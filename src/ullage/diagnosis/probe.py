@@ -1,6 +1,6 @@
 """Reads the installed PyTorch's facts in a child process: settings that it refuses may end the process.
 
-`python -m ullage.diagnosis.probe [GPU]` prints a line for the cards and one for torch. With GPU, it is emulated.
+It prints a line for the cards and one for torch; where a card is named, that one is emulated.
 CUDA is not initialised: the allocator has read its settings before, and the driver is asked by NVML.
 """
 
@@ -57,7 +57,9 @@ def _settings(binding: Any) -> str | None:
     return str(read.get("PYTORCH_CUDA_ALLOC_CONF", ""))
 
 
-def _main(gpu: str | None) -> None:
+def main() -> None:
+    """Print what can be told of driver, cards and torch, as two lines of JSON; argv may name a card to emulate."""
+    gpu = sys.argv[1] if len(sys.argv) > 1 else None
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what torch prints is no answer
     warnings.simplefilter("ignore")
@@ -69,7 +71,3 @@ def _main(gpu: str | None) -> None:
     found = {"driver": None if driver is None else asdict(driver), "cards": [asdict(card) for card in cards]}
     print(json.dumps(found), file=answers, flush=True)
     print(json.dumps(asdict(read_torch())), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1] if len(sys.argv) > 1 else None)

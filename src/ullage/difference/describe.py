@@ -6,6 +6,7 @@ from typing import Final
 from ullage._units import text_of_bytes
 from ullage.difference.difference import ChangeKind, Difference, Level, LineChange, Moment
 from ullage.report.report import Remarks, Report, Section, Table, TableRow, Tone
+from ullage.source_location import shortened
 
 _GREW_SHOWN: Final = 15
 _SHRANK_SHOWN: Final = 8
@@ -124,7 +125,7 @@ def _row(change: LineChange) -> TableRow:
     remark = f"was :{change.moved_from.rpartition(':')[2]}" if change.moved_from else ""
     return TableRow(
         cells=(
-            change.name,
+            shortened(change.name),
             _more(change.grown_bytes),
             text_of_bytes(change.before_bytes),
             text_of_bytes(change.after_bytes),

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ullage._output import whole_file
-from ullage.analysis.assumption import closest
+from ullage._own_files import whole_file_by_name
+from ullage.analysis.assumption import Assumptions
 from ullage.analysis.operation_name import operation_name
 from ullage.analysis.recording import short_line, users_frame
 from ullage.export.lifetime import BlockTable, SegmentTable, blocks_of, segments_of
@@ -37,6 +37,7 @@ _NAMES: Final = {action: name for name, action in ACTIONS.items() if name != "fr
 def write_database(
     path: Path,
     devices: Mapping[int, History],
+    assumptions: Mapping[int, Assumptions],
     *,
     semantics: str | None = None,
     alloc_conf: str | None = None,
@@ -47,6 +48,7 @@ def write_database(
     Args:
         path: of the file.
         devices: the recordings, by the device's number.
+        assumptions: what each of them lacks, by the same numbers.
         semantics: the allocator's version: one of `ullage.settings.SEMANTICS`.
         alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most, where no request failed.
@@ -55,14 +57,13 @@ def write_database(
         OSError: it cannot be written; nothing of it is left.
         SettingsError: `alloc_conf` cannot be read.
     """
-    with whole_file(path) as file:
+    with whole_file_by_name(path) as name:
         try:
             # Nobody reads the file before it is whole, so that it needs no journal of its own.
-            with closing(sqlite3.connect(file.name, isolation_level=None)) as database:
+            with closing(sqlite3.connect(name, isolation_level=None)) as database:
                 database.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + SCHEMA + "BEGIN;")
-                for history in devices.values():
-                    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
-                    rebuilt = assumed.program_of(
+                for device, history in devices.items():
+                    rebuilt = assumptions[device].program_of(
                         history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes
                     )
                     segments = segments_of(history, rebuilt)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ullage.run_files.facts import RunFacts
 from ullage.run_files.live import SUFFIX, Live, LiveFileError, read_live
 
-_NAME: Final = re.compile(r"(?:rank(?P<rank>\d+)|process)-(?P<pid>\d+)")
+_NAME: Final = re.compile(r"(?:rank(?P<rank>\d+)|process)-(?P<pid>\d+)(?:-\w+)?")
 
 
 class SampleRow(NamedTuple):

@@ -3,8 +3,8 @@
 Sizes after rounding come from the state at the end, or else from a replay of the run: a snapshot does not record them.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -14,11 +14,8 @@ from ullage.history import Action, History
 from ullage.program import Column
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
+from ullage.rebuild.segment_life import NONE, SegmentLife, life_at
 from ullage.settings import BLOCK_UNIT_BYTES
-
-_SMALL_SEGMENT_BYTES: Final = 2 << 20
-NONE: Final = -1
-"""Stands for "nothing" in a column: no event, no stack, no segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTable:
-    """One row a segment, as columns of equal length; of an expandable one what was mapped at the end."""
+    """One row a segment, as columns of equal length; an expandable one that is there at the end has a row a stretch."""
 
     address: Column
     size: Column
@@ -51,83 +48,107 @@ class SegmentTable:
     stack: Column
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SegmentRow:
+    """A row of `SegmentTable`."""
+
+    address: int
+    size: int
+    stream: int
+    pool: int
+    is_small: bool
+    is_expandable: bool
+    born: int
+    died: int
+    stack: int
+
+
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
-    """Return the segments that were there before, those that the trace allocates, and what the end has beside them."""
-    taken = np.flatnonzero(history.action == Action.SEGMENT_ALLOC)
-    ends: dict[int, list[int]] = {}
-    for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
-        ends.setdefault(int(history.address[row]), []).append(row)
-    rows = []
-    expandable = {segment.address for segment in history.segments if segment.is_expandable}
-    for start in rebuilt.program.start:
-        if start.address not in expandable:
-            died = ends.get(start.address, [NONE])[0]
-            is_small, is_expandable = int(start.is_small), int(start.is_expandable)
-            rows.append(
-                (
-                    start.address,
-                    start.reserved_bytes,
-                    start.stream,
-                    start.pool,
-                    is_small,
-                    is_expandable,
-                    NONE,
-                    died,
-                    NONE,
-                )
-            )
-    pools = history.labels.pool
-    for row in taken.tolist():
-        address, size = int(history.address[row]), int(history.size[row])
-        died = next((end for end in ends.get(address, ()) if end > row), NONE)
-        pool = int(pools[row]) if len(pools) else 0
-        is_small = int(size <= _SMALL_SEGMENT_BYTES)
-        rows.append((address, size, int(history.stream[row]), pool, is_small, 0, row, died, int(history.stack[row])))
-    older = {start.address for start in rebuilt.program.start if start.is_expandable}
-    mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
-    for segment in history.segments:
-        if not segment.is_expandable:
-            continue
-        place = history.address[mapped]
-        within = mapped[(place >= segment.address) & (place < segment.address + segment.size)]
-        born = int(within[0]) if len(within) and segment.address not in older else NONE
-        stack = int(history.stack[born]) if born >= 0 else NONE
-        is_small = int(not segment.is_large)
-        rows.append((segment.address, segment.size, segment.stream, segment.pool, is_small, 1, born, NONE, stack))
-    table = np.array(rows, np.int64).reshape(-1, 9).T
-    return SegmentTable(**dict(zip(SegmentTable.__slots__, table, strict=True)))
+    """Return the segments that were there before, those that the trace allocates, and the expandable ones."""
+    rows = list(_segment_rows(history, rebuilt))
+    columns = {name: [getattr(row, name) for row in rows] for name in SegmentTable.__slots__}
+    return SegmentTable(**{name: np.array(column, np.int64) for name, column in columns.items()})
+
+
+def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[_SegmentRow]:
+    for life in rebuilt.lives.lives:
+        if not life.is_expandable or life.died >= 0:
+            yield _row_of(history, life, life.begin, life.end)
+    last = [segment for segment in history.segments if segment.is_expandable]
+    starts = np.array([segment.address for segment in last], np.int64)
+    numbers = rebuilt.lives.at(starts, np.full(len(last), len(history)))
+    for segment, number in zip(last, numbers.tolist(), strict=True):
+        if number >= 0:
+            yield _row_of(history, rebuilt.lives.lives[number], segment.address, segment.address + segment.size)
+
+
+def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> _SegmentRow:
+    return _SegmentRow(
+        address=begin,
+        size=end - begin,
+        stream=life.stream,
+        pool=life.pool,
+        is_small=not life.is_large,
+        is_expandable=life.is_expandable,
+        born=life.born,
+        died=life.died,
+        stack=int(history.stack[life.born]) if life.born >= 0 else NONE,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """When blocks are freed, and when their places can be used again; `NONE`: not in the recording."""
+
+    freed: Column
+    """By the entry that allocates."""
+    died: Column
+    before: Mapping[int, tuple[int, int]]
+    """Both, by address, of blocks that no entry allocates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BlockBefore:
+    """A block that was there when recording began."""
+
+    address: int
+    size: int
+    requested: int
+    stack: int
+    freed: int
+    died: int
 
 
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
     """Return every block: those that the trace allocates, and those that were there before."""
     made = np.flatnonzero(history.action == Action.ALLOC)
-    freed, died, end_before = _ends(history)
-    before = _before(rebuilt, end_before)
-    address = np.concatenate([history.address[made], before[0]])
-    born = np.concatenate([made, np.full(before.shape[1], NONE)])
-    segment = _segment_of(address, born, segments)
+    ends = _ends(history)
+    older = list(_blocks_before(rebuilt, ends))
+
+    def all_of(of_made: Column, name: str) -> Column:
+        return np.concatenate([of_made, np.array([getattr(block, name) for block in older], np.int64)])
+
+    address = all_of(history.address[made], "address")
+    born = np.concatenate([made, np.full(len(older), NONE)])
+    segment = life_at(segments.address, segments.address + segments.size, segments.born, segments.died, address, born)
     owner = segment[len(made) :]
     stream_before = np.where(owner >= 0, np.append(segments.stream, 0)[owner], 0)
-    died = np.concatenate([died[made], before[5]])
-    size = np.concatenate([_replayed_sizes(history, rebuilt)[made], before[1]])
+    died = all_of(ends.died[made], "died")
+    size = all_of(_replayed_sizes(history, rebuilt)[made], "size")
     return BlockTable(
         address=address,
         size=_with_sizes_at_end(history, address, died, size),
-        requested=np.concatenate([history.size[made], before[2]]),
+        requested=all_of(history.size[made], "requested"),
         stream=np.concatenate([history.stream[made], stream_before]),
         segment=segment,
         born=born,
-        freed=np.concatenate([freed[made], before[4]]),
+        freed=all_of(ends.freed[made], "freed"),
         died=died,
-        stack=np.concatenate([history.stack[made], before[3]]),
+        stack=all_of(history.stack[made], "stack"),
     )
 
 
-def _ends(history: History) -> tuple[Column, Column, dict[int, tuple[int, int]]]:
-    """Return for each entry that allocates when its block is freed, and when its place can be used again.
-
-    Last, both by address for blocks that no entry allocates.
-    """
+def _ends(history: History) -> _Ends:
     lives = BlockLives.of(history)
     freed, died, owner = (np.full(len(history), NONE, np.int64) for _ in range(3))
     asks, completes = lives.action == Action.FREE_REQUESTED, lives.action == Action.FREE_COMPLETED
@@ -141,27 +162,24 @@ def _ends(history: History) -> tuple[Column, Column, dict[int, tuple[int, int]]]
     blocks = owner[lives.previous_row[later]]
     died[blocks[blocks >= 0]] = lives.row[later][blocks >= 0]
     done = dict(zip(lives.previous_row[later].tolist(), lives.row[later].tolist(), strict=True))
-    unseen = np.flatnonzero((lives.previous < 0) & (asks | completes))
-    before = {
-        int(history.address[lives.row[at]]): (
-            int(lives.row[at]),
-            int(lives.row[at]) if completes[at] else done.get(int(lives.row[at]), NONE),
-        )
-        for at in unseen.tolist()
-    }
-    return freed, died, before
+    before: dict[int, tuple[int, int]] = {}
+    for at in np.flatnonzero((lives.previous < 0) & (asks | completes)).tolist():
+        row = int(lives.row[at])
+        # A free that only ends was asked for before recording began; files before 2023 have one entry for a free.
+        asked = NONE if completes[at] and asks.any() else row
+        before[int(history.address[row])] = asked, row if completes[at] else done.get(row, NONE)
+    return _Ends(freed=freed, died=died, before=before)
 
 
-def _before(rebuilt: Rebuilt, end_of: dict[int, tuple[int, int]]) -> Column:
-    """Return the blocks that were there before: address, size, requested, stack, freed and died, a row each."""
-    rows = []
+def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[_BlockBefore]:
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
             if key >= 0:
-                rows.append((address, size, asked, int(rebuilt.stack_of_key[key]), *end_of.get(address, (NONE, NONE))))
+                freed, died = ends.before.get(address, (NONE, NONE))
+                stack = int(rebuilt.stack_of_key[key])
+                yield _BlockBefore(address=address, size=size, requested=asked, stack=stack, freed=freed, died=died)
             address += size
-    return np.array(rows, np.int64).reshape(-1, 6).T
 
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
@@ -188,31 +206,3 @@ def _with_sizes_at_end(history: History, address: Column, died: Column, size: Co
     for row in np.flatnonzero(died < 0).tolist():
         size[row] = known.get(int(address[row]), size[row])
     return size
-
-
-def _segment_of(address: Column, born: Column, segments: SegmentTable) -> Column:
-    """Return the row of the segment in which each block lies: of those at its address, the one that was there then."""
-    begin, end = segments.address, segments.address + segments.size
-    cuts = np.unique(np.concatenate([begin, end]))
-    pieces = [
-        (piece, since, row)
-        for row, (first, last, since) in enumerate(
-            zip(
-                np.searchsorted(cuts, begin).tolist(),
-                np.searchsorted(cuts, end).tolist(),
-                np.where(segments.is_expandable, NONE, segments.born).tolist(),  # its first pages may be older
-                strict=True,
-            )
-        )
-        for piece in range(first, last)
-    ]
-    if not pieces:
-        return np.full(len(address), NONE, np.int64)
-    piece, since, row = np.array(sorted(pieces), np.int64).T
-    span = int(max(born.max(initial=0), since.max())) + 2
-    wanted = (np.searchsorted(cuts, address, side="right") - 1) * span + born + 1
-    found = np.searchsorted(piece * span + since + 1, wanted, side="right") - 1
-    owner = np.where(found >= 0, row[found], NONE)
-    lies_in = (owner >= 0) & (begin[owner] <= address) & (address < end[owner])
-    is_there = (segments.died[owner] < 0) | (segments.died[owner] > born)
-    return np.where(lies_in & is_there, owner, NONE)

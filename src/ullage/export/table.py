@@ -9,6 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Protocol, get_args, get_type_hints
 
+from ullage._own_files import begin_file, new_file
 from ullage.export.drain import Drain, SampleRow
 
 _GROUP_ROWS: Final = 1 << 14
@@ -78,12 +79,12 @@ class CsvFile:
     """A CSV file to which whole lines are appended."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file, or empty it.
+        """Make the file, in place of one that is there.
 
         Raises:
             OSError: it cannot be written.
         """
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._descriptor = new_file(path)
         self._size = 0
         self._head = ",".join(SampleRow._fields) + "\n"
 
@@ -118,13 +119,12 @@ class ParquetFile:
         import pyarrow.parquet
 
         self._arrow: Any = pyarrow
-        self._path = path
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._part = begin_file(path)
         self._rows: list[SampleRow] = []
         self._schema = pyarrow.schema(
             [(name, _kind(pyarrow, hint)) for name, hint in get_type_hints(SampleRow).items()]
         )
-        self._writer: Any = pyarrow.parquet.ParquetWriter(self._part, self._schema)
+        self._writer: Any = pyarrow.parquet.ParquetWriter(self._part.file, self._schema)
 
     def add(self, rows: list[SampleRow]) -> None:
         if self._writer is None:
@@ -146,15 +146,15 @@ class ParquetFile:
         if self._rows:
             self._write()
         self._writer.close()
-        self._part.replace(self._path)
+        self._part.complete()
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
             write()
         except OSError:
-            self._part.unlink(missing_ok=True)
             with suppress(OSError):
                 self._writer.close()
+            self._part.discard()
             self._writer, self._rows = None, []
             raise
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ullage._errors import ScriptError, UllageError, UsageError
 from ullage._public import public
+from ullage._secrets import without_secrets
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import LARGEST, Axis
 from ullage.fitting.changes import CHANGES, FitChange
@@ -356,7 +357,7 @@ def fit(
     tried = tuple(fitter.try_changes(axis, largest)) if changes and not frontier else ()
     return Fit(
         script=str(request.script),
-        arguments=list(request.arguments),
+        arguments=list(without_secrets(request.arguments)),
         gpu=largest.probes[0].prediction.gpu,
         total_memory_bytes=fitter.total_bytes,
         margin_bytes=margin_bytes,

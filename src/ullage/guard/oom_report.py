@@ -1,15 +1,13 @@
 """The report of `ullage explain`, added to the notes of the out-of-memory error that a guard raises in the end."""
 
 import io
-import os
-import tempfile
-from pathlib import Path
 from typing import Final
 
 import torch
 from rich.console import Console
 
 from ullage._errors import UllageError
+from ullage._own_files import nameless_file
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import Explanation, explain
 from ullage.analysis.text.describe import describe_text
@@ -37,15 +35,12 @@ def _of_recording(room: Room) -> Report | None:
     """Explain PyTorch's memory history, if it is recorded (`torch.cuda.memory._record_memory_history`)."""
     if not any(device.type == "cuda" for device in room.devices):
         return None
-    descriptor, name = tempfile.mkstemp(prefix="ullage-", suffix=".pickle")
-    os.close(descriptor)
     try:
-        torch.cuda.memory._dump_snapshot(name)
-        histories = load_snapshot(Path(name)).devices
+        with nameless_file() as path:
+            torch.cuda.memory._dump_snapshot(str(path))
+            histories = load_snapshot(path).devices
     except (UllageError, OSError, RuntimeError):
         return None  # the text of the error is still there to be read
-    finally:
-        os.unlink(name)
     recorded = [history for history in histories.values() if len(history)]
     if not recorded:
         return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ullage._output import write_whole
+from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
 from ullage.prediction import placement

@@ -16,7 +16,7 @@ from ullage.allocator.replay import Replay, ReplayDevice
 from ullage.allocator.replay import replay as run
 from ullage.history import ACTIONS, Action, History, RecordedStacks
 from ullage.prediction.result import Elsewhere
-from ullage.rebuild.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")

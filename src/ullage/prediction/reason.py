@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from ullage._units import MIB, text_of_bytes
+from ullage._units import text_of_bytes
 from ullage.gpus import Gpu
 from ullage.prediction.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.result import AtOom, Measured, RunResult
+from ullage.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES
 
 
 def growth_text(growth: Growth | None, free: int) -> str:
@@ -51,9 +52,10 @@ def _driver_bytes(requested: int) -> int:
 
     DeviceCachingAllocator's get_allocation_size (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
     """
-    if requested <= MIB:
-        return 2 * MIB
-    return 20 * MIB if requested < 10 * MIB else -(-requested // (2 * MIB)) * 2 * MIB
+    if requested <= LARGEST_SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    is_shared = requested < LARGE_SEGMENT_BYTES // 2
+    return LARGE_SEGMENT_BYTES if is_shared else -(-requested // LARGE_UNIT_BYTES) * LARGE_UNIT_BYTES
 
 
 def reason_of_ending(

@@ -108,7 +108,8 @@ class Request:
         if not self.script.is_file():
             if self.script.name.startswith("-"):
                 raise UsageError(f"{self.script} stands where the script should; put the script before its own options")
-            what = "is a folder" if self.script.is_dir() else "does not exist"
+            is_there = "is a pipe or a device" if self.script.exists() else "does not exist"
+            what = "is a folder" if self.script.is_dir() else is_there
             raise UsageError(f"the script {self.script} {what}; expected a Python file")
         if not os.access(self.script, os.R_OK):
             raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")

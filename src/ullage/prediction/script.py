@@ -9,6 +9,7 @@ from typing import Final
 
 import ullage._errors
 from ullage._errors import EmulationError, ScriptError, UllageError
+from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
@@ -222,7 +223,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         verdict=verdict,
         reason=reason,
         script=str(request.script),
-        arguments=list(request.arguments),
+        arguments=list(without_secrets(request.arguments)),
         gpu=gpu.driver_name,
         torch=result.torch,
         world_size=request.world_size,

@@ -7,16 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from ullage._units import GIB, MIB
+from ullage._units import GIB
 from ullage.history import PENDING, Action, History, Segment
 from ullage.program import UNMAPPED_KEY, StartSegment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
-from ullage.settings import Settings
+from ullage.rebuild.segment_life import SegmentLives
+from ullage.rebuild.unrecorded import Unrecorded
+from ullage.settings import LARGEST_SMALL_BYTES, Settings
 
-_UNSPLIT_BYTES: Final = MIB
-"""Largest remainder that the large pool does not split off (DeviceCachingAllocator::should_split): what looks like a
-small hole behind a block that is known only from its free belongs to that block."""
 _NEAR_BYTES: Final = 128 * GIB
 """The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
 addresses of 9/8 of its card's memory."""
@@ -30,26 +29,32 @@ class Before:
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
+    lives: SegmentLives
+    """All segments of the recording, those that were there first."""
     pending: tuple[int, ...]
     """Keys of blocks that had been freed by then and waited for other streams."""
 
     @classmethod
-    def of(cls, history: History, lives: BlockLives, settings: Settings, block_bytes: Mapping[int, int]) -> "Before":
-        """Find them; `block_bytes` has sizes by address, where one is known otherwise."""
+    def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
+        """Find them, with what is assumed."""
+        block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
         layout = _StartLayout(alive=alive, holes=_Holes.of(history), settings=settings)
         there = list(_by_reservation(reserved_before(history, settings)))
+        segment_lives = SegmentLives.of(history, there, settings.large_segment_bytes, unrecorded.pools)
+        there = [_with_pool(stretches, segment_lives) for stretches in there]
         segments = [
             layout.segment(stretches, begin)
-            for stretches, begin in zip(there, _beginnings(history, there), strict=True)
+            for stretches, begin in zip(there, _beginnings(history, there, settings), strict=True)
         ]
         return cls(
             segments=tuple(segments),
             key_of_address=layout.keys,
             stacks=tuple(layout.stacks),
             requested=tuple(layout.requested),
+            lives=segment_lives,
             pending=tuple(key for address, key in layout.keys.items() if alive[address].is_pending),
         )
 
@@ -120,6 +125,12 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         yield together
 
 
+def _with_pool(stretches: list[Segment], lives: SegmentLives) -> list[Segment]:
+    """Return a segment with the private pool that its life has."""
+    at = lives.at(np.array([stretches[0].address], np.int64), np.array([-1], np.int64))[0]
+    return [replace(stretch, pool=lives.lives[at].pool) for stretch in stretches] if at >= 0 else stretches
+
+
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     """Tell whether a stretch of memory belongs to the same reservation of addresses as those before it."""
     first = stretches[0]
@@ -131,14 +142,15 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
-def _beginnings(history: History, there: list[list[Segment]]) -> Iterator[int]:
+def _beginnings(history: History, there: list[list[Segment]], settings: Settings) -> Iterator[int]:
     """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
 
-    Pages that are mapped later in front of it, on its stream, are its own: two segments of one card are farther apart
-    than what the card can hold, and so than what was ever reserved.
+    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own: two segments of
+    one card are farther apart than what the card can hold, and so than what was ever reserved.
     """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
+    are_large = history.size[mapped] % settings.large_segment_bytes == 0
     sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK)
     most = sum(each.size for stretches in there for each in stretches) + int(
         np.cumsum(sign * history.size).max(initial=0)
@@ -147,7 +159,8 @@ def _beginnings(history: History, there: list[list[Segment]]) -> Iterator[int]:
     for stretches in there:
         first, last = stretches[0], stretches[-1]
         lowest = max(end, first.address - most)
-        before = (addresses >= lowest) & (addresses < first.address) & (streams == first.stream)
+        before = (addresses >= lowest) & (addresses < first.address)
+        before &= (streams == first.stream) & (are_large == first.is_large)
         is_lower = first.is_expandable and before.any()
         yield int(addresses[before].min()) if is_lower else first.address
         end = last.address + last.size
@@ -231,8 +244,11 @@ class _StartLayout:
             yield stop - at, 0, -1
 
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return where a block ends of which only the requested size is known: a rest may not have been split off."""
-        if following - end <= _UNSPLIT_BYTES or block.size >= self.settings.max_split_bytes:
+        """Return where a block ends of which only the requested size is known: a rest may not have been split off.
+
+        What looks like a small hole behind such a block belongs to it.
+        """
+        if following - end <= LARGEST_SMALL_BYTES or block.size >= self.settings.max_split_bytes:
             return following  # blocks above max_split_size_mb are never split
         behind = self.holes.first_in(end, following, block.freed_row)
-        return behind if behind is not None and behind - end <= _UNSPLIT_BYTES else end
+        return behind if behind is not None and behind - end <= LARGEST_SMALL_BYTES else end

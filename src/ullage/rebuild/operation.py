@@ -11,8 +11,12 @@ from ullage.history import Action, History
 from ullage.program import Column, Op
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
-from ullage.rebuild.pool import given_up_at, pool_of_rows, pool_uses
+from ullage.rebuild.pool import given_up, pool_of_rows, pool_uses
+from ullage.rebuild.unrecorded import Unrecorded
+from ullage.settings import DRIVER_PAGE_BYTES
 
+UNBOUNDED_BYTES: Final = 1 << 60
+"""The room assumed where a history does not say how much there is."""
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # places of operations that one entry makes
 _BEFORE = -1  # the row of what brings about the state at the beginning
 _OTHER_STREAM: Final = 0x7F0000000000  # streams of our own, that stand for those that still use a freed block
@@ -42,13 +46,23 @@ class _Operations:
 
     def sorted(self) -> Column:
         rows = np.concatenate(self.pieces) if self.pieces else np.zeros((0, 6), np.int64)
-        return np.asarray(rows[np.lexsort((rows[:, 1], rows[:, 0]))], np.int64)
+        # One key: the pieces are in order by themselves, which a stable sort of one column makes use of.
+        return np.asarray(rows[np.argsort(rows[:, 0] * (_LAST + 1) + rows[:, 1], kind="stable")], np.int64)
 
 
 def write_operations(
-    history: History, lives: BlockLives, before: Before, reserved: Column, room: int, *, oom_pool: int = 0
+    history: History, lives: BlockLives, before: Before, held: Column, room: int, unrecorded: Unrecorded
 ) -> Written:
-    """Return the program's operations; `oom_pool` is the private pool of requests that failed, where none is told."""
+    """Return the program's operations.
+
+    Args:
+        history: the recording of one device.
+        lives: its frees, matched to allocations.
+        before: what was there when it began.
+        held: what the driver had given after each entry, in bytes.
+        room: the most that it could give.
+        unrecorded: what is assumed.
+    """
     operations = _Operations()
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     key_of_row = np.full(len(history), -1, np.int64)
@@ -58,8 +72,8 @@ def write_operations(
     failed = np.flatnonzero(history.action == Action.OOM)
     operations.add(failed, _AFTER, Op.FREE, key=key_of_row[failed])
     _write_frees(history, lives, before, key_of_row, operations)
-    _write_pools(history, before, pool_of_rows(history, oom_pool), operations)
-    calls = _write_releases(history, reserved, room, operations)
+    _write_pools(history, before, pool_of_rows(history, before.lives, unrecorded.oom_pool), operations)
+    calls = _write_releases(history, held, room, unrecorded.emptied, operations)
     rows = operations.sorted()
     order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
     index_of = {at: int(np.searchsorted(order, at[0] * (_LAST + 1) + at[1])) for at in calls}
@@ -140,14 +154,13 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
         operations.add(use.last_row, _AFTER, Op.END_POOL, key=use.pool)
         users[use.pool] += 2  # as beginAllocateToPool counts, each time
-    for pool, count in users.items():
-        row = given_up_at(history, pools, pool)
-        for _ in range(count if row is not None else 0):
+    for pool, row in given_up(history, pools).items():
+        for _ in range(users[pool]):
             operations.add(row, _FIRST - 1, Op.RELEASE_POOL, key=pool)  # before what gives its memory back
 
 
 def _write_releases(
-    history: History, reserved: Column, room: int, operations: _Operations
+    history: History, held: Column, room: int, emptied: Mapping[int, bool], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
     """Add the releases of segments by the program; others the allocator made itself, for lack of room.
 
@@ -169,7 +182,7 @@ def _write_releases(
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
         calls.setdefault((first_row[request], _FIRST), []).append(call)
     for row, driven in by_request.items():
-        split = _given_by_program(driven, int(history.size[row]), int(reserved[row]), room)
+        split = _given_by_program(driven, int(history.size[row]), int(held[row]), room, is_own=emptied.get(row))
         if split:
             operations.add(row, _FIRST, Op.EMPTY_CACHE)
             calls[row, _FIRST] = driven[:split]
@@ -194,11 +207,23 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
     return np.where(is_own, -1 - next_free, next_request)
 
 
-def _given_by_program(driven: Sequence[tuple[str, int]], size: int, reserved: int, room: int) -> int:
-    """Return how many calls before a request are the program's own `empty_cache`: none where room was needed."""
+def whole_pages(size: Any) -> Any:
+    """Return the bytes that the driver gives for a size: pages of its own."""
+    return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
+
+
+def _given_by_program(
+    driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
+) -> int:
+    """Return how many calls before a request are the program's own `empty_cache`: none where room was needed.
+
+    `is_own` says so where it is known.
+    """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
-    if not given:
+    if not given or is_own is False:
         return 0
-    taken = sum(size for what, size in driven if what == "take") or size
-    before = reserved + sum(size if what == "give" else -size for what, size in driven)
+    if is_own:
+        return given[-1] + 1
+    taken = sum(whole_pages(size) for what, size in driven if what == "take") or size
+    before = held + sum(whole_pages(size) if what == "give" else -whole_pages(size) for what, size in driven)
     return 0 if before + taken > room else given[-1] + 1

@@ -7,7 +7,8 @@ import numpy as np
 
 from ullage.history import Action, History
 from ullage.program import Column
-from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS
+from ullage.rebuild.segment_life import SegmentLives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,27 +20,21 @@ class PoolUse:
     last_row: int
 
 
-def pool_of_rows(history: History, oom_pool: int = 0) -> Column:
+def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Column:
     """Return the private pool of every entry; 0: the default pool.
 
-    Where entries do not say it, segments that are there at the end do, for what was allocated in them; a request that
-    failed is taken to be of `oom_pool`.
+    Where entries do not say it, the segments do in which blocks were allocated; a request that failed is taken to be of
+    `oom_pool`.
     """
     if len(history.labels.pool):
         return history.labels.pool
     pools = np.zeros(len(history), np.int64)
-    segments = [segment for segment in history.segments if segment.pool]
-    if segments:
-        begins = np.array([segment.address for segment in segments], np.int64)
-        ends = np.array([segment.address + segment.size for segment in segments], np.int64)
-        within = np.searchsorted(begins, history.address, side="right") - 1
-        inside = (within >= 0) & (history.address < ends[within])
-        taken = np.flatnonzero(inside & np.isin(history.action, TAKEN))
-        created = np.zeros(len(segments), np.int64)
-        np.maximum.at(created, within[taken], taken)
-        rows = np.flatnonzero(inside & (history.action == Action.ALLOC))
-        rows = rows[rows >= created[within[rows]]]
-        pools[rows] = np.array([segment.pool for segment in segments], np.int64)[within[rows]]
+    of_life = np.append(lives.pools(), 0)
+    if of_life.any():
+        made = np.flatnonzero(history.action == Action.ALLOC)
+        pools[made] = of_life[lives.at(history.address[made], made)]
+        back = np.flatnonzero(np.isin(history.action, GIVEN_BACK))
+        pools[back] = of_life[lives.at(history.address[back], back - 1)]
     pools[history.action == Action.OOM] = oom_pool
     return pools
 
@@ -61,10 +56,15 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
     ]
 
 
-def given_up_at(history: History, pools: Column, pool: int) -> int | None:
-    """Return the entry with which a pool's memory was given back, if it was not allocated from after that."""
-    mine = np.flatnonzero(pools == pool)
-    back = mine[np.isin(history.action[mine], GIVEN_BACK)]
-    used = mine[history.action[mine] == Action.ALLOC]
-    after = back[back > used.max(initial=-1)]
-    return int(after[0]) if len(after) else None
+def given_up(history: History, pools: Column) -> dict[int, int]:
+    """Return the entry with which each pool's memory was given back, of pools that nothing was asked of after that."""
+    private = np.flatnonzero(pools)
+    used = private[np.isin(history.action[private], REQUESTS)][::-1]
+    numbers, latest = np.unique(pools[used], return_index=True)
+    last_use = dict(zip(numbers.tolist(), used[latest].tolist(), strict=True))
+    back = private[np.isin(history.action[private], GIVEN_BACK)]
+    found: dict[int, int] = {}
+    for row, pool in zip(back.tolist(), pools[back].tolist(), strict=True):
+        if row > last_use.get(pool, -1):
+            found.setdefault(pool, row)
+    return found

@@ -11,17 +11,18 @@ shows, or given, and named in `Rebuilt.notes`:
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ullage._units import text_of_bytes
 from ullage.history import Action, History
 from ullage.program import Column, Program
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
-from ullage.rebuild.operation import write_operations
+from ullage.rebuild.operation import UNBOUNDED_BYTES, whole_pages, write_operations
+from ullage.rebuild.segment_life import SegmentLives
+from ullage.rebuild.unrecorded import Unrecorded
 from ullage.settings import (
     UNLIMITED,
     USUAL,
@@ -31,9 +32,6 @@ from ullage.settings import (
     recorded_settings,
     text_of_settings,
 )
-
-UNBOUNDED_BYTES: Final = 1 << 60
-"""The room assumed where a history does not say how much there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +57,8 @@ class Rebuilt:
     """Driver calls by operation: memory taken ("take") and given back ("give"), in bytes."""
     is_whole: bool
     """Whether recording began before the first allocation."""
+    lives: SegmentLives
+    """The segments of the recording, each from its first memory to its last."""
     notes: tuple[str, ...]
 
 
@@ -99,8 +99,7 @@ def program_of(
     semantics: str | None = None,
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
-    block_bytes: Mapping[int, int] = MappingProxyType({}),
-    oom_pool: int = 0,
+    unrecorded: Unrecorded | None = None,
 ) -> Rebuilt:
     """Reconstruct the program of a history.
 
@@ -110,22 +109,22 @@ def program_of(
             usual one is taken, and a note says so.
         alloc_conf: the settings in force, where the snapshot does not record them.
         capacity_bytes: what the allocator could reserve at most; None: inferred from an out-of-memory entry, if any.
-        block_bytes: sizes, by address, of blocks that were there when recording began, where they are known otherwise.
-        oom_pool: the private pool of requests that failed, where entries do not say it; 0: the default pool.
+        unrecorded: what is assumed of what the history does not say.
 
     Raises:
         SettingsError: `alloc_conf` cannot be read.
     """
+    unrecorded = unrecorded or Unrecorded()
     settings_text = settings_text_of(history, alloc_conf=alloc_conf, semantics=semantics or USUAL)
     settings = parse_settings(settings_text, semantics=semantics or USUAL)
     lives = BlockLives.of(history)
-    before = Before.of(history, lives, settings, block_bytes)
-    reserved = _reserved_over_time(history, sum(segment.reserved_bytes for segment in before.segments))
-    known_room = _room_of(history, reserved)
+    before = Before.of(history, lives, settings, unrecorded)
+    held = _held_over_time(history, before, settings)
+    known_room = _room_of(history, held)
     room = capacity_bytes if capacity_bytes is not None else known_room or UNBOUNDED_BYTES
     # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
-    held = capacity_bytes if capacity_bytes and capacity_bytes >= reserved.max(initial=0) else UNBOUNDED_BYTES
-    written = write_operations(history, lives, before, reserved, known_room or held, oom_pool=oom_pool)
+    had = capacity_bytes if capacity_bytes and capacity_bytes >= held.max(initial=0) else UNBOUNDED_BYTES
+    written = write_operations(history, lives, before, held, known_room or had, unrecorded)
     made = np.flatnonzero(np.isin(history.action, REQUESTS))
     none = np.full(len(before.requested), -1, np.int64)
     return Rebuilt(
@@ -148,6 +147,7 @@ def program_of(
         size_of_key=np.concatenate([np.array(before.requested, np.int64), history.size[made]]),
         recorded_calls=written.calls,
         is_whole=not before.segments,
+        lives=before.lives,
         notes=tuple(_notes(semantics, room, capacity_bytes)),
     )
 
@@ -162,15 +162,29 @@ def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -
         yield f"the allocator could reserve {text_of_bytes(room_bytes)}, as the failed request shows"
 
 
-def _reserved_over_time(history: History, at_start: int) -> Column:
-    """Return the reserved bytes after every entry."""
+def _held_over_time(history: History, before: Before, settings: Settings) -> Column:
+    """Return what the driver has given after every entry, in bytes.
+
+    It gives whole pages of its own: a large segment of an odd size (large_segment_size_mb:33) takes more than it has,
+    and so does each page of such a size of an expandable one.
+    """
+    large = settings.large_segment_bytes
+
+    def given(size: Column, is_mapped: npt.NDArray[np.bool_]) -> Column:
+        in_pages = size // large * whole_pages(large)
+        return np.asarray(np.where(is_mapped & (size % large == 0), in_pages, whole_pages(size)), np.int64)
+
     sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK).astype(np.int64)
-    return np.asarray(at_start + np.cumsum(sign * history.size), np.int64)
+    is_mapped = np.isin(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP))
+    reserved = np.array([segment.reserved_bytes for segment in before.segments], np.int64)
+    is_expandable = np.array([segment.is_expandable for segment in before.segments], np.bool_)
+    at_start = int(given(reserved, is_expandable).sum())
+    return np.asarray(at_start + np.cumsum(sign * given(history.size, is_mapped)), np.int64)
 
 
-def _room_of(history: History, reserved: Column) -> int | None:
-    """Return the room: the bytes reserved when a request failed, plus those that the driver reported free."""
+def _room_of(history: History, held: Column) -> int | None:
+    """Return the room: what the driver had given when a request failed, plus what it reported free."""
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):
         return None
-    return int(reserved[failed[-1]] + history.address[failed[-1]])
+    return int(held[failed[-1]] + history.address[failed[-1]])

@@ -8,30 +8,27 @@ import json
 import os
 import pickle
 import platform
-import re
 import sys
 import threading
-from pathlib import Path
 from time import time
 from types import FrameType
 from typing import Any, Final
 
 import torch
 
-from ullage._output import whole_file, write_whole
-from ullage.recording.secret import is_secret, without_secrets
+from ullage._own_files import OwnFolder
+from ullage._secrets import hidden_data, told_environment, without_secrets
 from ullage.run_files.folder import ENVIRONMENT, SNAPSHOT
 from ullage.source_location import is_library, short_place
 
 _MOST_FRAMES: Final = 200
-_WANTED: Final = re.compile(r"^(PYTORCH_|TORCH_|CUDA|CUBLAS|NCCL_|OMP_NUM_THREADS$|RANK$|LOCAL_RANK$|WORLD_SIZE$)")
 
 
-def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
-    """Write the present state into a new folder.
+def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
+    """Write the present state into a folder.
 
     Args:
-        folder: the folder to make; it must not exist yet.
+        folder: a new folder, for this alone.
         device: the device that ran out of memory.
         asked_bytes: the size of the request, rounded up as the allocator does.
         more: facts of the run, plain data.
@@ -39,7 +36,6 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
     Raises:
         OSError: it cannot be written; files that were completed before stay readable.
     """
-    folder.mkdir(parents=True)
     frames = _frames(sys._getframe(1))
     caller = frames if any(not is_library(file) for file, _, _ in frames) else _frames_of_main_thread()
     surroundings = more | {
@@ -53,19 +49,18 @@ def write_evidence(folder: Path, *, device: int, asked_bytes: int, more: dict[st
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "command": without_secrets(sys.orig_argv),
-        "variables": {
-            name: value for name, value in sorted(os.environ.items()) if _WANTED.match(name) and not is_secret(name)
-        },
+        "variables": told_environment(os.environ),
     }
-    write_whole(folder / ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
+    surroundings = hidden_data(surroundings)
+    folder.write_whole(ENVIRONMENT, json.dumps(surroundings, indent=1, default=str).encode())
     snapshot = torch._C._cuda_memorySnapshot(None)
     _append_oom_event(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
-    _write_snapshot(folder / SNAPSHOT, snapshot)
+    _write_snapshot(folder, snapshot)
 
 
-def _write_snapshot(path: Path, snapshot: dict[str, Any]) -> None:
+def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
     """Write a snapshot while it is pickled, so that an unlimited history of the script's is not in memory twice."""
-    with whole_file(path) as file:
+    with folder.whole_file(SNAPSHOT) as file:
         pickle.Pickler(file).dump(snapshot)
 
 

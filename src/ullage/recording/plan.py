@@ -30,6 +30,8 @@ class RecordingPlan:
     """The folder for the files of a run, and what to record."""
 
     folder: Path
+    inode: int | None = None
+    """The number of the folder when it was made, so that nothing is written to another one; None: not known."""
     history: HistoryMode = HistoryMode.AUTO
     budget_bytes: int = 64 << 20
     """The host memory that the history of one process may take."""
@@ -54,6 +56,7 @@ class RecordingPlan:
             data = json.loads(text)
             return cls(
                 folder=Path(data["folder"]),
+                inode=int(data["inode"]) if data.get("inode") is not None else None,
                 history=HistoryMode(data.get("history", "auto")),
                 budget_bytes=int(data.get("budget_bytes", 64 << 20)),
             )

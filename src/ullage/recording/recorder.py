@@ -18,13 +18,14 @@ from typing import Any, Final
 
 import torch
 
+from ullage._own_files import OwnFolder, SharedFolderError
+from ullage._secrets import without_secrets
 from ullage.monitor.monitor import Monitor
 from ullage.ownership.storage import owned_bytes
 from ullage.recording.evidence import write_evidence
 from ullage.recording.gauge import Gauge, cards, limit_bytes
 from ullage.recording.history import FIRST_STEPS, MemoryHistory
 from ullage.recording.plan import RecordingPlan, live_name, report_trouble
-from ullage.recording.secret import without_secrets
 from ullage.recording.step import StepWatch
 from ullage.run_files.facts import RunFacts
 from ullage.run_files.live import LiveWriter
@@ -119,8 +120,9 @@ class Recorder:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
         with _Trouble(self, "the evidence is incomplete", is_end=False):
-            name = f"oom-{self._pid}-{len(self._facts.evidence) + 1}"
-            self._facts = replace(self._facts, evidence=(*self._facts.evidence, name))
+            with OwnFolder.open(self._plan.folder, inode=self._plan.inode) as folder:
+                place = folder.make_folder(f"oom-{self._pid}-{len(self._facts.evidence) + 1}")
+            self._facts = replace(self._facts, evidence=(*self._facts.evidence, place.path.name))
             more = {
                 "step": self._step + 1,
                 "total_bytes": cards()[device].total_bytes,
@@ -128,7 +130,8 @@ class Recorder:
                 "driver_free_bytes": free_bytes,
                 "facts": self._current_facts().to_json(),
             }
-            write_evidence(self._plan.folder / name, device=device, asked_bytes=asked_bytes, more=more)
+            with place:
+                write_evidence(place, device=device, asked_bytes=asked_bytes, more=more)
             self._write_facts()
 
     def end_of_process(self) -> None:
@@ -170,8 +173,8 @@ class Recorder:
     def _open(self) -> LiveWriter:
         path = self._plan.folder / live_name()
         try:
-            return LiveWriter(path)
-        except OSError as error:
+            return LiveWriter(path, inode=self._plan.inode)
+        except (OSError, SharedFolderError) as error:
             report_trouble(f"{path} cannot be written", error)
             return LiveWriter(None)
 

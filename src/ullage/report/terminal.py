@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from ullage._secrets import hidden_data
 from ullage._units import text_of_bytes
 from ullage.report.columns import Column, in_columns
 from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, TableRow, Tone
@@ -58,7 +59,7 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
 
     Letters that steer a terminal are shown as a mark: names and quotations are other people's.
     """
-    report = without_control_characters(report)
+    report = hidden_data(without_control_characters(report))
     sections = (*report.sections, *report.details) if is_whole else map(_short, report.sections)
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])

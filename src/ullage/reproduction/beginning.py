@@ -8,12 +8,10 @@ it, the block before it is larger by that. Unmapped pages inside an expandable s
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ullage._units import MIB
 from ullage.program import UNMAPPED_KEY, Op, StartSegment
-from ullage.settings import BLOCK_UNIT_BYTES, Settings
+from ullage.settings import BLOCK_UNIT_BYTES, LARGE_SEGMENT_BYTES, LARGEST_SMALL_BYTES, Settings
 
-_LARGEST_SMALL_BYTES: Final = MIB  # up to here a request is served from the small pool
-_OWN_SEGMENT_FROM_BYTES: Final = 10 * MIB  # from here on a request gets a segment of its own size
+_OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # from here on a request gets a segment of its own size
 
 Row = tuple[int, int, int, int]
 """An operation as (op, key, bytes, stream)."""
@@ -59,8 +57,8 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
     """Yield the blocks of a segment and what fills its holes, in order."""
-    smallest = BLOCK_UNIT_BYTES if segment.is_small else _LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
-    largest = _LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
+    smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
+    largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None
     for size, asked, key in segment.blocks:
         if key >= 0:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage._errors import UsageError
-from ullage._units import MIB, text_of_bytes
+from ullage._units import text_of_bytes
 from ullage.allocator.placement import PLACEMENTS
 from ullage.allocator.replay import Replay, ReplayDevice, replay
 from ullage.analysis.cause import Cause, cause_of, evidence_of
 from ullage.analysis.recording import Recording
 from ullage.reproduction.shrink import Sketch
-from ullage.settings import Settings
+from ullage.settings import LARGE_UNIT_BYTES, Settings
 
 _CARD_BYTES: Final = 1 << 50  # the room is a share of it, as it is of a real card
 _PAGES_TRIED: Final = 100
@@ -42,8 +42,8 @@ def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
     yield room_bytes
     if settings.expandable_segments:
         for pages in range(1, _PAGES_TRIED + 1):
-            yield room_bytes - pages * 2 * MIB
-            yield room_bytes + pages * 2 * MIB
+            yield room_bytes - pages * LARGE_UNIT_BYTES
+            yield room_bytes + pages * LARGE_UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

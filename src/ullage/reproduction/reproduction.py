@@ -17,6 +17,7 @@ from ullage._units import text_of_bytes
 from ullage.allocator.placement import PLACEMENTS
 from ullage.analysis.assumption import closest
 from ullage.analysis.cause import Cause, evidence_of
+from ullage.analysis.contradiction import check
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History, without_trace
 from ullage.program import Column, Op
@@ -99,8 +100,9 @@ def reproduce(
         UsageError: no request failed, or it does not fail in a script.
     """
     progress("rebuilding the run")
-    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf)
+    assumed = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    check(history, rebuilt)
     recording = Recording.of(history, rebuilt)
     if recording.failing_op is None:
         raise UsageError(_nothing_failed(recording, capacity_bytes))
@@ -133,7 +135,8 @@ def _notes(recording: Recording, oracle: Oracle, late_seconds: float | None) -> 
     notes = []
     failures = int(np.count_nonzero(recording.history.action == Action.OOM))
     if failures > 1:
-        notes.append(f"{failures} requests failed in the run; this is about the last one")
+        which = "last one" if recording.is_recorded_failure else "first one that fails with the given capacity"
+        notes.append(f"{failures} requests failed in the run; this is about the {which}")
     if not recording.rebuilt.is_whole:
         segments = recording.program.start
         blocks = sum(key >= 0 for segment in segments for *_, key in segment.blocks)

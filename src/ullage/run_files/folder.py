@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from ullage._errors import UsageError
+from ullage._foreign_files import read_regular
 from ullage.run_files.facts import RunCard, RunFacts, RunPeak
 from ullage.run_files.live import LIVE_BYTES, SUFFIX, Live, LiveFileError, Sample, read_live
 
@@ -133,7 +134,7 @@ def read_run(folder: Path) -> RunFolder:
         if path.suffix == SUFFIX and path.is_file():
             try:
                 live = read_live(path)
-            except LiveFileError:
+            except (LiveFileError, OSError):  # of another program, or another user
                 continue
             processes.append(RunProcess(live, facts_of(live)))
         elif _is_evidence(path):
@@ -181,9 +182,7 @@ def _is_evidence(path: Path) -> bool:
 
 def _json_of(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _MOST_JSON_BYTES:
-            return {}
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_regular(path, most_bytes=_MOST_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ullage._errors import UsageError
+from ullage._foreign_files import open_regular
+from ullage._own_files import OwnFolder
 from ullage.run_files.facts import MOST_BYTES
 
 SUFFIX: Final = ".live"
@@ -85,14 +87,22 @@ class Live:
 class LiveWriter:
     """Writes the process's live file. It may be used by one thread at a time."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Make the file; without a path, its content is only kept in memory.
+    def __init__(self, path: Path | None, *, inode: int | None = None) -> None:
+        """Make the file.
+
+        Args:
+            path: its path, to which something is added where that is taken; None: the content is kept in memory alone.
+            inode: the number of the folder that it has to be made in; None: of whatever folder has the path.
 
         Raises:
+            SharedFolderError: the folder is another one, or others can write to it.
             OSError: there is no room for it, or it may not be written.
         """
-        self.path = path
-        self._map = _mapped(path) if path is not None else mmap.mmap(-1, LIVE_BYTES)
+        self.path: Path | None = None
+        if path is None:
+            self._map = mmap.mmap(-1, LIVE_BYTES)
+        else:
+            self._map, self.path = _mapped(path, inode)
         self._version = 0
         self._length = 0
         self._count = 0
@@ -190,8 +200,8 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
         LiveFileError: the file is not a live file of a run.
         OSError: it cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_regular(path) as file:
+        descriptor = file.fileno()
         for _ in range(_READS):
             content = os.pread(descriptor, _RECENT_AT, 0)
             size = os.fstat(descriptor).st_size
@@ -212,8 +222,6 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
         (now,) = _COUNT.unpack(os.pread(descriptor, _COUNT.size, _COUNT_AT))
         whole = recent[max(0, now - RECENT + 1 - first) :]
         bytes_of_bins = os.pread(descriptor, min(bins, BINS) * _SAMPLE.size, _BINS_AT) if overview else b""
-    finally:
-        os.close(descriptor)
     overview_samples = _samples(bytes_of_bins)
     live = Live(
         path=path,
@@ -225,6 +233,11 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
         damaged=0,
     )
     return replace(live, damaged=len(whole) + len(overview_samples) - len(live.recent) - len(live.overview))
+
+
+def is_live(descriptor: int) -> bool:
+    """Tell whether an open file is a live file."""
+    return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
@@ -274,14 +287,16 @@ def _merged(first: Sample, second: Sample) -> Sample:
     return higher._replace(reserved_bytes=max(first.reserved_bytes, second.reserved_bytes))
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        # Room for all of it now: writing to a page that the disk has no room for would end the process (SIGBUS).
-        os.posix_fallocate(descriptor, 0, LIVE_BYTES)
-        return mmap.mmap(descriptor, LIVE_BYTES)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
+def _mapped(path: Path, inode: int | None) -> tuple[mmap.mmap, Path]:
+    """Make the file, whole from the beginning; return it with the path that it got."""
+    with OwnFolder.open(path.parent, inode=inode) as folder:
+        descriptor, path = folder.new_file(path.name)
+        try:
+            # Room for all of it now: writing to a page that the disk has no room for would end the process (SIGBUS).
+            os.posix_fallocate(descriptor, 0, LIVE_BYTES)
+            return mmap.mmap(descriptor, LIVE_BYTES), path
+        except OSError:
+            folder.remove_file(path.name, descriptor)
+            raise
+        finally:
+            os.close(descriptor)

@@ -4,13 +4,13 @@ import gzip
 import io
 import os
 import resource
-import stat
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from ullage._errors import UsageError
+from ullage._foreign_files import open_regular
 from ullage._units import text_of_bytes
 
 _GZIP: Final = b"\x1f\x8b"
@@ -80,14 +80,12 @@ def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
 
 
 def _content_of(path: Path, most: int) -> bytes:
-    """Read a file or a pipe; devices are not opened, for /dev/zero has no end and a terminal waits."""
-    found = path.stat()
-    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-        raise SnapshotError(f"{path} is not a snapshot: it is a device; {_DUMP}, in a file or through a pipe")
-    if found.st_size > most:
-        raise _too_large(f"{path} is", most)
-    with path.open("rb") as stream:
-        return stream.read(found.st_size) if found.st_size else _pieces_of(stream, most, f"{path} is")
+    """Read a file, or a pipe that this process was given."""
+    with open_regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most:
+            raise _too_large(f"{path} is", most)
+        return stream.read(size) if size else _pieces_of(stream, most, f"{path} is")
 
 
 def _pieces_of(stream: BinaryIO | gzip.GzipFile, most: int, what: str) -> bytes:

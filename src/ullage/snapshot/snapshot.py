@@ -18,6 +18,7 @@ from ullage._units import text_of_bytes
 from ullage.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
 from ullage.program import Column
 from ullage.snapshot._pickle import PickleError, read
+from ullage.snapshot.contradiction import Contradiction, check
 from ullage.snapshot.file import SnapshotError, read_file
 from ullage.snapshot.segment import MOST_ADDRESS, MOST_BYTES, MOST_DEVICES, int_of, list_of, segments_of
 
@@ -27,6 +28,8 @@ _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 """Control characters, which could steer a terminal: no name needs them."""
 _MOST_NAME_BYTES: Final = 32 << 20
+BOGUS_FROM_BYTES: Final = 1 << 62
+"""The largest size that is told apart, of requests that failed."""
 _MOST_FREE_LISTS: Final = 1 << 14
 """The most pairs of a stream and a pool: PyTorch itself makes some 200 streams for each device."""
 
@@ -53,6 +56,8 @@ def load_snapshot(path: str | Path) -> Snapshot:
     path = Path(path)
     try:
         return _snapshot_of(read(read_file(path)), str(path))
+    except Contradiction as error:
+        raise SnapshotError(f"{path}: the file contradicts itself: {error}; nothing can be concluded from it") from None
     except PickleError as error:
         raise SnapshotError(f"{path} cannot be read as a snapshot: {error}") from None
     except MemoryError:
@@ -139,7 +144,7 @@ def _history_of(
         device=device,
         action=actions[found["action"][rows]],
         address=found["address"][rows],
-        size=found["size"][rows],
+        size=_sizes_of(actions[found["action"][rows]], found["size"][rows]),
         stream=found["stream"][rows],
         time_us=found["time_us"][rows],
         stack=found["stack"][rows],
@@ -151,7 +156,14 @@ def _history_of(
     )
     _check(history)
     _check_pools(history)
+    check(history)
     return history
+
+
+def _sizes_of(action: Column, size: Column) -> Column:
+    """Return the sizes; of a request that failed one of 2^62 or more, which counts without a sign, as 2^62."""
+    is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
+    return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
 
 
 def _check_pools(history: History) -> None:

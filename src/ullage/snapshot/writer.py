@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ullage._output import write_whole
+from ullage._own_files import write_whole
 from ullage.history import Action, History, Segment, SnapshotBlock
 
 _ACTIONS: Final = {action: action.name.lower() for action in Action}

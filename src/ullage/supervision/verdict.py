@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 
 from ullage._errors import UllageError, UsageError
-from ullage._output import write_whole
+from ullage._own_files import OwnFolder
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.describe import describe
 from ullage.analysis.explain import Explanation, explain
@@ -95,18 +95,16 @@ def report_of(run: RunFolder, evidence: OomEvidence, explanation: Explanation) -
     return replace(report, sections=(*report.sections, section)) if items else report
 
 
-def write_report(evidence: OomEvidence, report: Report) -> list[Path]:
-    """Write a report as text and as a page into the folder of the evidence, and return the files.
+def write_report(place: OwnFolder, report: Report) -> None:
+    """Write a report as text and as a page into the folder of the evidence.
 
     Raises:
         OSError: there is no room for them.
     """
     text = io.StringIO()
     draw(report, Console(file=text, width=_COLUMNS, highlight=False, no_color=True), is_whole=True)
-    files = [evidence.folder / REPORT, evidence.folder / PAGE]
-    write_whole(files[0], text.getvalue().encode(errors="replace"))
-    write_whole(files[1], draw_page(report).encode(errors="replace"))
-    return files
+    place.write_whole(REPORT, text.getvalue().encode(errors="replace"))
+    place.write_whole(PAGE, draw_page(report).encode(errors="replace"))
 
 
 def _shown(path: Path) -> Path:

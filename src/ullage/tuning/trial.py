@@ -7,13 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from ullage._units import MIB
 from ullage.allocator.replay import Replay, ReplayDevice, replay
 from ullage.program import Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
-from ullage.settings import Settings
+from ullage.settings import LARGE_UNIT_BYTES, Settings
 
-ROOM_STEP_BYTES: Final = 2 * MIB
+ROOM_STEP_BYTES: Final = LARGE_UNIT_BYTES
 """Precision of the search for the least room."""
 _MOST_ENLARGEMENTS: Final = 4
 

@@ -12,6 +12,7 @@ from ullage._errors import UsageError
 from ullage._public import public
 from ullage._units import text_of_bytes
 from ullage.analysis.assumption import closest
+from ullage.analysis.contradiction import check
 from ullage.analysis.recording import Recording
 from ullage.history import Action, History, without_trace
 from ullage.program import Op
@@ -108,11 +109,12 @@ def tune(
         raise UsageError(without_trace("replay"))
     progress("rebuilding the run")
     given = semantics_of(torch_version) if torch_version is not None else None
-    assumed = closest(history, semantics=given, alloc_conf=alloc_conf)
+    assumed = closest(history, semantics=given, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     told = torch_version or assumed.semantics
     is_version_known, torch_version = told is not None, told or USUAL
     semantics = semantics_of(torch_version)
     rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+    check(history, rebuilt)
     rebuilt, room = _with_room(history, rebuilt)
     now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
     run = RecordedRun.of(rebuilt)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
+from ullage._secrets import hidden_data, without_secrets
 from ullage._units import text_of_bytes
 from ullage.diagnosis.process import is_alive
 from ullage.report.terminal import without_control_characters
@@ -60,7 +61,7 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
         is_emulated=facts.is_emulated,
     )
     # What a script is called, and what a file says, is other people's words: what steers a terminal is taken out.
-    return replace(cast(Inside, without_control_characters(inside)), devices=devices)
+    return replace(cast(Inside, hidden_data(without_control_characters(inside))), devices=devices)
 
 
 def has_ended_here(live: Live) -> bool:
@@ -145,7 +146,7 @@ def _evidence(folder: Path, facts: RunFacts) -> tuple[str, ...]:
 
 def _command(words: tuple[str, ...]) -> str:
     """Return the command as people type it, without the interpreter's folder."""
-    return _line(shlex.join((os.path.basename(words[0]), *words[1:]))) if words else ""
+    return _line(shlex.join((os.path.basename(words[0]), *without_secrets(words[1:])))) if words else ""
 
 
 def _line(text: str) -> str:
@@ -164,5 +165,5 @@ def _recording(facts: RunFacts) -> str:
 
 def _pid_of(path: Path) -> int:
     """Return the process id in a file's name, for a process that was killed before it wrote its facts."""
-    number = path.name.removesuffix(SUFFIX).rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+    number = path.name.removesuffix(SUFFIX).split("-")[1:2]
+    return int(number[0]) if number and number[0].isdecimal() else 0

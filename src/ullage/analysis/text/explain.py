@@ -67,7 +67,8 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
     if found is None:
         raise UsageError(_refusal(source or "the text", together.mention))
     found = replace(found, message=together.with_warning(found.message))
-    account = account_of(found.message)
+    is_possible = judge_impossible(found.message, found.server) is None
+    account = account_of(found.message) if is_possible else None
     verdict = _verdict(found, account)
     ranks = _ranks(together)
     explanation = Explanation(

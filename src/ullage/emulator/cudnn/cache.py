@@ -1,16 +1,15 @@
 """The answers of cuDNN on disk: one file for each question, in a folder for its version and the card.
 
 Files are written whole and never changed, so any number of processes may use one folder at once; a file that cannot be
-read is no answer, and a folder that cannot be written is left alone.
+read is no answer. A folder that cannot be written, is another user's, or that others can write to is left alone.
 """
 
 import hashlib
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
-from ullage._output import write_whole
+from ullage._own_files import OwnFolder, SharedFolderError
 
 _LARGEST_BYTES: Final = 16 << 20
 _FORMAT_VERSION: Final = "2"  # of what is written; another number, another folder
@@ -34,8 +33,9 @@ class Cache:
     def get(self, question: str) -> str | None:
         """Return the answer to a question; None where there is none."""
         try:
-            data = _read_file(self._path(question))
-        except OSError:
+            with OwnFolder.open(self._folder) as folder:
+                data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)
+        except (OSError, SharedFolderError):
             return None
         kept, _, digest = data.rpartition(b"\n")
         asked, separator, answer = kept.partition(b"\n\n")
@@ -48,23 +48,15 @@ class Cache:
         if not self._is_open:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             kept = f"{question.rstrip(chr(10))}\n\n{answer}".encode()
-            write_whole(self._path(question), kept + b"\n" + _digest(kept))
-        except OSError:
+            with OwnFolder.open_or_make(self._folder) as folder:
+                folder.write_whole(_name_of(question), kept + b"\n" + _digest(kept))
+        except (OSError, SharedFolderError):
             self._is_open = False  # full, or not ours to write: every answer is asked for again
 
-    def _path(self, question: str) -> Path:
-        return self._folder / hashlib.sha256(question.encode()).hexdigest()[:32]
 
-
-def _read_file(path: Path) -> bytes:
-    """Read a regular file; a pipe or device of that name is not waited for."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(number, "rb") as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise FileNotFoundError(path)
-        return file.read(_LARGEST_BYTES)
+def _name_of(question: str) -> str:
+    return hashlib.sha256(question.encode()).hexdigest()[:32]
 
 
 def _digest(data: bytes) -> bytes:

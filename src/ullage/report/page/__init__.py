@@ -18,6 +18,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ullage._secrets import hidden_data
 from ullage._units import text_of_bytes
 from ullage.report.blocks import BlockHistory
 from ullage.report.page.palette import colours_of
@@ -42,7 +43,8 @@ _BLOCKS: Final = (
 
 
 def draw_page(report: Report) -> str:
-    """Return the report as HTML."""
+    """Return the report as HTML, without secrets that its texts may quote: a page is made to be shown."""
+    report = hidden_data(report)
     first, rest = _in_order((*report.sections, *report.details))
     colours = colours_of(report)
     plotted = [one for one in report.pictures if not isinstance(one, BlockHistory | Icicle)]

@@ -1,0 +1,367 @@
+"""What is not told of commands and environments: the files and pages of a run are made to be shown to others.
+
+A value is hidden by the name beside it (`--hf_token x`, `hf.token=x`, `"token": "x"`), or by its own form (`ghp_...`, a
+user in an address, a key's block). Words that only look so stay readable: `--max-tokens 512`, `--key-dim 64`. Of an
+environment nothing is told but variables that decide about memory, and those only where they look like settings.
+A secret without a name and without a form of its own cannot be told from any other word.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+HIDDEN: Final = "***"
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# ---- names
+
+_PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_ALWAYS: Final = _words(
+    "password passwords passwd passphrase passcode pwd secret secrets credential credentials cred creds auth authtoken "
+    "authorization bearer cookie cookies jwt dsn oauth apikey apikeys secretkey accesskey privatekey accesstoken "
+    "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
+    "webhook netrc kubeconfig otp totp csrf xsrf"
+)
+"""Parts of a name after which a value is secret, wherever they stand in it."""
+_AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
+"""Those that have to be the last part: `--num-pass-epochs` is no secret."""
+_PREFIXES: Final = ("passw", "secre", "credent", "authori")
+"""Beginnings of parts: an option may be abbreviated."""
+_KEY_OF_DATA: Final = _words(
+    "sort text image images label labels feature features fn func function input inputs output outputs chosen "
+    "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
+    "audio content role message messages response reward query answer answers source src tgt train eval val test "
+    "model index idx map row record field tag random prng rng jax seed cache num n question context caption id ids "
+    "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
+    "user assistant sample "
+)
+"""What stands before `key` where it is a key of data, not a secret."""
+_TOKEN_OF_TEXT: Final = _words(
+    "pad eos bos unk sep cls mask stop special image images video audio start end prompt trigger placeholder "
+    "initializer instance class per next num n max min new total train eval val valid test vocab register global "
+    "modifier query think text add additional added extra word sub subword sot eot im bpe speech sound first last "
+    "generated completion input output context target source src tgt budget batch step steps kept lang language "
+    "warmup lr decay global local special seen visual vision vq latent patch object time action state goal count "
+    "draft speculative chunk chunked prefill packed ignore use no with by and of"
+)
+"""What stands before `token` where it is one of a text."""
+_PASS_OF_DATA: Final = _words(
+    "two single one first second third low high band all multi num n per by forward backward extra each last no"
+)
+"""What stands before `pass` where it is one over data."""
+_KEY_OF_ACCESS: Final = _words(
+    "api access private encryption signing ssh deploy storage subscription master shared client consumer account "
+    "host service app admin"
+)
+_FIGURE: Final = re.compile(
+    r"[-+]?[\d_,.]{1,8}(?:[eE][-+]?\d+)?[kKmMbBgGtT]?(?:i?B)?|true|false|none|null|yes|no|on|off|auto", re.IGNORECASE
+)
+_COUNT: Final = re.compile(r"[\d_,.]+")
+_ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secretkey", "accesskey", "accesstoken")
+
+
+def is_secret(name: str, value: str = "") -> bool:
+    """Tell by a name, and where the name is also a common one by the value, whether a value is secret.
+
+    Args:
+        name: of an option, a variable, a field or a header, in any spelling.
+        value: what it has; `--token 5` and `--tokens 4096` are counts.
+    """
+    parts = [part.lower() for part in _PARTS.findall(name.rpartition("/")[2] or name)]
+    if not parts:
+        return False
+    if any(part in _ALWAYS or part.startswith(_PREFIXES) or part.endswith(_ENDINGS) for part in parts):
+        return True
+    if "key" in parts and _KEY_OF_ACCESS.intersection(parts):
+        return parts[-1] not in {"file", "path"}
+    value = value.strip("\"' ")
+    is_count = bool(parts[-1] in {"tokens", "keys"} and _COUNT.fullmatch(value))
+    return _is_secret_by_end(parts) and not is_count and not _FIGURE.fullmatch(value)
+
+
+def _is_secret_by_end(parts: list[str]) -> bool:
+    *before, last = parts
+    if last in {"value", "string"} and before:
+        return _is_secret_by_end(before)
+    if last in _AT_END or (last == "pass" and not _PASS_OF_DATA.intersection(before[-1:])):
+        return True
+    if last in {"key", "keys"}:
+        return not _KEY_OF_DATA.intersection(before[-1:])
+    if last in {"token", "tokens"}:
+        return not _TOKEN_OF_TEXT.intersection(before[-1:])
+    return last.endswith("token") and last.removesuffix("token") not in _TOKEN_OF_TEXT
+
+
+# ---- forms
+
+_FORMS: Final = (
+    r"-----BEGIN [A-Z0-9 ]+-----(?:.|\n)*?(?:-----END [A-Z0-9 ]+-----|\Z)",
+    r"AGE-SECRET-KEY-1\w+",
+    r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}",
+    r"\bgh[pousr]_[A-Za-z0-9_]{6,}|\bgithub_pat_\w{6,}",
+    r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-[\w.-]{6,}",
+    r"\bsk-(?:proj|ant|or|svcacct|admin|lf)-[\w-]{6,}|\b[spr]k_(?:live|test)_\w{6,}",
+    r"\bsk-(?=[\w-]{0,200}[A-Z])(?=[\w-]{0,200}\d)[\w-]{8,}|\bsk-[A-Za-z0-9]{20,}",
+    r"\b(?:AKIA|ABIA|ACCA|AGPA|AIDA|AROA)[A-Za-z0-9]{6,}|\bASIA[A-Z0-9]{12,}",
+    r"\beyJ(?:[\w-]{5,}|[\w-]*\.)[\w.-]*",
+    r"\bxox[a-z]-[\w-]{6,}|\bxapp-[\w-]{6,}",
+    r"\bAIza[\w-]{20,}|\bya29\.[\w.-]{6,}|\bGOCSPX-[\w-]{6,}",
+    r"\b(?:npm|shpat|shpss|shpca|gsk|r8|lin_api|figd|dckr_pat|dop_v1|doo_v1|dor_v1|nvapi|secret|rpa|wandb_v\d|ntn)"
+    r"[_-](?=\w{0,200}\d)[\w-]{16,}",
+    r"\bpypi-[\w-]{16,}",
+    r"\bSG\.[\w-]{8,}\.[\w-]{8,}|\bhv[sbr]\.[\w-]{8,}|\bATATT3[\w=-]{8,}|\b(?:pplx|xai|tskey)-[\w-]{8,}",
+    r"\b\d{8,10}:AA[\w-]{30,}",
+    r"(?<=hooks\.slack\.com/)[\w/]{6,}|(?<=/api/webhooks/)[\w/-]{6,}",
+)
+_FORM: Final = re.compile("|".join(_FORMS))
+_IN_HEADER: Final = re.compile(
+    r"\b(?:((?i:bearer)[ :=]+)|((?i:basic) +)(?=[\w+/]{0,200}[A-Z])(?=[\w+/]{0,200}[0-9=])(?=[\w+/=]{8})|"
+    r"((?i:token) +)(?=[\w-]{0,200}\d)(?=[\w-]{16}))"
+    r"[^\s\"',;]{6,}"
+)
+_USER_IN_ADDRESS: Final = re.compile(
+    r"(?<=://)(?:[^\s/?#\"'<>]{0,2000}|[^\s/:@?#]{0,200}:(?!\d+[/?#])[^\s\"'<>]{0,200})@"
+)
+_USER_BEFORE_HOST: Final = re.compile(r"(?<![\w.:/@+-])([\w.+-]+):([^\s/@:\"']{3,})@(?!sha256)(?=[\w\[])")
+# No part of a name is given back, and none begins within another: the time that a long one takes is as its length.
+_NAME: Final = r"(?<![\w.\-/])(?P<name>[\w./][\w.\-/\[\]]*+)"
+_QUOTED: Final = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
+_ASSIGNED: Final = re.compile(
+    rf"(?P<open>\\*[\"']?){_NAME}(?P<close>\\*[\"']?\]?)(?P<sign>\s*:?=>?\s*|\s*:\s*|%3[DdAa]|%22%3A%22)"
+)
+_MAY_HOLD: Final = re.compile(
+    r"[=:@]|%3|-----|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,6}-|[spr]k[-_]|A[A-Z]{3}|AGE-|eyJ|xox|xapp|AIza|ya29|GOCSPX|"
+    r"[_-]\w{16}|pypi-|SG\.|hv[sbr]\.|(?i:bearer|basic|token )|(?:\A|\s)--?\w"
+)
+_LONGEST_LITERAL: Final = 1 << 16
+
+
+@lru_cache(maxsize=1 << 14)
+def hidden_text(text: str) -> str:
+    """Return a text without the secrets in it that have a name or a form."""
+    if not _MAY_HOLD.search(text):
+        return text
+    return _without_forms(_without_assigned(text, end=_END_IN_TEXT))
+
+
+def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command, with secrets hidden."""
+    shown: list[str] = []
+    name, number = "", 0
+    """The secret option that came last, and how many words since have been its values."""
+    for word in words:
+        if name in _USER_OPTIONS:
+            shown.append(_hidden_word(_USER.sub(rf"\1:{HIDDEN}", word)))
+            name = ""
+            continue
+        if name and _is_value(word, number):
+            number += 1
+            is_shown = not is_secret(name, word) or (number > 1 and word.endswith((".py", ".pyw")))
+            shown.append(_hidden_word(word) if is_shown else HIDDEN)
+            continue
+        name, number = (word if _is_secret_option(word) else ""), 0
+        shown.append(_hidden_word(word))
+    return tuple(shown)
+
+
+def hidden_data(thing: Any) -> Any:
+    """Return an answer of ours, plain data or data classes, with the secrets in its texts hidden."""
+    if isinstance(thing, str):
+        return hidden_text(thing)
+    if isinstance(thing, dict):
+        return {name: hidden_data(value) for name, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        if all(isinstance(one, int | float) for one in thing):
+            return thing
+        changed = [hidden_data(one) for one in thing]
+        if not isinstance(thing, tuple):
+            return changed
+        return thing._make(changed) if hasattr(thing, "_make") else tuple(changed)
+    if is_dataclass(thing) and not isinstance(thing, type):
+        values = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
+        found = {name: hidden_data(value) for name, value in values.items()}
+        return replace(thing, **found) if any(found[name] is not values[name] for name in found) else thing
+    return thing
+
+
+# ---- words of a command
+
+_OPTION: Final = re.compile(r"[-+~]{1,2}(?P<name>[A-Za-z_][\w.\-:/@]*)")
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+_OTHER_OPTION: Final = re.compile(r"--[a-z][a-z0-9]*(?:[-_.][a-z0-9]+)*(?:=.*)?", re.DOTALL)
+_SET: Final = re.compile(r"[-+~]*(?P<name>[A-Za-z_][\w.\-/@\[\]]*)(?P<sign>:?=|:(?!//))", re.ASCII)
+_USER_OPTIONS: Final = frozenset({"-u", "--user", "--proxy-user"})
+_USER: Final = re.compile(r"\A([^:/\\]+):(?!/|\d+\Z).+", re.DOTALL)
+
+
+def _is_secret_option(word: str) -> bool:
+    """Tell whether what follows a word is its value, and secret: `--token`, `HF_TOKEN`, curl's `-u`."""
+    option = _OPTION.fullmatch(word)
+    if option is not None:
+        return word in _USER_OPTIONS or is_secret(option["name"], "?")
+    return _VARIABLE.fullmatch(word) is not None and is_secret(word, "?")
+
+
+def _is_value(word: str, number: int) -> bool:
+    """Tell whether a word is a value of the option before it: the first may begin with a dash, as a password may."""
+    return not word.startswith("-") if number else not _OTHER_OPTION.fullmatch(word)
+
+
+def _hidden_word(word: str) -> str:
+    literal = _hidden_literal(word)
+    if literal is not None:
+        return literal
+    found = _SET.match(word)
+    if found is not None and word[found.end() :] and is_secret(found["name"], word[found.end() :]):
+        return f"{word[: found.end()]}{HIDDEN}"
+    if found is not None and (literal := _hidden_literal(word[found.end() :])) is not None:
+        return f"{word[: found.end()]}{literal}"
+    if not _MAY_HOLD.search(word):
+        return word
+    return _without_forms(_without_assigned(_hidden_line(word), end=_END_IN_WORD))
+
+
+def _hidden_line(word: str) -> str:
+    """Return a word that is a line for a shell itself, without the secrets that stand in it as words."""
+    if len(word) > _LONGEST_LITERAL or not word.split()[1:]:
+        return word
+    try:
+        words = shlex.split(word)
+    except ValueError:  # a quotation without an end
+        words = word.split()
+    hidden = without_secrets(words) if words != [word] else tuple(words)
+    return word if list(hidden) == words else " ".join(hidden)
+
+
+def _hidden_literal(word: str) -> str | None:
+    """Return a word that is JSON without the secrets in it; None where it is none."""
+    if not word.lstrip().startswith(("{", "[")) or len(word) > _LONGEST_LITERAL:
+        return None
+    try:
+        data = json.loads(word)
+    except (ValueError, RecursionError):
+        return None
+    hidden = _without_secret_fields(data)
+    return word if hidden == data else json.dumps(hidden, ensure_ascii=False)
+
+
+def _without_secret_fields(data: Any) -> Any:
+    """Hide whatever a secret field holds, a list or numbers too."""
+    if isinstance(data, dict):
+        return {
+            name: HIDDEN
+            if is_secret(name, value if isinstance(value, str) else json.dumps(value))
+            else _without_secret_fields(value)
+            for name, value in data.items()
+        }
+    if isinstance(data, list):
+        return (
+            list(without_secrets(data))
+            if data and all(isinstance(one, str) for one in data)
+            else [_without_secret_fields(one) for one in data]
+        )
+    return _hidden_word(data) if isinstance(data, str) else data
+
+
+# ---- inside a text
+
+_END_IN_TEXT: Final = re.compile(rf"(?:{_QUOTED}|[\[{{][^\n]*|[^\s\"'&|;,)}}\]]*)")
+_END_OF_LINE: Final = re.compile(r"[^\n\"']*")
+_END_IN_WORD: Final = re.compile(rf"(?:{_QUOTED}|[\[{{][^\n]*|[^\n]*)")
+_END_IN_QUERY: Final = re.compile(r"[^\s&\"'#]*")
+
+
+def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
+    """Hide what follows a secret name and a sign: `name=value`, `name: value`, in JSON, a query or a header."""
+    parts: list[str] = []
+    place, in_text = 0, end is _END_IN_TEXT
+    for found in _ASSIGNED.finditer(text):
+        if text.startswith(HIDDEN, found.end()):
+            continue
+        if found.start() < place or not _is_told_secret(found, text[found.end() : found.end() + 1], in_text=in_text):
+            continue
+        ends = _end_of_value(found, text[found.start() - 1 : found.start()], end)
+        value = ends.match(text, found.end())
+        assert value is not None  # it may be empty
+        if not value[0].strip() or not is_secret(found["name"], value[0]):
+            continue
+        parts += [text[place : found.end()], HIDDEN]
+        place = value.end()
+    return "".join(parts) + text[place:]
+
+
+def _end_of_value(found: re.Match[str], before: str, end: re.Pattern[str]) -> re.Pattern[str]:
+    """Return what a value is read by that follows a name: in a query, in quotes that are escaped, in a header."""
+    if "%3" in found["sign"] or before in ("?", "&", "#"):
+        return _END_IN_QUERY
+    if found["open"].startswith("\\"):
+        return _ESCAPED
+    return _END_OF_LINE if _is_header(found["name"]) and not found["close"] else end
+
+
+_ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
+
+
+def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:
+    """Tell whether a name and a sign may have a secret after them; `first` is the first letter that follows."""
+    name, sign = found["name"], found["sign"].strip()
+    if in_text and sign == ":" and not found["close"]:  # a sentence has colons: only names that mean nothing else
+        return _is_header(name) or (first in ('"', "'") and is_secret(name, "0"))
+    return is_secret(name, "?")
+
+
+def _is_header(name: str) -> bool:
+    return name.lower() in {"authorization", "cookie", "set-cookie", "proxy-authorization", "password", "passwd"}
+
+
+def _without_forms(text: str) -> str:
+    text = _FORM.sub(HIDDEN, text)
+    text = _IN_HEADER.sub(lambda found: f"{found[1] or found[2] or found[3]}{HIDDEN}", text)
+    text = _USER_IN_ADDRESS.sub(f"{HIDDEN}@", text)
+    return _USER_BEFORE_HOST.sub(rf"\1:{HIDDEN}@", text)
+
+
+# ---- variables
+
+_TOLD: Final = _words(
+    """
+    PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING
+    PYTORCH_NVML_BASED_CUDA_CHECK PYTORCH_TUNABLEOP_ENABLED PYTORCH_JIT
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE TORCH_BLAS_PREFER_CUBLASLT TORCH_COMPILE_DISABLE TORCH_CUDA_ARCH_LIST
+    TORCH_CUDNN_V8_API_DISABLED TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT TORCH_CUDNN_USE_HEURISTIC_MODE_B
+    TORCH_DISTRIBUTED_DEBUG TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT
+    TORCH_NCCL_CUDA_EVENT_CACHE TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_NAN_CHECK
+    TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK TORCH_SHOW_CPP_STACKTRACES
+    TORCHDYNAMO_DISABLE TORCHINDUCTOR_FREEZING TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_MAX_AUTOTUNE_GEMM
+    CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE NVIDIA_TF32_OVERRIDE NVIDIA_VISIBLE_DEVICES
+    CUDA_CACHE_DISABLE CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_DISABLE_PERF_BOOST CUDA_FORCE_PTX_JIT
+    CUDA_LAUNCH_BLOCKING CUDA_MANAGED_FORCE_DEVICE_ALLOC CUDA_MODULE_DATA_LOADING CUDA_MODULE_LOADING
+    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_SCALE_LAUNCH_QUEUES CUDA_VERSION
+    CUDA_VISIBLE_DEVICES
+    NCCL_ALGO NCCL_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_DEBUG NCCL_GRAPH_REGISTER NCCL_IB_DISABLE
+    NCCL_LAUNCH_MODE NCCL_LL128_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LOCAL_REGISTER NCCL_MAX_CTAS NCCL_MAX_NCHANNELS
+    NCCL_MIN_CTAS NCCL_MIN_NCHANNELS NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL
+    NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_PROTO NCCL_RUNTIME_CONNECT NCCL_SHM_DISABLE
+    ACCELERATE_MIXED_PRECISION OMP_NUM_THREADS MKL_NUM_THREADS
+    RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK
+    """
+)
+"""The variables that decide how much memory is taken and by whom, of PyTorch, CUDA, NCCL and launchers."""
+_SETTING: Final = re.compile(r"[\w.,:;+\-|\[\]<> /=*%^]{0,300}", re.ASCII)
+
+
+def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may be told, each only if its value looks like a setting, by name."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in _TOLD and _SETTING.fullmatch(value) and "://" not in value and hidden_text(value) == value
+    }
