@@ -78,17 +78,17 @@ class Rewind:
 
     def record(self, *, is_fresh: bool) -> None:
         """Record what the next attempt may change; `is_fresh` if no parameter has a gradient."""
+        self._gradients = {}
+        if not is_fresh:
+            for index, gradient in enumerate(map(_gradient, self.parameters)):
+                if gradient is not None:
+                    self._gradients[index] = gradient, gradient._version
         self._is_recorded = False  # nothing but gradients is restored if recording fails
         self._flags.record()
         self._attributes.record()
         self._metrics.record()
         self._written.record()
         self._around, self._in_forward, self._in_batch = self._of_subject()
-        self._gradients = {}
-        if not is_fresh:
-            for index, gradient in enumerate(map(_gradient, self.parameters)):
-                if gradient is not None:
-                    self._gradients[index] = gradient, gradient._version
         self._random_state.record()
         self._buffers.record()
         self._is_recorded = True

@@ -108,6 +108,20 @@ def accumulation() -> World:
     return found
 
 
+def accumulation_that_counts() -> World:
+    """Gradients of earlier batches are there when what forward counts in is copied."""
+    model = net()
+    model.total = torch.zeros(())
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        model.total += 1
+        return model(x).pow(2).mean() * model.total.clone()
+
+    found = world(model, inputs(), loss_of)
+    found.updates = lambda number: number == 2
+    return found
+
+
 def scheduler() -> World:
     found = _of(net())
     found.scheduler = torch.optim.lr_scheduler.StepLR(found.optimizers[0], 1, 0.5)
