@@ -76,7 +76,7 @@ def _shell(unusual: Unusual, line: str, folder: Path, python: str, start: str) -
         "error": _without_chance(error),
         "files": _files(work) + _files(folder / "tmp"),
         "left": left,
-        "shared": {path.name for path in Path("/dev/shm").glob("ullage*")},
+        "shared": [path.name for path in Path("/dev/shm").iterdir() if own["TMPDIR"].replace("/", "-") in path.name],
     }
     for name in told["shared"]:
         Path("/dev/shm", name).unlink(missing_ok=True)

@@ -529,11 +529,11 @@ TABLE: Mapping[str, Unusual] = {
     ),
     "shared memory and files for a while": Unusual(
         code="""
-            import tempfile
+            import os, tempfile
             from concurrent.futures import ProcessPoolExecutor
             from multiprocessing import shared_memory
             memory = shared_memory.SharedMemory(create=True, size=10); memory.close(); memory.unlink()
-            leaked = shared_memory.SharedMemory(create=True, size=10, name='ullage-test-leaked')
+            leaked = shared_memory.SharedMemory(create=True, size=10, name=os.environ["TMPDIR"].replace("/", "-"))
             with tempfile.NamedTemporaryFile() as file: file.write(b'x')
             if __name__ == '__main__':
                 with ProcessPoolExecutor(2) as pool: print(list(pool.map(abs, [-1, 2])))
