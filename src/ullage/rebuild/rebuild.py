@@ -87,8 +87,8 @@ def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str
         Settings(
             semantics=semantics,
             max_split_bytes=split if isinstance(split, int) and split > 0 else UNLIMITED,
-            garbage_collection_threshold=float(threshold) if isinstance(threshold, float) else 0.0,
-            expandable_segments=bool(history.settings.get("expandable_segments", False)),
+            garbage_collection_threshold=threshold if isinstance(threshold, float) and 0 < threshold < 1 else 0.0,
+            expandable_segments=history.settings.get("expandable_segments") is True,
         )
     )
 
