@@ -58,6 +58,8 @@ def judge(reader: Reader, data: bytes, scratch: Path) -> Judgement:
             for outcome in reader.read(data, scratch, choice_of(data)):
                 found += _wrong(outcome)
                 is_answered |= outcome.code != 2
+                if is_sure(outcome) and (why := reader.contradiction(data)) is not None:
+                    found.append(f"{outcome.what}: it has {why}, and nothing is said of it: {outcome.out[:300]!r}")
     except TakesTooLongError:
         found.append(f"took more than {SECONDS} s: {_where()}")
     except BaseException as error:
@@ -67,6 +69,12 @@ def judge(reader: Reader, data: bytes, scratch: Path) -> Judgement:
     if taken > most:
         found.append(f"took {taken:,} bytes; at most {most:,} for an input of {len(data):,}")
     return Judgement(found, is_answered)
+
+
+def is_sure(outcome: Outcome) -> bool:
+    """Tell whether a command has answered as if its input were true."""
+    command = outcome.what.partition(" ")[0]
+    return command in ("explain", "tune", "repro") and outcome.code != 2 and "contradict" not in outcome.out
 
 
 def _wrong(outcome: Outcome) -> Iterator[str]:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
+from tests.fuzzing.contradiction import contradiction_in
 from tests.fuzzing.mutation import change_text, change_value, damage_bytes
 from ullage._errors import UllageError
 from ullage.cli.app import main
@@ -50,6 +51,8 @@ class Reader:
     change: Callable[[bytes, random.Random], bytes]
     read: Callable[[bytes, Path, int], Iterator[Outcome]]
     """Reads an input with a folder of its own to write to; the number chooses among the commands that read it."""
+    contradiction: Callable[[bytes], str | None] = lambda data: None
+    """Tells what in an input cannot be true; it has to be told, or the input refused."""
 
     def changed(self, chance: random.Random) -> bytes:
         """Return an example with random changes."""
@@ -353,7 +356,13 @@ def _examples_of(texts: tuple[str, ...]) -> Callable[[], list[bytes]]:
 
 
 _READERS: Final = (
-    Reader(name="snapshot", examples=_snapshots, change=_change_snapshot, read=_read_snapshot),
+    Reader(
+        name="snapshot",
+        examples=_snapshots,
+        change=_change_snapshot,
+        read=_read_snapshot,
+        contradiction=contradiction_in,
+    ),
     Reader(name="snapshot-bytes", examples=_snapshots, change=damage_bytes, read=_read_snapshot),
     Reader(name="text", examples=_texts, change=_change_text, read=_read_text),
     Reader(name="live", examples=_live_files, change=_change_live, read=_read_live),

@@ -92,8 +92,8 @@ def test_the_time_is_as_the_length(letter: str) -> None:
         without_secrets([letter * count])
         return time.process_time() - began
 
-    seconds(1000)
-    assert min(seconds(8000) for _ in range(2)) < 0.1 + 12 * min(seconds(2000) for _ in range(2))
+    seconds(500)
+    assert min(seconds(4000) for _ in range(2)) < 0.1 + 12 * min(seconds(1000) for _ in range(2))
 
 
 def test_of_an_environment_only_settings_are_told() -> None:

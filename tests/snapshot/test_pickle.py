@@ -100,7 +100,7 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (pickle.dumps([{"total_size": 4, "blocks": [{"size": -4}]}]), "a block of -4 bytes at 0x0 is impossible"),
         (
             pickle.dumps([{"total_size": 50 << 20, "blocks": [{"size": 512}, {"size": 512}]}]),
-            "the segment at 0x0 has 52,428,800 bytes and its blocks 1,024; PyTorch's fill a segment",
+            "the segment at 0x0 has 52,428,800 bytes, and its blocks have 1,024 of them together",
         ),
         (pickle.dumps([SAME, SAME]), "it names the same segment or the same blocks twice"),
         (pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]), "it names the same segment or the same blocks twice"),

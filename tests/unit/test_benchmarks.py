@@ -39,7 +39,7 @@ def names_of(module: str) -> frozenset[str]:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_what_a_benchmark_imports_of_the_package_is_there(script: Path) -> None:
     for node in ast.walk(ast.parse(script.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.split(".")[0] == "ullage":
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("ullage."):
             there = names_of(node.module)
             missing = [alias.name for alias in node.names if there and alias.name not in there]
             assert not missing, f"{node.module} has no {missing}"

@@ -145,15 +145,11 @@ def explain(
     rebuild = partial(assumed.program_of, history, semantics=semantics, alloc_conf=alloc_conf)
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
-    growth = growth_of(recording)
     evidence = evidence_of(recording)
     # In the room that the run had: one that was given would make it depart.
     fidelity = fidelity_of(history, recording.rebuilt if recording.rebuilt.room_is_known else rebuild())
     contradiction = contradiction_of(history, rebuilt, is_exact=fidelity.is_exact)
-    if contradiction is not None:
-        growth = None
-    accumulation = None if growth or contradiction is not None else accumulation_of(recording)
-    cause = Cause.CANNOT_TELL if contradiction is not None else cause_of(recording, evidence, growth, accumulation)
+    cause, growth, accumulation = _judged(recording, evidence, contradiction)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
     chosen: tuple[HeldBlock, ...] = ()
     if cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
@@ -163,14 +159,16 @@ def explain(
     kept, holders = growth or accumulation, holders_of(recording)
     roles = roles_of(recording)
     shares = role_shares(recording, roles)
+    if contradiction is not None:
+        sentence = _contradicted(contradiction)
+    else:
+        advice = advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else ""
+        sentence = sentence_of(cause, recording, evidence, kept, chosen, holders) + advice
+        sentence += cure_of(cause, remedies, evidence, kept)
     return Explanation(
         source=source,
         cause=cause,
-        sentence=_contradicted(contradiction)
-        if contradiction is not None
-        else sentence_of(cause, recording, evidence, kept, chosen, holders)
-        + (advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else "")
-        + cure_of(cause, remedies, evidence, kept),
+        sentence=sentence,
         evidence=evidence,
         failing_line=_failing_line(recording),
         holders=holders,
@@ -188,6 +186,17 @@ def explain(
         headline=headline_of(cause, recording, evidence, shares),
         picture=_picture(recording, roles if shares else None) if with_picture else None,
     )
+
+
+def _judged(
+    recording: Recording, evidence: Evidence, contradiction: str | None
+) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
+    """Return the cause and what grows; of a file that contradicts itself nothing is told."""
+    if contradiction is not None:
+        return Cause.CANNOT_TELL, None, None
+    growth = growth_of(recording)
+    accumulation = None if growth else accumulation_of(recording)
+    return cause_of(recording, evidence, growth, accumulation), growth, accumulation
 
 
 def _contradicted(contradiction: str) -> str:

@@ -47,8 +47,9 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
     with _opened(file) as source:
         beginning = source.read(_PIECE_BYTES)
         if not beginning:
-            what = "standard input" if file == STANDARD_INPUT else file
-            raise UsageError(f"{what} is empty; expected a snapshot, a log or an error's text")
+            # The command opens nothing in the place of a standard input that is closed.
+            what = "standard input is closed, or empty" if file == STANDARD_INPUT else f"{file} is empty"
+            raise UsageError(f"{what}; expected a snapshot, a log or an error's text")
         if beginning.startswith(b"\x80"):
             raise UsageError(f"{file} gives a snapshot; expected text there: give a snapshot by the path of its file")
         encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")
