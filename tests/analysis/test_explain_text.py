@@ -305,6 +305,16 @@ def test_a_log_cannot_steer_the_terminal(tmp_path: Path) -> None:
     assert "\u202e" not in ended.stdout
 
 
+@pytest.mark.parametrize("where", ["before", "within"])
+def test_a_log_with_zeros_in_it_is_a_log(tmp_path: Path, where: str) -> None:
+    """A log that is cut while it is written (logrotate's copytruncate, a crash) has zeros where that was."""
+    text, zeros = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", bytes(9000)
+    file = tmp_path / "train.log"
+    file.write_bytes(zeros + text if where == "before" else text[:30] + zeros[:40] + text[30:])
+    ended = subprocess.run([sys.executable, "-m", "ullage", "explain", file], capture_output=True, text=True)
+    assert (ended.returncode, "2.00 GiB" in ended.stdout) == (0, True), ended.stderr
+
+
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     line = f"{sys.executable} -m ullage explain <(echo '{text}')"

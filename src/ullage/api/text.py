@@ -17,6 +17,9 @@ from ullage._units import text_of_bytes
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
 _PROGRESS_BYTES: Final = 32 << 20
+_OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
+"""The bytes that logs are made of, colours and progress bars among them."""
+_MOST_OTHERS_ONE_IN: Final = 50
 _GZIP: Final = b"\x1f\x8b"
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 
@@ -34,7 +37,9 @@ def is_text(file: Path) -> bool:
     with _opened(file) as source:
         beginning = source.read(4096)
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
-    return beginning.startswith(tuple(_MARKS)) or not (is_pickle or b"\0" in beginning)
+    # A log that was cut while it was written has zeros in the place of what was cut off.
+    others = len(beginning.translate(None, _OF_TEXTS))
+    return beginning.startswith(tuple(_MARKS)) or not (is_pickle or others > len(beginning) // _MOST_OTHERS_ONE_IN)
 
 
 def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
@@ -56,7 +61,7 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         piece = beginning
         while piece:
-            yield decoder.decode(piece)
+            yield decoder.decode(piece).replace("\0", "")
             read += len(piece)
             if read - reported >= _PROGRESS_BYTES:
                 reported = read
