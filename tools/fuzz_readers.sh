@@ -21,7 +21,7 @@ for reader in "${readers[@]}"; do
   echo "guided by coverage: $reader"
   PYTHONPATH=$guided "$environment/bin/python" -m tests.fuzzing.guided "$reader" \
     "-max_total_time=$((seconds / 4 / ${#readers[@]} + 1))" -timeout=300 -rss_limit_mb=4096 -print_final_stats=0 \
-    -artifact_prefix=fuzz-findings- 2>&1 | grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|pulse))' || failed=1
+    -artifact_prefix=fuzz-findings- 2>&1 | grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD|pulse))' || failed=1
 done
 
 if ! command -v clang++ >/dev/null; then
@@ -47,7 +47,7 @@ guided() {
   echo "guided by coverage: $target"
   "$folder/$target.run" -max_total_time=$((seconds / 8 + 1)) -max_len=100000 -timeout=60 -rss_limit_mb=4096 \
     -artifact_prefix=fuzz-findings- -print_final_stats=1 "$folder/$target" 2>&1 |
-    grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD|pulse))|# Uses:|^######' || failed=1
+    grep -vE '^(INFO|#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD|pulse))|NEW_FUNC|# Uses:|^######' || failed=1
 }
 guided pickle_machine "${pickles[@]}"
 guided replay_machine "${replays[@]}"

@@ -26,7 +26,10 @@ def shortened(text: object) -> str:
 def quoted(text: object) -> str:
     """Return what somebody gave as it goes into an error's sentence: in quotes, and cut off where it is long."""
     plain = str(text)
-    return repr(plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "...")
+    most = _MOST_SHOWN_CHARACTERS
+    if len(repr(plain[:most])) > 2 * most:  # of characters that are written by their codes, fewer
+        most //= 5
+    return repr(plain if len(plain) <= most else plain[:most] + "...")
 
 
 @public

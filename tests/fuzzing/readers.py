@@ -306,6 +306,10 @@ def _read_card(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     yield _function("torch version", lambda: semantics_given(text))
 
 
+_MOST_JSON_BYTES: Final = 1 << 20
+"""More than goes through a pipe or a variable at once."""
+
+
 def _messages() -> list[bytes]:
     return [line.encode() for line in (CORPUS / "messages.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -316,7 +320,7 @@ def _change_json(data: bytes, chance: random.Random) -> bytes:
         return b"[" * 200_000
     if kind < 0.2:
         return damage_bytes(data, chance)
-    return json.dumps(change_value(json.loads(data), chance), default=str).encode()
+    return json.dumps(change_value(json.loads(data), chance), default=str).encode()[:_MOST_JSON_BYTES]
 
 
 def _read_message(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:

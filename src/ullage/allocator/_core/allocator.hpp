@@ -164,8 +164,12 @@ class Allocator {
   bool is_over_limit(Bytes size) const { return is_limited_ && static_cast<Bytes>(levels_.reserved) + size > allowed_; }
 
   void raise(std::int64_t Levels::* level, std::int64_t by) {
-    levels_.*level += by;
+    // Sizes that wrap, which PyTorch lets through, may add up to more than the type holds.
+    levels_.*level = static_cast<std::int64_t>(static_cast<Bytes>(levels_.*level) + static_cast<Bytes>(by));
     if (levels_.*level > peak_.*level) peak_.*level = levels_.*level;
+  }
+  void lower(std::int64_t Levels::* level, std::int64_t by) {
+    levels_.*level = static_cast<std::int64_t>(static_cast<Bytes>(levels_.*level) - static_cast<Bytes>(by));
   }
 
   // allocate.cpp: from a request to a block

@@ -26,7 +26,7 @@ void Allocator::return_block(BlockId id) {
   if (block.is_split()) inactive += static_cast<std::int64_t>(block.size);
   if (!block.expandable) raise(&Levels::inactive_split, inactive);
   levels_.active -= size;
-  levels_.requested -= requested;
+  lower(&Levels::requested, requested);
 }
 
 // try_merge_blocks: the bytes that were added, 0 where the neighbour cannot be taken in.
