@@ -17,7 +17,9 @@ def contradiction_in(data: bytes) -> str | None:
     """
     try:
         whole = pickle.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-        return _of_segments(whole["segments"]) or next(filter(None, map(_of_trace, whole["device_traces"])), None)
+        # Of several cards one is explained, which may be another than the one whose recording cannot be.
+        recorded = [trace for trace in whole["device_traces"] if trace]
+        return _of_segments(whole["segments"]) or (_of_trace(recorded[0]) if len(recorded) == 1 else None)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError, EOFError, zlib.error):
         return None  # of another shape: whether it is refused is judged elsewhere
 
