@@ -28,7 +28,7 @@ _ALWAYS: Final = _words(
     "password passwords passwd passphrase passcode pwd secret secrets credential credentials cred creds auth authtoken "
     "authorization bearer cookie cookies jwt dsn oauth apikey apikeys secretkey accesskey privatekey accesstoken "
     "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
-    "webhook netrc kubeconfig otp totp csrf xsrf"
+    "webhook netrc kubeconfig otp totp csrf xsrf pw psw pswd hmac sessid mnemonic kennwort wandbkey hfkey openaikey"
 )
 """Parts of a name after which a value is secret, wherever they stand in it."""
 _AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
@@ -78,6 +78,8 @@ def is_secret(name: str, value: str = "") -> bool:
     parts = [part.lower() for part in _PARTS.findall(name.rpartition("/")[2] or name)]
     if not parts:
         return False
+    if len(parts) > 1 and parts[-1] in {"file", "path", "dir"}:
+        return False  # where it is kept
     if any(part in _ALWAYS or part.startswith(_PREFIXES) or part.endswith(_ENDINGS) for part in parts):
         return True
     if "key" in parts and _KEY_OF_ACCESS.intersection(parts):
@@ -288,7 +290,8 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
             continue
         if found.start() < place or not _is_told_secret(found, text[found.end() : found.end() + 1], in_text=in_text):
             continue
-        ends = _end_of_value(found, text[found.start() - 1 : found.start()], end)
+        before, after = text[found.start() - 1 : found.start()], text[found.end() : found.end() + 5]
+        ends = _end_of_value(found, before, after, end)
         value = ends.match(text, found.end())
         assert value is not None  # it may be empty
         if not value[0].strip() or not is_secret(found["name"], value[0]):
@@ -298,15 +301,21 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
     return "".join(parts) + text[place:]
 
 
-def _end_of_value(found: re.Match[str], before: str, end: re.Pattern[str]) -> re.Pattern[str]:
+def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern[str]) -> re.Pattern[str]:
     """Return what a value is read by that follows a name: in a query, in quotes that are escaped, in a header."""
     if "%3" in found["sign"] or before in ("?", "&", "#"):
         return _END_IN_QUERY
     if found["open"].startswith("\\"):
         return _ESCAPED
-    return _END_OF_LINE if _is_header(found["name"]) and not found["close"] else end
+    if after == _QUOTE_IN_SHELL:
+        return _QUOTED_IN_SHELL
+    is_header = _is_header(found["name"]) and not found["close"] and not after.startswith(('"', "'"))
+    return _END_OF_LINE if is_header else end
 
 
+_QUOTE_IN_SHELL: Final = "'\"'\"'"
+"""A single quote within a word in single quotes."""
+_QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
 
 

@@ -75,6 +75,11 @@ VALUES: Final = (
     *(
         'login(token="{}")',
         "login(token='{}', x=1)",
+        'db.connect(user="a",password="{}")',
+        "dict(passwd='{}')",
+        'x.y(authorization="{}")',
+        'a;cookie="{}"',
+        '{{lr:1,password:"{}"}}',
         "os.environ['HF_TOKEN'] = '{}'",
         'curl -H "Authorization: Bearer {}" x',
     ),

@@ -93,8 +93,10 @@ class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
             return None
         sys.meta_path.remove(self)
         _begin("record", _go_on)
-        import importlib.util
-
+        try:
+            import importlib.util
+        except ImportError:  # the script has left no way to it
+            return None
         return importlib.util.find_spec(name)  # from the first finder on: those of `sys.meta_path` have changed
 
 
