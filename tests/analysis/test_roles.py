@@ -42,11 +42,11 @@ def stacks_of(*stacks: tuple[tuple[str, str, int], ...]) -> RecordedStacks:
 
 
 LIBRARY = "/usr/lib/python3.12/site-packages/torch"
-SCRIPT = ("/home/me/train.py", "<module>", 9)
+SCRIPT = ("/home/user/train.py", "<module>", 9)
 CALL = (f"{LIBRARY}/nn/modules/module.py", "_call_impl", 1790)
 STEP = (f"{LIBRARY}/optim/optimizer.py", "wrapper", 533)
 CHECKPOINT = (f"{LIBRARY}/utils/checkpoint.py", "unpack_hook", 1100)
-HOOK = ("/home/me/train.py", "hook", 3)
+HOOK = ("/home/user/train.py", "hook", 3)
 ENGINE = ("/pytorch/torch/csrc/autograd/engine.cpp", "torch::autograd::Engine::thread_main(...)", 0)
 
 
