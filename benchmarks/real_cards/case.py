@@ -71,6 +71,8 @@ class Case:
     """Installed beside the environment with what they require; they may not require torch."""
     beside_torch: tuple[str, ...] = ()
     """Installed beside the environment without what they require."""
+    is_recipe: bool = False
+    """Whether `what` is all that was asked of the run: cases that have the same one measured it more than once."""
     cause: str = ""
     """Why it differs, where that is known; the page says so where it does differ."""
     parameters: Mapping[str, Any] = field(default_factory=dict)

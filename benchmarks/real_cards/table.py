@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from benchmarks.real_cards.case import Case, Figure, Result, Share, Status, Verdict
+from benchmarks.real_cards.repeats import repeats_of, section_of
 
 MIB: Final = 2**20
 _MOST_COLUMNS: Final = 12
@@ -33,6 +34,7 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
         "|  | equal |",
         "|---|---|",
         *(f"| {what} | {share.text} |" for what, share in summary_of(found)),
+        *section_of(repeats_of([case for some in cases.values() for case in some], results)),
     ]
     for source, some in cases.items():
         lines += ["", f"## {source.replace('_', ' ').capitalize()}", "", *_table_of(some, results[source])]

@@ -19,6 +19,12 @@ def test_a_large_first_weight_holds_up_the_taking() -> None:
     assert loaded_before == [5] * 5
 
 
+def test_copies_that_wait_for_one_another_hold_up_the_threads() -> None:
+    taken_before, loaded_before = order_of([9, 2, 2, 2, 2], threads=2, queued=True)
+    assert taken_before == [0, 0, 0, 1, 2]
+    assert loaded_before == [3, 4, 5, 5, 5]
+
+
 def test_one_thread_is_one_weight_ahead() -> None:
     assert order_of([5, 1, 3], threads=1) == ([0, 0, 1], [2, 3, 3])
 
