@@ -6,8 +6,9 @@ autocast frees its copies of weights, as the recorded stacks tell, their order i
 PyTorch's table of copies, whose key is the address of each weight's object on the host, another one in every process.
 Segments of the end are compared by size, by stream, and by every block in order: its size, its state, and the
 allocation that it came from. Peaks come from running what was
-recorded through the allocator core; `departed` says how many allocations it put elsewhere than they were recorded, and
-only where that is 0 is a peak beyond doubt.
+recorded through the allocator core, which is told where the driver put each segment and nothing else of where anything
+lies; `places` says how many allocations it puts where they were recorded, and only where that is all of them is a peak
+beyond doubt.
 """
 
 from collections import Counter
@@ -37,8 +38,8 @@ class Peaks:
     requested_bytes: int
     allocated_bytes: int
     reserved_bytes: int
-    departed: int
-    """Allocations that the core put elsewhere than they were recorded."""
+    places: Share
+    """Allocations that the core puts where they were recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Compared:
 
     events: Share
     segments: Share
+    places: Share
+    """Allocations of the real recording that the core puts where the real card did, told where its segments lay."""
     figures: dict[str, Figure]
     differs: str
     """The first thing that does, in words; empty where nothing does."""
@@ -69,6 +72,7 @@ def compared(real: History, emulated: History) -> Compared:
     return Compared(
         events=share,
         segments=Share(equal=shared, of=max(ends[0].total(), ends[1].total())),
+        places=peaks[0].places,
         figures=figures,
         differs="; ".join([*_reordered(recorded, events), *_differences(*events, *ends, *peaks)]),
     )
@@ -169,12 +173,12 @@ def peaks_of(history: History) -> Peaks:
     assert done.places is not None
     rows = rebuilt.row_of_op
     known = (done.places.address >= 0) & (rows >= 0)
-    departed = np.count_nonzero(done.places.address[known] != history.address[rows[known]])
+    placed = np.count_nonzero(done.places.address[known] == history.address[rows[known]])
     return Peaks(
         requested_bytes=done.peak.requested_bytes,
         allocated_bytes=done.peak.allocated_bytes,
         reserved_bytes=done.peak.reserved_bytes,
-        departed=int(departed),
+        places=Share(equal=int(placed), of=int(np.count_nonzero(known))),
     )
 
 
@@ -211,8 +215,9 @@ def _differences(
         size, *_, blocks = only[0]
         found.append(f"{len(only):,} segments, the first of {size:,} bytes with {len(blocks)} blocks")
     for which, peaks in (("real", real_peaks), ("emulated", emulated_peaks)):
-        if peaks.departed:
-            found.append(f"the core puts {peaks.departed:,} allocations of the {which} recording elsewhere")
+        if not peaks.places.is_whole:
+            elsewhere = peaks.places.of - peaks.places.equal
+            found.append(f"the core puts {elsewhere:,} allocations of the {which} recording elsewhere")
     return found
 
 
