@@ -5,10 +5,9 @@ how many bytes, in order; a free of another block of the same size is said, and 
 autocast frees its copies of weights, as the recorded stacks tell, their order is said and does not count: it is that of
 PyTorch's table of copies, whose key is the address of each weight's object on the host, another one in every process.
 Segments of the end are compared by size, by stream, and by every block in order: its size, its state, and the
-allocation that it came from. Peaks come from running what was
-recorded through the allocator core, which is told where the driver put each segment and nothing else of where anything
-lies; `places` says how many allocations it puts where they were recorded, and only where that is all of them is a peak
-beyond doubt.
+allocation that it came from. Peaks come from running what was recorded through the allocator core, which is told what
+lay where when the recording began, and from then on only where the driver put each segment; `places` says how many
+allocations it puts where they were recorded, and only where that is all of them is a peak beyond doubt.
 """
 
 from collections import Counter
