@@ -60,7 +60,18 @@ def tunings_of(plain: Sequence[Result], quantised: Sequence[Result]) -> list[str
         f"NF4, allocated within {_ALLOCATED:.1%}: {_count(one <= _ALLOCATED for one in apart['allocated'])}",
         f"NF4, reserved within {_RESERVED:.0%}: {_count(one <= _RESERVED for one in apart['reserved'])}",
         f"NF4, off at most: {most}",
+        *(
+            f"NF4, {name} between two orders of threads: {_count(_is_inside(one, name) for one in quantised)}"
+            for name in apart
+        ),
     ]
+
+
+def _is_inside(result: Result, name: str) -> bool:
+    """Whether what was published lies between what was run, to its last digit."""
+    figure = result.figures[name]
+    low, high = result.intervals.get(name, (figure.emulated, figure.emulated))
+    return low - figure.resolution < figure.published < high + figure.resolution
 
 
 def _apart(figure: Figure) -> float:

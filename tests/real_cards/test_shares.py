@@ -14,9 +14,10 @@ def recording(events: int, segments: int, emulated: int) -> Result:
     )
 
 
-def tuning(allocated: int, reserved: int, resolution: int = 1) -> Result:
+def tuning(allocated: int, reserved: int, resolution: int = 1, intervals: dict | None = None) -> Result:
     return Result.judged(
         case="one",
+        intervals=intervals or {},
         figures={
             "allocated": Figure(published=10_000, emulated=allocated, resolution=resolution),
             "reserved": Figure(published=10_000, emulated=reserved, resolution=resolution),
@@ -38,10 +39,16 @@ def test_segments_are_counted_one_by_one_and_by_recording() -> None:
 
 def test_a_figure_within_what_its_last_digit_stands_for_is_not_off() -> None:
     plain = [tuning(10_000, 10_000), tuning(10_000, 10_001)]
-    quantised = [tuning(10_010, 10_100), tuning(10_011, 10_101), tuning(10_500, 10_900, resolution=1000)]
+    quantised = [
+        tuning(10_010, 10_100, intervals={"allocated": (9_990, 10_010)}),
+        tuning(10_011, 10_101),
+        tuning(10_500, 10_900, resolution=1000),
+    ]
     assert tunings_of(plain, quantised) == [
         "without quantised weights, every figure to the byte: 1 of 2",
         "NF4, allocated within 0.1%: 2 of 3",
         "NF4, reserved within 1%: 2 of 3",
         "NF4, off at most: allocated 0.11%, reserved 1.01%",
+        "NF4, allocated between two orders of threads: 2 of 3",
+        "NF4, reserved between two orders of threads: 1 of 3",
     ]

@@ -7,6 +7,7 @@ many words, holds up the taking while the other threads go on.
 """
 
 import heapq
+import random
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -66,12 +67,21 @@ class Order:
                 self.changed.notify_all()
 
 
-def keep(weights: dict[str, int], *, queued: bool = False) -> None:
-    """Let transformers load these weights, whose sizes are in bytes, in the order."""
+def times_of(sizes: Sequence[int], seed: str) -> list[int]:
+    """Return how long each copy takes: as its bytes, or from a seed up to several times as long or as short."""
+    if not seed:
+        return list(sizes)
+    drawn = random.Random(seed)
+    return [round(size * drawn.lognormvariate(0, 1)) for size in sizes]
+
+
+def keep(weights: dict[str, int], order: str) -> None:
+    """Let transformers load these weights, whose sizes are in bytes, in an order: "kept", "queued", or one ":SEED"."""
     from transformers import core_model_loading as loading
 
     sizes = [weights[name] for name in sorted(weights, key=loading.dot_natural_key)]
-    kept = Order(sizes, loading.GLOBAL_WORKERS, queued=queued)
+    kind, _, seed = order.partition(":")
+    kept = Order(times_of(sizes, seed), loading.GLOBAL_WORKERS, queued=kind == "queued")
     load, take, spawn = loading._materialize_copy, loading.WeightRenaming.convert, loading.spawn_materialize
     numbers: dict[int, int] = {}  # as the loads are handed to the threads: which of these goes first is the machine's
 

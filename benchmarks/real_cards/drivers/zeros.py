@@ -2,8 +2,8 @@
 
     python zeros.py ORDER MODEL FOLDER SCRIPT [ARGUMENTS]
 
-ORDER is that of the threads that load weights: "any", or "kept" or "queued" (`pace.py`). MODEL is JSON: a `model_type`
-of transformers and the fields of its configuration. FOLDER is made, and is what the script loads by `from_pretrained`,
+ORDER is that of the threads that load weights: "any", or one of `pace.keep`. MODEL is JSON: a `model_type` of
+transformers and the fields of its configuration. FOLDER is made, and is what the script loads by `from_pretrained`,
 unmodified. The file of weights has holes and takes no room on the disk.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
     if order != "any":
         import pace
 
-        pace.keep(weights, queued=order == "queued")
+        pace.keep(weights, order)
     sys.path[0] = str(Path(script).resolve().parent)
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
