@@ -150,7 +150,6 @@ def _card_of(case: Case) -> str:
     given = {
         "total_memory_bytes": case.total_memory_bytes,
         "context_bytes": case.context_bytes,
-        "cudnn_workspace_bytes": case.cudnn_workspace_bytes,
         "cpus": case.cpus,
         "count": case.parameters.get("cards"),
     }

@@ -60,8 +60,6 @@ class Case:
     """What the real card's driver reported; None: what the emulated one reports."""
     context_bytes: int | None = None
     """What the CUDA context took of it; None: what the emulated card's does."""
-    cudnn_workspace_bytes: int | None = None
-    """The workspace of every cuDNN plan; None: cuDNN's own answers or estimates, as `ullage.emulate` has them."""
     cpus: int | None = None
     """What Python counted on the real machine, where libraries start as many threads; None: as many as there are."""
     torch_published: str

@@ -2,15 +2,11 @@
 
 The comparison's own script runs an experiment with a model made up from its figures (`drivers/peft_images.py`), for six
 of its 750 steps, with images made after every second one. A case names the `experiment`; how many parameters there are
-has to be as published. The runs had cuDNN 9.7.1, which cannot be asked without a card: its workspaces are estimates. So
-each experiment runs with other `workspaces` too, every plan's the same number of bytes; between what all these runs
-reserve is the interval.
+has to be as published. The runs had cuDNN 9.7.1, which cannot be asked without a card: its workspaces are estimates.
 """
 
 import json
 import re
-from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from benchmarks.real_cards.bench import Bench, RunError
@@ -23,19 +19,6 @@ def run(case: Case, bench: Bench) -> Result:
     """Run the experiment, and compare the peak that it keeps."""
     published = json.loads(bench.published(case).read_text())["train_info"]
     source = bench.files(case.origins[0])
-    given = [None, *case.parameters["workspaces"]]
-    peaks = [
-        _peak(replace(case, cudnn_workspace_bytes=one), bench, source, published["num_total_params"]) for one in given
-    ]
-    return Result.judged(
-        case=case.name,
-        figures={"reserved": Figure(published=published["accelerator_memory_max"], emulated=peaks[0])},
-        intervals={"reserved": (min(peaks), max(peaks))},
-    )
-
-
-def _peak(case: Case, bench: Bench, source: Path, wanted: int) -> int:
-    """Run the experiment once, and return the most that was reserved."""
     folder = source / "method_comparison" / "image-gen"
     experiment = f"experiments/{case.parameters['experiment']}"
     ended = bench.run(
@@ -46,6 +29,8 @@ def _peak(case: Case, bench: Bench, source: Path, wanted: int) -> int:
         ended.checked()
         raise RunError("the experiment ended without keeping its memory")
     peak, parameters = map(int, said.groups())
-    if parameters != wanted:
-        raise RunError(f"the model has {parameters:,} parameters, published are {wanted:,}")
-    return peak
+    if parameters != published["num_total_params"]:
+        raise RunError(f"the model has {parameters:,} parameters, published are {published['num_total_params']:,}")
+    return Result.judged(
+        case=case.name, figures={"reserved": Figure(published=published["accelerator_memory_max"], emulated=peak)}
+    )

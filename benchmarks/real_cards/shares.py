@@ -61,7 +61,8 @@ def tunings_of(plain: Sequence[Result], quantised: Sequence[Result]) -> list[str
         f"NF4, reserved within {_RESERVED:.0%}: {_count(one <= _RESERVED for one in apart['reserved'])}",
         f"NF4, off at most: {most}",
         *(
-            f"NF4, {name} between two orders of threads: {_count(_is_inside(one, name) for one in quantised)}"
+            f"NF4 in several orders of threads, {name} between them: "
+            f"{_count(_is_inside(one, name) for one in quantised if len(one.intervals))}"
             for name in apart
         ),
     ]

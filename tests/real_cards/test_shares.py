@@ -49,6 +49,6 @@ def test_a_figure_within_what_its_last_digit_stands_for_is_not_off() -> None:
         "NF4, allocated within 0.1%: 2 of 3",
         "NF4, reserved within 1%: 2 of 3",
         "NF4, off at most: allocated 0.11%, reserved 1.01%",
-        "NF4, allocated between two orders of threads: 2 of 3",
-        "NF4, reserved between two orders of threads: 1 of 3",
+        "NF4 in several orders of threads, allocated between them: 1 of 1",
+        "NF4 in several orders of threads, reserved between them: 0 of 1",
     ]
