@@ -76,7 +76,7 @@ def times_of(sizes: Sequence[int], seed: str) -> list[int]:
 
 
 def keep(weights: dict[str, int], order: str) -> None:
-    """Let transformers load these weights, whose sizes are in bytes, in an order: "kept", "queued", or one ":SEED"."""
+    """Let transformers load these weights, whose sizes are in bytes, in an order: "kept", "kept:SEED" or "queued"."""
     from transformers import core_model_loading as loading
 
     sizes = [weights[name] for name in sorted(weights, key=loading.dot_natural_key)]
