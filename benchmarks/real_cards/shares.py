@@ -42,7 +42,7 @@ def recordings_of(results: Sequence[Result]) -> list[str]:
         "allocations in their place, segments given": _sum(result.places for result in results),
     }
     return [
-        *(f"{name}: {share.text} ({share.equal / max(share.of, 1):.1%})" for name, share in shares.items()),
+        *(f"{name}: {share.text} ({share.equal / max(share.of, 1):.3%})" for name, share in shares.items()),
         f"recordings with every event: {_count(r.events is not None and r.events.is_whole for r in results)}",
         f"recordings with {_SEGMENTS:.0%} of their segments to the block: "
         f"{_count(s.equal >= _SEGMENTS * s.of for s in segments)}",

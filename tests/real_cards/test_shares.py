@@ -27,9 +27,9 @@ def tuning(allocated: int, reserved: int, resolution: int = 1, intervals: dict |
 
 def test_segments_are_counted_one_by_one_and_by_recording() -> None:
     assert recordings_of([recording(100, 100, 1000), recording(99, 95, 1000), recording(100, 94, 1001)]) == [
-        "events: 299 of 300 (99.7%)",
-        "segments to the block: 289 of 300 (96.3%)",
-        "allocations in their place, segments given: 150 of 150 (100.0%)",
+        "events: 299 of 300 (99.667%)",
+        "segments to the block: 289 of 300 (96.333%)",
+        "allocations in their place, segments given: 150 of 150 (100.000%)",
         "recordings with every event: 2 of 3",
         "recordings with 95% of their segments to the block: 2 of 3",
         "recordings with every segment to the block: 1 of 3",
