@@ -298,13 +298,13 @@ ON_A_NODE = (
         ON_A_NODE.format("-15.00GB", "0.95"),
         f"INFO total_gpu_memory=14.6GiB gpu_memory_utilization=...\n{NO_BLOCKS}",
         f"INFO total_gpu_memory=14..6GiB gpu_memory_utilization=0.9.0\n{NO_BLOCKS}",
-        "ValueError: Free memory on device (../.. GiB) on startup is less than desired GPU memory utilization (.., 1 GiB)",
+        "Free memory on device (../.. GiB) on startup is less than desired GPU memory utilization (.., 1 GiB)",
         TOO_SMALL.format(NINES, "8.00 GiB", "1.00 GiB"),
         TOO_SMALL.format(4096, "8.00 GiB", "-1.28 GiB") + f" the estimated maximum model length is {NINES}",
         "Error in memory profiling. Initial free memory -3.0 GiB, current free memory 4..5 GiB.",
-        f"OOM when allocating tensor with shape[{NINES},{NINES}] and type float on /device:GPU:0 by allocator GPU_0_bfc",
-        "Executor creation failed due to insufficient GPU memory: x could not be created: y Total GPU memory (GiB): .. "
-        "Free GPU memory before component creation attempt (GiB): ..",
+        f"OOM when allocating tensor with shape[{NINES},{NINES}] and type float on /device:GPU:0 by allocator x",
+        "Executor creation failed due to insufficient GPU memory: x could not be created: y "
+        "Total GPU memory (GiB): .. Free GPU memory before component creation attempt (GiB): ..",
     ],
 )
 def test_figures_that_are_none_break_nothing(text: str) -> None:

@@ -9,7 +9,7 @@ optimizers, trainers, threads) are left alone.
 import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -17,11 +17,19 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ullage.guard.content_node import ATOMS, ClassNode, ContentNode, DictNode, NameNode, SlotsNode, has_tensors
+from ullage.guard.content_node import (
+    ATOMS,
+    ClassNode,
+    ContentNode,
+    DictNode,
+    NameNode,
+    SlotsNode,
+    has_tensors,
+)
 from ullage.guard.copies import SMALL_BYTES, Copies
 from ullage.guard.installed import is_installed
 from ullage.guard.node_of import node_of
-from ullage.guard.odd_node import GradientNode, odd_node_of
+from ullage.guard.odd_node import ForeignNode, GradientNode, odd_node_of
 
 _MOST: Final = 20_000
 """The number of objects of one record; what lies beyond is not recorded."""
@@ -36,6 +44,8 @@ _NOT_OPENED: Final = (
     Dataset,
     Sampler,
 )
+_PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
+"""Types of Python's own that have neither code nor attributes."""
 _OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
 """Kinds of PyTorch's objects that a training steps, opened nevertheless."""
 _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
@@ -86,6 +96,7 @@ class Contents:
         self._is_code_opened = is_code_opened
         self.seen: set[int] = set()
         self.nodes: list[ContentNode] = []
+        self.classes: list[type] = []
         self.tensors = Copies(changing, is_copying=copies)
 
     @classmethod
@@ -107,6 +118,7 @@ class Contents:
         """Record the attributes of a class, and the objects."""
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
+            self.classes.append(owner)
             node = ClassNode.of(path, owner)
             self.nodes.append(node)
             for name, element in node.children():
@@ -125,6 +137,8 @@ class Contents:
             if isinstance(one, torch.Tensor):
                 self.tensors.add(name, one)
                 node: ContentNode | None = _gradient_of(name, one)
+                if self._is_code_opened and not isinstance(one, nn.Parameter):
+                    waiting.append((name, one.__dict__, depth + 1))
             else:
                 node = self._node_of(name, one)
             if node is not None:
@@ -133,14 +147,19 @@ class Contents:
                     waiting += [(inner, element, depth + 1) for inner, element in node.children()]
 
     def _node_of(self, name: str, value: Any) -> ContentNode | None:
-        odd = odd_node_of(name, value) if self._is_code_opened else None
+        kind = type(value)
+        if not self._is_code_opened or kind in _PLAIN:
+            return node_of(name, value, self._is_opened)
+        odd = odd_node_of(name, value)
         if odd is not None:
             return odd
         node = node_of(name, value, self._is_opened)
-        if node is not None and self._is_code_opened and isinstance(node, DictNode | SlotsNode):
-            for kind in type(value).__mro__:
-                if id(kind) not in self.seen and not is_installed(kind):
-                    self.add_class(kind.__name__, kind)
+        if node is None and self._is_foreign(value):
+            return ForeignNode(name, value)
+        if isinstance(node, DictNode | SlotsNode):
+            for one in kind.__mro__:
+                if id(one) not in self.seen and not is_installed(one):
+                    self.add_class(one.__name__, one)
         return node
 
     def _is_opened(self, value: Any) -> bool:
@@ -156,6 +175,12 @@ class Contents:
         if self._is_foreign_opened:
             return True
         return "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Tell whether a value is an object of a package's class that is neither opened nor one of Python's."""
+        if self._is_foreign_opened or isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
+            return False
+        return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
 
     def changed(self) -> list[str]:
         """Return the names of what is not as it was recorded."""
@@ -201,6 +226,10 @@ class Contents:
         return restore
 
 
+NOTHING: Final = Contents()
+"""The record of no object."""
+
+
 class WatchedContents:
     """What some objects hold, recorded again and again: at little cost where nothing has changed."""
 
@@ -214,7 +243,8 @@ class WatchedContents:
         """The names of objects that were seen to have other numbers than before."""
         self._changing: set[str] = set()
         self._lasting = self._made(self._lively)
-        self._passing = Contents()
+        self._is_empty = not self._lasting.nodes and self._lasting.tensors.is_empty
+        self._passing = NOTHING
 
     def _made(self, lively: set[str]) -> Contents:
         contents = Contents(self._known, changing=self._changing, lively=lively)
@@ -224,6 +254,8 @@ class WatchedContents:
 
     def record(self) -> None:
         """Record everything as it is now."""
+        if self._is_empty:
+            return
         found = [node for node in self._lasting.nodes if not node.is_same()]
         new = {node.path for node in found if node.path not in self._lively and not node.has_new_numbers_only()}
         if new:
@@ -234,7 +266,7 @@ class WatchedContents:
                 node.record()
         self._counting.update(node.path for node in found)
         self._lasting.tensors.record()
-        self._passing = Contents()
+        self._passing = NOTHING
         if self._lively:
             self._passing = Contents(self._known, self._lasting.seen, changing=self._changing)
             for node in self._lasting.nodes:
@@ -244,13 +276,15 @@ class WatchedContents:
 
     def settle(self) -> None:
         """Drop what the objects held before the step."""
+        if self._is_empty:
+            return
         if self._counting:
             for node in self._lasting.nodes:
                 if node.path in self._counting:
                     node.record()
         self._lasting.tensors.settle()
         self._passing.tensors.settle()
-        self._passing = Contents()
+        self._passing = NOTHING
 
     def only_told(self) -> list[str]:
         """Return the names of caches that have new entries, which stay."""

@@ -79,6 +79,11 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
             inside = vars(value)
             of_module = [one for one in names if one in inside and not isinstance(inside[one], ModuleType)]
             yield from ((one, 1) for inner in of_module for one in _record_name(contents, inside, inner))
+    for kind in contents.classes:
+        for name in vars(kind).keys() & names:
+            method = getattr(vars(kind)[name], "__func__", vars(kind)[name])
+            if isinstance(method, FunctionType):
+                yield method, 1
 
 
 def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> Iterator[Any]:

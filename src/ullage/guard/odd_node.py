@@ -19,7 +19,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler
 
-from ullage.guard.content_node import ContentNode, DictNode, StateNode, attributes_of
+from ullage.guard.content_node import FEW, ContentNode, DictNode, StateNode, attributes_of
 from ullage.guard.copies import SMALL_BYTES, version_of
 from ullage.guard.installed import is_installed
 
@@ -158,12 +158,12 @@ class OptimizerNode(ContentNode):
         super().__init__(path, value)
 
     def read(self) -> Any:
-        groups = [{name: one for name, one in group.items() if name != "params"} for group in self.value.param_groups]
+        groups = list(map(dict, self.value.param_groups))
         if not self._is_state_read:
             return groups, [], []
-        states = [state for state in self.value.state.values() if isinstance(state, dict)]
-        tensors = [one for state in states for one in state.values() if isinstance(one, torch.Tensor)]
-        return groups, tensors, list(map(version_of, tensors))
+        tensors = list(_tensors_in(list(self.value.state.values())))
+        own = [one for one in vars(self.value).values() if isinstance(one, int | float)]
+        return groups, tensors, [*map(version_of, tensors), *own]
 
     def is_same(self) -> bool:
         return self._has_not_stepped(now := self.read()) and _are_same(now[0], self.saved[0])
@@ -174,10 +174,45 @@ class OptimizerNode(ContentNode):
     def put_back(self) -> bool:
         now = self.read()
         for group, saved in zip(self.value.param_groups, self.saved[0], strict=False):
-            for name in group.keys() - saved.keys() - {"params"}:
+            for name in group.keys() - saved.keys():
                 del group[name]
             group.update(saved)
         return self._has_not_stepped(now) and len(now[0]) == len(self.saved[0])
+
+
+def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict) and depth <= _DEEPEST:
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(one, depth + 1)
+
+
+_DEEPEST: Final = 3
+
+
+class ForeignNode(ContentNode):
+    """An object of an installed package's class, which is not opened: that tensors of its have changed is noticed."""
+
+    def read(self) -> Any:
+        tensors: list[torch.Tensor] = []
+        for value in vars(self.value).values():
+            if isinstance(value, list | tuple | dict) and 0 < len(value) <= FEW:
+                first = next(iter(value.values() if isinstance(value, dict) else value))
+                tensors += _tensors_in(value, _DEEPEST) if isinstance(first, torch.Tensor) else ()
+            elif isinstance(value, torch.Tensor):
+                tensors.append(value)
+        return tensors, list(map(version_of, tensors))
+
+    def is_same(self) -> bool:
+        now, saved = self.read(), self.saved
+        return len(now[0]) == len(saved[0]) and all(map(is_, now[0], saved[0])) and now[1] == saved[1]
+
+    def other(self) -> list[Any]:
+        return [*self.saved[0], *self.read()[0]]
+
+    def put_back(self) -> bool:
+        return False
 
 
 def _are_same(now: list[dict[str, Any]], saved: list[dict[str, Any]]) -> bool:

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ullage.guard.contents import Contents, WatchedContents, has_own_attributes
+from ullage.guard.contents import NOTHING, Contents, WatchedContents, has_own_attributes
 from ullage.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
 from ullage.guard.flags import Flags, Hooks
 from ullage.guard.function_state import record_function, record_methods
@@ -64,7 +64,7 @@ class Rewind:
         self._size = sum(map(len, self._registries))
         self._hooks = Hooks(every, parameters)
         self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
-        self._around = self._in_forward = self._in_batch = _NOTHING
+        self._around = self._in_forward = self._in_batch = NOTHING
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
         self._is_recorded = False
@@ -83,7 +83,7 @@ class Rewind:
     def end(self) -> None:
         """Drop what was recorded of the loss function and the batch."""
         self._subject = None, None
-        self._around = self._in_forward = self._in_batch = _NOTHING
+        self._around = self._in_forward = self._in_batch = NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
@@ -139,7 +139,7 @@ class Rewind:
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
         """Record what the loss function, the methods of modules and the batch hold."""
         function, batch = self._subject
-        around = in_forward = in_batch = _NOTHING
+        around = in_forward = in_batch = NOTHING
         if self._kinds:
             in_forward = Contents(self._known, is_foreign_opened=False)
             record_methods(in_forward, self._kinds)
@@ -172,10 +172,8 @@ class Rewind:
     def left_alone(self) -> list[str]:
         """Return the names of numbers and the like that the loss function has counted outside of the model, and of
         caches that may keep random numbers of the attempt: these are not put back."""
-        caches: list[str] = []
-        if self._random_state.are_any_used():
-            caches = [name for one in (self._around, self._in_forward, self._attributes) for name in one.only_told()]
-        return self._around.left_alone() + caches
+        caches = [name for one in (self._around, self._in_forward, self._attributes) for name in one.only_told()]
+        return self._around.left_alone() + (caches if caches and self._random_state.are_any_used() else [])
 
     @property
     def are_other_generators_used(self) -> bool:
@@ -359,7 +357,6 @@ def _text_of_lost(names: Sequence[str]) -> str:
 
 _LIST_OF_METRICS: Final = "._metric_attributes"
 """Where Lightning keeps a module's metrics by name, once one is logged."""
-_NOTHING: Final = Contents()
 _NAMES: Final = 6
 """How many names an error tells."""
 

@@ -5,17 +5,18 @@ from typing import Any, Final
 
 import torch
 
-_DEVICES: Final = ("cpu", "cuda")
-
-
 _NAMES: Final = (
     "the default type",
     "the precision of products",
     "autocast",
-    "autocast's cache",
+    "autocast",
+    "autocast on the CPU",
+    "autocast on the card",
+    "autocast's type on the CPU",
+    "autocast's type on the card",
     "the hooks on saved tensors",
-    *(f"autocast on {device}" for device in _DEVICES),
 )
+"""In the order in which they are read. How many autocasts are open is told where one more is opened or closed."""
 
 
 def read_switches() -> tuple[Any, ...]:
@@ -23,10 +24,13 @@ def read_switches() -> tuple[Any, ...]:
     return (
         torch.get_default_dtype(),
         torch.get_float32_matmul_precision(),
-        _nesting(),
-        torch.is_autocast_cache_enabled(),
-        _top_hooks(),
-        *((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _DEVICES),
+        torch.autocast_increment_nesting(),
+        torch.autocast_decrement_nesting(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_autocast_dtype("cuda"),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),  # noqa: FBT003
     )
 
 
@@ -39,25 +43,17 @@ def switch_back(before: tuple[Any, ...]) -> None:
     """Turn everything back."""
     if read_switches() == before:
         return
-    default, precision, nesting, is_cached, hooks, *autocasts = before
+    default, precision, _, nesting, on_cpu, on_card, type_on_cpu, type_on_card, hooks = before
     torch.set_default_dtype(default)
     torch.set_float32_matmul_precision(precision)
-    while _nesting() > nesting:
+    while torch.autocast_increment_nesting() > nesting + 1:
         torch.autocast_decrement_nesting()
+        torch.autocast_decrement_nesting()
+    torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
-    torch.set_autocast_cache_enabled(is_cached)
-    for device, (is_enabled, dtype) in zip(_DEVICES, autocasts, strict=True):
-        torch.set_autocast_enabled(device, is_enabled)
-        torch.set_autocast_dtype(device, dtype)
-    while (top := _top_hooks()) is not None and top != hooks:
+    torch.set_autocast_enabled("cpu", on_cpu)
+    torch.set_autocast_enabled("cuda", on_card)
+    torch.set_autocast_dtype("cpu", type_on_cpu)
+    torch.set_autocast_dtype("cuda", type_on_card)
+    while (top := read_switches()[-1]) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
-
-
-def _nesting() -> int:
-    """Return how many autocasts are open: PyTorch tells it when one more is opened or closed."""
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
-
-
-def _top_hooks() -> Any:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: FBT003

@@ -366,6 +366,90 @@ def own_dataset() -> World:
     return world(model, inputs(), loss_of)
 
 
+_SEEN: list[torch.Tensor] = []
+
+
+class Remembering:
+    """Remembers in a global list what its method is given."""
+
+    def next(self, x: torch.Tensor) -> torch.Tensor:
+        _SEEN.append(x.detach().mean())
+        return torch.stack(_SEEN).sum()
+
+
+def method_with_a_global() -> World:
+    _SEEN.clear()
+    remembering, model = Remembering(), net()
+    return world(model, inputs(), lambda x: model(x).pow(2).mean() * remembering.next(x))
+
+
+def attribute_of_a_tensor() -> World:
+    scale = torch.ones(())
+
+    def factor() -> torch.Tensor:
+        scale.moved = getattr(scale, "moved", scale) * 1.5
+        return scale.moved
+
+    return _times(factor)
+
+
+def average_of_a_package() -> World:
+    """An object whose class an installed package has, with tensors in a list."""
+    average = type("Average", (), {"__module__": "pytest"})()
+    average.shadows = [torch.zeros(())]
+
+    def factor() -> torch.Tensor:
+        average.shadows[0].add_(1)
+        return average.shadows[0].clone()
+
+    return _times(factor)
+
+
+def averaged_model() -> World:
+    """PyTorch's own average of a model, moved where the loss is computed."""
+    model = net()
+    average = torch.optim.swa_utils.AveragedModel(model)
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        average.update_parameters(model)
+        with torch.no_grad():
+            target = average(x)
+        return (model(x * 0.9) - target).pow(2).mean()
+
+    return world(model, inputs(), loss_of)
+
+
+class Factors(torch.optim.Optimizer):
+    """An optimizer whose state is in lists, and which counts for itself."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+        for group in self.param_groups:
+            for one in group["params"]:
+                [mean] = self.state[one].setdefault("means", [torch.zeros_like(one)])
+                mean.mul_(0.9).add_(one.grad)
+                one.sub_(mean, alpha=group["lr"] / self.steps)
+
+
+def judge_with_factors() -> World:
+    model, judge = net(), nn.Linear(4, 1)
+    judging = Factors(judge.parameters())
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        out = model(x)
+        judging.zero_grad()
+        (judge(out.detach()).mean() - 1).pow(2).backward()
+        judging.step()
+        return judge(out).pow(2).mean()
+
+    return world(model, inputs(), loss_of)
+
+
 # ---- hooks
 
 
