@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ullage.guard.content_node import (
     ATOMS,
+    CellNode,
     ClassNode,
     ContentNode,
     DictNode,
@@ -29,7 +30,7 @@ from ullage.guard.content_node import (
 from ullage.guard.copies import SMALL_BYTES, Copies
 from ullage.guard.installed import is_installed
 from ullage.guard.node_of import node_of
-from ullage.guard.odd_node import ForeignNode, GradientNode, odd_node_of
+from ullage.guard.odd_node import ForeignNode, FunctionNode, GradientNode, odd_node_of
 
 _MOST: Final = 20_000
 """The number of objects of one record; what lies beyond is not recorded."""
@@ -130,8 +131,10 @@ class Contents:
             name, one, depth = waiting.pop()
             if isinstance(one, ATOMS) or id(one) in self.seen or any(id(one) in known for known in self._known):
                 continue
-            if len(self.nodes) >= _MOST or depth > _DEEPEST:
+            if len(self.nodes) >= _MOST:
                 return
+            if depth > _DEEPEST:
+                continue
             self.seen.add(id(one))
             yield name, one
             if isinstance(one, torch.Tensor):
@@ -144,7 +147,8 @@ class Contents:
             if node is not None:
                 self.nodes.append(node)
                 if name not in self._lively:
-                    waiting += [(inner, element, depth + 1) for inner, element in node.children()]
+                    deeper = depth if isinstance(node, FunctionNode | CellNode) else depth + 1
+                    waiting += [(inner, element, deeper) for inner, element in node.children()]
 
     def _node_of(self, name: str, value: Any) -> ContentNode | None:
         kind = type(value)

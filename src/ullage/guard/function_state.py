@@ -16,6 +16,16 @@ _DEEPEST: Final = 3
 """How many functions that call one another are looked into."""
 
 
+_BY_SYNTAX: Final = frozenset(
+    f"__{name}__"
+    for name in (
+        *("call", "getitem", "setitem", "getattr", "enter", "exit", "iter", "next", "len", "contains", "float", "bool"),
+        *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "iadd", "imul"),
+    )
+)
+"""Methods that are called without their names."""
+
+
 def record_function(contents: Contents, function: Any) -> None:
     """Record the variables that a function, and the user's functions that it names, can change."""
     seen: set[int] = set()
@@ -79,9 +89,11 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
             inside = vars(value)
             of_module = [one for one in names if one in inside and not isinstance(inside[one], ModuleType)]
             yield from ((one, 1) for inner in of_module for one in _record_name(contents, inside, inner))
+    called = _BY_SYNTAX.union(names)
     for kind in contents.classes:
-        for name in vars(kind).keys() & names:
-            method = getattr(vars(kind)[name], "__func__", vars(kind)[name])
+        for name in vars(kind).keys() & called:
+            method = vars(kind)[name]
+            method = getattr(method, "__func__", None) or getattr(method, "fget", None) or method
             if isinstance(method, FunctionType):
                 yield method, 1
 

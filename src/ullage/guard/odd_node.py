@@ -38,6 +38,8 @@ def odd_node_of(path: str, value: Any) -> ContentNode | None:
         return DictNode(path, vars(value), is_of_attributes=True)
     if isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
         return DictNode(path, value.__dict__["data"])
+    if isinstance(value, torch.jit.ScriptModule) and hasattr(value, "_concrete_type"):
+        return ScriptNode(path, value)
     if isinstance(value, ContextVar):
         return VariableNode(path, value)
     if isinstance(value, array.array):
@@ -145,6 +147,39 @@ class VariableNode(ContentNode):
 
 
 _UNSET: Final = object()
+
+
+class ScriptNode(ContentNode):
+    """A module of TorchScript, which keeps its attributes outside of Python."""
+
+    always_counts = True
+
+    def __init__(self, path: str, value: Any) -> None:
+        apart = {name for some in (value._parameters, value._buffers) for name, _ in some.items()}
+        self._names = [name for name in value._concrete_type.get_attributes() if name not in apart]
+        super().__init__(path, value)
+
+    def read(self) -> Any:
+        return {name: self.value._c.getattr(name) for name in self._names}
+
+    def is_same(self) -> bool:
+        return all(
+            now is before or (not isinstance(now, torch.Tensor) and type(now) is type(before) and now == before)
+            for now, before in zip(self.read().values(), self.saved.values(), strict=True)
+        )
+
+    def names(self) -> list[str]:
+        now = self.read()
+        return [f"{self.path}.{name}" for name in self._names if now[name] is not self.saved[name]] or [self.path]
+
+    def put_back(self) -> bool:
+        for name, before in self.saved.items():
+            self.value._c.setattr(name, before)
+        return True
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        every = [*self.saved.items(), *self.value._buffers.items()]
+        yield from ((f"{self.path}.{name}", one) for name, one in every if isinstance(one, torch.Tensor))
 
 
 class OptimizerNode(ContentNode):

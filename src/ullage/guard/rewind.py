@@ -322,7 +322,8 @@ def _attributes_of(
     metrics = {id(module) for module in named if _is_metric(module)}
     known = {id(module) for module in named if _is_layer(module)}
     known |= apart | set(map(id, parameters)) | {id(module._buffers) for module in named}
-    known |= {id(buffer) for module in named for buffer in module._buffers.values()}
+    of_python = [module for module in named if isinstance(module._buffers, dict)]
+    known |= {id(buffer) for module in of_python for buffer in module._buffers.values()}
     roots = [
         (f"{type(module).__name__}{f' ({name})' if name else ''}", module)
         for module, name in named.items()
@@ -391,7 +392,9 @@ class _Buffers:
     """The buffers of modules and copies of them, in lists that one `torch._foreach_copy_` copies."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = [child for module in modules for child in module.modules()]
+        every = [child for module in modules for child in module.modules()]
+        # TorchScript's modules have no dictionary of buffers; these are recorded with their attributes.
+        self._modules = [module for module in every if isinstance(module._buffers, dict)]
         self._dicts = [module._buffers for module in self._modules]
         self._full: list[dict[str, torch.Tensor | None]] = []
         self._empty = self._dicts

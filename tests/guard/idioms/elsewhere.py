@@ -7,6 +7,7 @@ import contextvars
 import functools
 import multiprocessing
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import count, cycle
@@ -168,6 +169,20 @@ def decorated() -> World:
         return model(x).pow(2).mean() * seen.clone()
 
     return world(model, inputs(), wrapped(wrapped(wrapped(wrapped(wrapped(loss_of))))))
+
+
+def beside_what_lies_deep() -> World:
+    """A list in a list in a list, and so on, is not followed to its end; what is recorded after it is."""
+    model, deep = net(), []
+    for _ in range(40):
+        deep = [deep]
+    kept = {"mean": torch.zeros(()), "deep": deep}
+
+    def factor() -> torch.Tensor:
+        kept["mean"].add_(1)
+        return kept["mean"].clone()
+
+    return _times(factor, model)
 
 
 def module_around_the_model() -> World:
@@ -381,6 +396,58 @@ def method_with_a_global() -> World:
     _SEEN.clear()
     remembering, model = Remembering(), net()
     return world(model, inputs(), lambda x: model(x).pow(2).mean() * remembering.next(x))
+
+
+class Remembered:
+    """Remembers in a global list what it is called with, and what a property is read for."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        _SEEN.append(x.detach().mean())
+        return torch.stack(_SEEN).sum()
+
+    @property
+    def mean(self) -> torch.Tensor:
+        _SEEN.append(torch.ones(()))
+        return torch.stack(_SEEN).mean()
+
+
+def callable_with_a_global() -> World:
+    _SEEN.clear()
+    remembering, model = Remembered(), net()
+    return world(model, inputs(), lambda x: model(x).pow(2).mean() * remembering(x))
+
+
+def property_with_a_global() -> World:
+    _SEEN.clear()
+    remembering = Remembered()
+    return _times(lambda: remembering.mean * len(_SEEN))
+
+
+class Scripted(nn.Module):
+    """Counts and remembers in attributes."""
+
+    calls: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.calls, self.mean = nn.Linear(WIDTH, 4), 0, torch.zeros(4)
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("moved", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.moved += 1
+        out = self.norm(self.net(x)) + self.moved.clone()
+        self.mean = self.mean + out.detach().mean(0)
+        return out * self.calls + self.mean
+
+
+def scripted() -> World:
+    """TorchScript keeps attributes outside of Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.jit.script(Scripted())
+    return _times(lambda: 1, model)
 
 
 def attribute_of_a_tensor() -> World:
