@@ -18,6 +18,9 @@ _OF_WEIGHTS: Final = frozenset(
 }  # fmt: skip
 """Settings that weights or the code that calls the layer have, too: a forward cannot change them."""
 
+_OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
+"""How names begin that PyTorch itself puts on layers and parameters, when it compiles or shares them out."""
+
 
 class Layers:
     """The settings of layers: `record()` before an attempt, `restore()` if it fails."""
@@ -58,7 +61,8 @@ class Layers:
     def _put_on(self) -> Iterator[tuple[str, Any]]:
         for owner, attributes, names in zip(self._owners, self.attributes, self._names, strict=True):
             if len(attributes) > len(names):
-                yield from ((name, owner) for name in attributes.keys() - names)
+                new = attributes.keys() - names
+                yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
 
     def changed(self) -> list[str]:
         """Return the names of what is not as it was recorded."""
