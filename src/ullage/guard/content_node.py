@@ -1,5 +1,6 @@
 """Records of single objects: what each referred to or held, whether it still does, and how to put it back."""
 
+import io
 import operator
 import random
 from collections import deque
@@ -298,6 +299,10 @@ class ProgressNode(ContentNode):
             return one._num_yielded
         if hasattr(one, "qsize"):
             return one.qsize()
+        if type(one) in _AROUND_OTHERS:
+            return one.__reduce__()[1][1] if type(one) is enumerate else 0
+        if isinstance(one, io.IOBase):
+            return _place_in(one)
         try:
             return operator.length_hint(one, -1)
         except Exception:
@@ -320,8 +325,24 @@ class ProgressNode(ContentNode):
             # It may stand at the same place with the same variables, of which one has gone on.
             yield from ((f"{self.path}.{name}", inner) for name, inner in one.gi_frame.f_locals.items())
             yield self.path, one.gi_yieldfrom
+        elif type(one) in _AROUND_OTHERS:
+            yield from ((self.path, inner) for inner in one.__reduce__()[1])
         elif hasattr(one, "_sampler_iter"):  # a loader that fails in between has drawn, and not counted
             yield self.path, one._sampler_iter
+
+
+_AROUND_OTHERS: Final = (zip, map, filter, enumerate)
+"""Iterators that come as far as those inside of them, which they tell."""
+
+
+def _place_in(file: io.IOBase) -> int:
+    """Return where a file is read next; the same always for one that is written only, and -1 if it cannot be told."""
+    try:
+        return file.tell() if file.readable() and file.seekable() else 0
+    except OSError:  # it is read line by line
+        return -1
+    except ValueError:  # it is closed
+        return 0
 
 
 _EMPTY: Final = object()

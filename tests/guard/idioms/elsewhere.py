@@ -5,7 +5,9 @@ import argparse
 import array
 import contextvars
 import functools
+import io
 import multiprocessing
+import tempfile
 import threading
 import warnings
 import weakref
@@ -138,6 +140,28 @@ def loader_in_an_object() -> World:
 def cycled() -> World:
     factors = cycle((1, 2, 3))
     return _times(lambda: next(factors))
+
+
+def zipped_around_the_loss() -> World:
+    """Factors come from two iterators at once."""
+    factors = zip(iter([1, 2, 3, 4, 5, 6, 7, 8]), map(float, iter(range(8))), strict=True)
+    return _times(lambda: sum(next(factors)))
+
+
+def zipped_and_not_used() -> World:
+    """An iterator that stays where it is is in nobody's way, nor is a file that is written."""
+    pairs, log = enumerate(zip([1, 2], "ab", strict=True)), tempfile.TemporaryFile("w")
+
+    def factor() -> int:
+        log.write(repr(pairs))
+        return 1
+
+    return _times(factor)
+
+
+def file_of_factors() -> World:
+    factors = io.StringIO("1\n2\n3\n4\n5\n6\n7\n8\n")
+    return _times(lambda: float(factors.readline()))
 
 
 def global_of_another_module() -> World:
