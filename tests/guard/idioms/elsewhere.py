@@ -150,7 +150,8 @@ def zipped_around_the_loss() -> World:
 
 def zipped_and_not_used() -> World:
     """An iterator that stays where it is is in nobody's way, nor is a file that is written."""
-    pairs, log = enumerate(zip([1, 2], "ab", strict=True)), tempfile.TemporaryFile("w")
+    pairs = enumerate(zip([1, 2], "ab", strict=True))
+    log = tempfile.TemporaryFile("w")  # noqa: SIM115  # it is open as long as the training
 
     def factor() -> int:
         log.write(repr(pairs))
