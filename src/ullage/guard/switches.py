@@ -1,10 +1,15 @@
 """Switches of the whole process that a loss function may turn by hand and leave turned when it fails: autocast, the
 default type, the precision of products, hooks on saved tensors."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
 
+_top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_top_hooks: Final[Callable[[], Any]] = partial(_top, True) if _top is not None else lambda: None  # noqa: FBT003
+"""Returns the hooks that were set last on what is saved for backward; torch 2.6 and 2.7 do not tell them."""
 _NAMES: Final = (
     "the default type",
     "the precision of products",
@@ -30,7 +35,7 @@ def read_switches() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cuda"),
         torch.get_autocast_dtype("cpu"),
         torch.get_autocast_dtype("cuda"),
-        torch._C._autograd._top_saved_tensors_default_hooks(True),  # noqa: FBT003
+        _top_hooks(),
     )
 
 
@@ -55,5 +60,5 @@ def switch_back(before: tuple[Any, ...]) -> None:
     torch.set_autocast_enabled("cuda", on_card)
     torch.set_autocast_dtype("cpu", type_on_cpu)
     torch.set_autocast_dtype("cuda", type_on_card)
-    while (top := read_switches()[-1]) is not None and top != hooks:
+    while (top := _top_hooks()) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
