@@ -198,7 +198,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "method_with_a_global": (EQUAL, CHANGES.format("_SEEN")),
     "callable_with_a_global": (EQUAL, CHANGES.format("_SEEN")),
     "property_with_a_global": (EQUAL, CHANGES.format("_SEEN")),
-    "scripted": (EQUAL, CHANGES.format("RecursiveScriptModule.calls")),
+    "scripted": (EQUAL, CHANGES.format("RecursiveScriptModule")),
     "attribute_of_a_tensor": (EQUAL, CHANGES.format("scale['moved']")),
     "average_of_a_package": (TWICE.format("average"), TWICE.format("average")),
     "averaged_model": (EQUAL, CHANGES.format("average.")),
