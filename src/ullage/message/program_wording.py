@@ -293,7 +293,7 @@ _FRAMEWORKS: Final = (
         "OOM when allocating tensor ",
         r"(?:with|of) shape",
         figures=(
-            r"shape ?\[(?P<shape>[\d,]+)\](?: and type (?P<type>\w+))?",
+            r"shape ?\[(?P<shape>\d{1,18}(?:,\d{1,18}){0,11})\](?: and type (?P<type>\w+))?",
             r"device:(?P<place>[CG]PU):(?P<device>INDEX) by allocator",
         ),
     ),

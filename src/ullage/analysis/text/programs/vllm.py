@@ -135,7 +135,7 @@ def length(message: Message, server: ServerMemory | None) -> TextVerdict:
             f"{text_of_bytes(needed)}, and the budget leaves {text_of_bytes(max(0, available))}."
         ),
         remedies=(
-            *((estimate(f"max_model_len={fitting}", why),) if fitting > 0 else ()),
+            *((estimate(f"max_model_len={fitting}", why),) if 0 < fitting < tokens else ()),
             _more_budget(max(0, needed - available), server),
             estimate(
                 "kv_cache_dtype=fp8",
