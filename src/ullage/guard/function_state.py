@@ -12,7 +12,7 @@ from torch import nn
 from ullage.guard.contents import Contents
 
 _DEEPEST: Final = 3
-"""How many functions that call one another are looked into."""
+"""The number of functions, each called by the one before, that are looked into."""
 
 
 def record_function(contents: Contents, function: Any) -> None:

@@ -28,7 +28,7 @@ class ChildRequest:
     script: str
     """Its absolute path."""
     name: str
-    """As it was given: the script's own `sys.argv[0]`."""
+    """The script as it was given: its own `sys.argv[0]`."""
     arguments: tuple[str, ...]
     gpu: str
     arch: str | None
@@ -73,9 +73,9 @@ class Request:
     rank: int = 0
     steps: int = 3
     more_steps: int = 0
-    """How many more to run while the peaks of the steps have not settled."""
+    """The number of further steps to run while their peaks have not settled."""
     seconds: float = 300.0
-    """For the script, the import of torch not counted."""
+    """The time limit of the script, the import of torch not counted."""
     alloc_conf: str | None = None
     optimizer_default: str | None = None
     """"fused" or "foreach=False": what optimizers of torch.optim use where the script does not say."""
@@ -83,9 +83,9 @@ class Request:
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
     placement: str = PLACEMENTS[0]
-    """Whose driver puts memory at its addresses: one of `ullage.emulator.library.PLACEMENTS`."""
+    """The driver that chooses addresses: one of `ullage.emulator.library.PLACEMENTS`."""
     eager: bool = False
-    """With torch.compile switched off."""
+    """Whether torch.compile is switched off."""
     snapshot: Path | None = None
     picture: bool = False
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
