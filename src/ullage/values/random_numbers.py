@@ -6,8 +6,6 @@ were at that state of the card's generator, which PyTorch advances as on a card.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -51,22 +49,6 @@ class RandomNumbers:
         own = torch.cuda.default_generators[device] if generator is None else generator
         state = own.get_state().view(torch.int64)
         return int(state[0]), int(state[1])
-
-    @contextmanager
-    def from_state(self, generator: Any, device: int, position: _Position) -> Iterator[None]:
-        """Have the host's default generator give what belongs to a state of a card's generator."""
-        chain, host = self._host(generator, device, position)
-        default = torch.default_generator
-        if host is default:
-            yield
-            return
-        before = default.get_state()
-        default.set_state(host.get_state())
-        try:
-            yield
-        finally:
-            host.set_state(default.get_state())
-            default.set_state(before)
 
     def state(self, generator: Any, device: int, position: _Position) -> tuple[Any, torch.Tensor]:
         """Return the host's generator for a state of a card's generator, and its own state."""
