@@ -121,9 +121,7 @@ class Evaluation:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
         if self.everything:
             return True
-        makes_floats = all(
-            content.is_float for target in call.targets if (content := target.content()) is not None
-        )
+        makes_floats = all(content.is_float for target in call.targets if (content := target.content()) is not None)
         if not makes_floats:
             return True
         return all(

@@ -205,9 +205,7 @@ class Interception:
         return Operand(content, copy)
 
     def _operands(self, arguments: Sequence[Any]) -> list[Any]:
-        return [
-            self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments
-        ]
+        return [self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
 
     def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._operand(each) for name, each in keywords.items()}
