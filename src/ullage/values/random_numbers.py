@@ -44,6 +44,13 @@ class RandomNumbers:
         self._is_fresh = True
         self._shared_at.clear()
 
+    def seed_card(self) -> None:
+        """Note that the card's default generators have been seeded, and not the host's."""
+        self._is_fresh = False
+        self._shared_at.clear()
+        for chain in self._chains.values():
+            chain.at = None
+
     def position(self, generator: Any, device: int) -> _Position:
         """Return where a card's generator is."""
         own = torch.cuda.default_generators[device] if generator is None else generator
@@ -59,10 +66,29 @@ class RandomNumbers:
         """Note where a card's generator is after numbers were drawn."""
         position = self.position(generator, device)
         chain = self._chain(generator, device)
+        if generator is not None:
+            self._go_along(device, chain.at, position)
         if host is torch.default_generator and self._shared_at.get(device, chain.at) == chain.at:
             self._shared_at[device] = position
         chain.at = position
         chain.generator = host
+
+    def _go_along(self, device: int, before: _Position | None, after: _Position) -> None:
+        """Leave the host's default generator as it is where the card's was given by name and has moved.
+
+        cuDNN's dropout is seeded so, once: the same script on the CPU draws nothing there.
+        """
+        chain = self._chain(None, device)
+        was_there = chain.at == before or (self._is_fresh and before is not None and before[1] == 0)
+        if not was_there or after == before or self.position(None, device) != after:
+            return
+        if self._is_fresh:
+            chain.generator = torch.default_generator
+            self._is_fresh = False
+            self._shared_at[device] = after
+        elif self._shared_at.get(device) == before:
+            self._shared_at[device] = after
+        chain.at = after
 
     def _chain(self, generator: Any, device: int) -> _Chain:
         key = -1 - device if generator is None else id(generator)
@@ -71,8 +97,6 @@ class RandomNumbers:
         return self._chains[key]
 
     def _host(self, generator: Any, device: int, position: _Position) -> tuple[_Chain, Any]:
-        if generator is not None and generator in torch.cuda.default_generators:
-            generator = None
         chain = self._chain(generator, device)
         default = torch.default_generator
         known = chain.states.get(position)

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -142,13 +142,23 @@ class Values:
             self._undo.append(lambda name=name, original=original: setattr(graph, name, original))  # type: ignore[misc]
 
     def _watch_seeds(self, computation: Computation) -> None:
-        original = torch.random.manual_seed
+        numbers = computation.random_numbers
+        # the first calls the others, and has the last word
+        for modules, names, note in (
+            ((torch, torch.random), ("manual_seed",), numbers.seed),
+            ((torch.cuda, torch.cuda.random), ("manual_seed", "manual_seed_all"), numbers.seed_card),
+        ):
+            for name in names:
+                self._note_after(modules, name, note)
 
-        def manual_seed(seed: Any) -> torch._C.Generator:
-            found = original(seed)
-            computation.random_numbers.seed()
-            return found
+    def _note_after(self, modules: Sequence[Any], name: str, note: Callable[[], None]) -> None:
+        original = getattr(modules[0], name)
 
-        for module in (torch, torch.random):
-            module.manual_seed = manual_seed  # type: ignore[attr-defined]
-            self._undo.append(lambda module=module: setattr(module, "manual_seed", original))  # type: ignore[misc]
+        def around(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            note()
+            return result
+
+        for module in modules:
+            setattr(module, name, around)
+            self._undo.append(lambda module=module: setattr(module, name, original))  # type: ignore[misc]
