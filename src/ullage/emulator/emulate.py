@@ -250,7 +250,9 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
     """Have what is read back from the card worked out, once torch is there."""
     from ullage.values.start import Values
 
-    Values(emulation.values, library.answer).start()
+    if emulation.values.mode == "all":
+        library.hold_values()
+    Values(emulation.values, library.answer, library.leave_memory).start()
 
 
 def _blocks_per_sm(card: Gpu) -> int:
