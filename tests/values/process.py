@@ -9,7 +9,7 @@ from typing import Any
 
 import ullage
 
-ullage.emulate("A100")
+ullage.emulate("A100", values="off")
 
 from ullage.tracing.journal import Journal  # noqa: E402
 
@@ -21,6 +21,7 @@ import torch  # noqa: E402
 from tests.values import constructs  # noqa: E402, F401
 from tests.values.run import CONSTRUCTS, Construct, Run, plain  # noqa: E402
 from ullage.emulator import library  # noqa: E402
+from ullage.values.choice import ValuesChoice  # noqa: E402
 from ullage.values.start import Values  # noqa: E402
 
 
@@ -58,7 +59,7 @@ def main() -> None:
         constant = Run("cuda", library.answer, is_constant=True)
         run_once(function, constant, with_result=False)  # what libraries allocate once
         found[name]["constant"] = run_once(function, constant, with_result=False)
-    values = Values(library.answer)
+    values = Values(ValuesChoice(), library)
     values.start()
     for name, function in chosen.items():
         values.reads.counts.clear()

@@ -250,7 +250,7 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
     """Have what is read back from the card worked out, once torch is there."""
     from ullage.values.start import Values
 
-    Values(emulation.values, library.answer).start()
+    Values(emulation.values, library).start()
 
 
 def _blocks_per_sm(card: Gpu) -> int:

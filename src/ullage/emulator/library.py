@@ -235,7 +235,7 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
         raise MemoryError
 
 
-def answer(number: int | None) -> None:
+def answer(number: int | None, /) -> None:
     """Answer what the calling thread reads back from the card with a number; None: with zero again."""
     _card().card_answer(number is not None, number or 0)
 
@@ -245,7 +245,7 @@ def remember_sent(*, on: bool) -> None:
     _card().card_remember_sent(on)
 
 
-def take_sent(address: int, size_bytes: int, destination: int) -> bool:
+def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
     """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
     return bool(_card().card_take_sent(address, size_bytes, destination))
 

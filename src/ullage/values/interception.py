@@ -24,14 +24,13 @@ from ullage.values.content import (
     content_of,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.operator_plan import NUMBERS, OperatorPlan, overloads_to_pass
 from ullage.values.reads import ReadKind, Reads
 
 _KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
 _ONLY: Final = torch._C.DispatchKeySet(_KEY)
 _PYTHON: Final = torch._C.DispatchKey.Python
-_NUMBERS: Final = frozenset((int, float, bool, complex))
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
@@ -52,17 +51,22 @@ _OVERWRITES: Final = frozenset(
 )
 """Operators whose written argument is not read."""
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
-_ANSWERS_TRUTH: Final = frozenset(("aten::equal", "aten::allclose"))
-"""Operators whose result on the host is read within them."""
 
 
 class Interception:
     """Sees operators from `install` on, in every thread that `include` is called in."""
 
-    def __init__(self, evaluation: Evaluation, reads: Reads, answer: Callable[[int | None], None]) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        reads: Reads,
+        answer: Callable[[int | None], None],
+        take_sent: Callable[[int, int, int], bool],
+    ) -> None:
         self._evaluation = evaluation
         self._reads = reads
         self._answer = answer
+        self._take_sent = take_sent
         self._plans: dict[Any, OperatorPlan] = {}
         self._libraries: list[Any] = []
         self._here = threading.local()
@@ -100,11 +104,15 @@ class Interception:
             return self._scalar(keyset, plan, operator, arguments)
         if plan.written:
             return self._written(keyset, plan, operator, arguments, keywords)
+        if name == "aten::lift_fresh":
+            return self._made_of_a_list(keyset, plan, operator, arguments)
         if name in _COUNTED and arguments[0].is_cuda and arguments[0].layout == torch.strided:
             return self._counted(keyset, plan, operator, arguments, keywords)
         if name == "aten::_coalesce":
             return self._coalesced(keyset, plan, operator, arguments, keywords)
-        if name in _SIZED_BY_READS or name in _ANSWERS_TRUTH:
+        if name == "aten::equal" and arguments[0].is_cuda:
+            return self._equal(keyset, plan, operator, arguments)
+        if name in _SIZED_BY_READS:
             return self._within(keyset, plan, operator, arguments, keywords)
         result = _run_on(keyset, plan, operator, arguments, keywords)
         kind = result.__class__
@@ -123,7 +131,7 @@ class Interception:
     ) -> Call | None:
         """Write down how the results came about."""
         try:
-            call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+            call = self._call(plan, operator, arguments, keywords)
             certainty, depth = self._standing(call, plan)
             sources = {id(operand.content) for operand in _operands(call)}
             for place, result in enumerate(results):
@@ -204,6 +212,17 @@ class Interception:
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
 
+    def _call(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Call:
+        """Write an operation down."""
+        return Call(
+            plan.for_host(operator, arguments),
+            self._operands(arguments),
+            self._operand_values(keywords),
+            is_random=plan.is_random,
+        )
+
     def _operands(self, arguments: Sequence[Any]) -> list[Any]:
         return [
             self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments
@@ -242,7 +261,7 @@ class Interception:
             if plan.name == "aten::copy_" and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return _run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+        call = self._call(plan, operator, arguments, keywords)
         result = _run_on(keyset, plan, operator, arguments, keywords)
         try:
             self._note_written(plan, call, arguments, keywords)
@@ -288,9 +307,10 @@ class Interception:
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
             storage = tensor.untyped_storage()
-            whole = View.bytes.__get__(operand) >= storage.nbytes()
+            size = storage.nbytes()
+            whole = View(tensor).bytes >= size  # as it is now: `out=` is resized
             needs_base = not (overwrites and whole)
-            base: Content | None = operand.content if needs_base else None
+            base: Content | None = operand.content if needs_base and operand.content.bytes == size else None
             standing = certainty
             if base is not None and overwrites:
                 # the rest of the storage: memory that nobody has written holds nothing that is read
@@ -318,6 +338,25 @@ class Interception:
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
         if found_inf.is_cuda and (content := content_of(found_inf.untyped_storage())) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
+
+    def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Take what a tensor made of numbers, or of an array, holds from its copy.
+
+        PyTorch makes it with our key shut out (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
+        """
+        tensor = arguments[0]
+        if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            size = storage.nbytes()
+            evaluation = self._evaluation
+            if content_of(storage) is None and size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                    value = torch.UntypedStorage(size)
+                if size and self._take_sent(storage.data_ptr(), size, value.data_ptr()):
+                    content = Content(size, tensor.dtype, Certainty.KNOWN)
+                    evaluation.keep(content, value)
+                    attach(storage, content)
+        return _run_on(keyset, plan, operator, arguments, {})
 
     # ---- what is read
 
@@ -372,7 +411,7 @@ class Interception:
         """Run an operator that reads a count back, with the count that it has to read."""
         if getattr(self._here, "answers", 0):  # within another: its answer counts
             return _run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=False)
+        call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
         if values is None:
@@ -419,6 +458,19 @@ class Interception:
             pass
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
         self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
+        return result
+
+    def _equal(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Tell whether two tensors are equal; within, PyTorch compares without its dispatcher."""
+        certainty, is_equal = Certainty.UNKNOWN, False
+        try:
+            call = self._call(plan, operator, arguments, {})
+            certainty, _ = self._standing(call, plan)
+            is_equal = bool(self._evaluation.results_of(call)[0])
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            certainty = Certainty.UNKNOWN
+        result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
+        self._reads.note(ReadKind.BRANCH, "equal", certainty, 1)
         return result
 
     def _answering(
@@ -495,7 +547,7 @@ def _run_on(
     """Run the operator as it would have run."""
     for place in plan.number_places:
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
+        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
             with torch._C._ExcludeDispatchKeyGuard(_ONLY):
                 return plan.with_numbers(*arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)

@@ -1,8 +1,11 @@
 """What an operator's schema says that matters for values, looked up once an operator."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+
+NUMBERS: Final = frozenset((int, float, bool, complex))
 
 _PASSED: Final = frozenset(
     (
@@ -12,7 +15,7 @@ _PASSED: Final = frozenset(
         *("aten::transpose", "aten::split", "aten::split_with_sizes", "aten::unbind", "aten::diagonal", "aten::unfold"),
         *("aten::_reshape_alias", "aten::view_as_real", "aten::view_as_complex", "aten::unsqueeze_", "aten::squeeze_"),
         *("aten::transpose_", "aten::t_", "aten::as_strided_", "aten::detach_", "aten::movedim", "aten::real"),
-        *("aten::imag", "aten::lift", "aten::lift_fresh", "aten::chunk", "aten::narrow", "aten::_conj"),
+        *("aten::imag", "aten::lift", "aten::chunk", "aten::narrow", "aten::_conj"),
         # memory without values
         *("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_"),
         *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::record_stream", "aten::resize_as_"),
@@ -37,8 +40,8 @@ HEAVY: Final = frozenset(
     )
 )
 """Products and convolutions: never computed unless everything is."""
-_LEAVES: Final = frozenset(("aten::copy_",))
-"""Operators without a kernel of CUDA's own that are made of no other operators."""
+_LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh"))
+"""Operators that are looked at themselves, although they have no kernel of CUDA's own."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 
@@ -74,6 +77,14 @@ class OperatorPlan:
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
         """Whether it is an operation on all of an optimizer's tensors at once."""
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
+
+
+    def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Return the overload that takes these arguments, called from the top."""
+        for place in self.number_places:
+            if place < len(arguments) and arguments[place].__class__ in NUMBERS:
+                return self.with_numbers
+        return operator
 
 
 def _with_numbers(operator: Any) -> Any:

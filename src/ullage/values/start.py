@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -17,6 +17,19 @@ BUDGET_BYTES: Final = 512 * MIB
 """What values may take of the host's memory."""
 
 
+class Driver(Protocol):
+    """What values ask of the emulated runtime: `ullage.emulator.library`."""
+
+    def answer(self, number: int | None, /) -> None:
+        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+
+    def remember_sent(self, *, on: bool) -> None:
+        """Keep what each thread sends to the card last."""
+
+    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
+        """Write what the calling thread's last copy to the card was to an address on the host."""
+
+
 _current: "Values | None" = None
 
 
@@ -29,7 +42,7 @@ def current() -> "Values":
 class Values:
     """The values of this process's emulated card, from `start` on."""
 
-    def __init__(self, choice: ValuesChoice, answer: Callable[[int | None], None]) -> None:
+    def __init__(self, choice: ValuesChoice, driver: Driver) -> None:
         self.choice = choice
         self.reads = Reads()
         self.evaluation = Evaluation(
@@ -38,7 +51,8 @@ class Values:
             budget_bytes=BUDGET_BYTES,
             everything=choice.mode == "all",
         )
-        self._interception = Interception(self.evaluation, self.reads, answer)
+        self._interception = Interception(self.evaluation, self.reads, driver.answer, driver.take_sent)
+        self._driver = driver
         self._is_on = False
         self.has_stopped = False
         self._undo: list[Callable[[], None]] = []
@@ -62,6 +76,7 @@ class Values:
         self._is_on = False
         self.has_stopped = True
         self._interception.include(on=False)
+        self._driver.remember_sent(on=False)
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -70,6 +85,7 @@ class Values:
         if self._is_on:
             return
         self._is_on = True
+        self._driver.remember_sent(on=True)
         self._interception.install()
         self._interception.include()
         self._watch_threads()
