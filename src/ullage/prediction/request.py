@@ -3,7 +3,7 @@
 import math
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ class Request:
     cudnn_workspace_bytes: int | None = None
     placement: str = PLACEMENTS[0]
     """Whose driver puts memory at its addresses: one of `ullage.emulator.library.PLACEMENTS`."""
-    values: ValuesChoice = ValuesChoice(mode="auto")
+    values: ValuesChoice = field(default_factory=lambda: ValuesChoice(mode="auto"))
     """What is read back from the card."""
     draws: int = 3
     """How many seeds to try where values that nobody knows decide."""

@@ -148,7 +148,9 @@ class RunResult:
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)
-    values: ValuesUse = ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
+    values: ValuesUse = field(
+        default_factory=lambda: ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
+    )
     missed_values: bool = False
     """Whether something was read after values were no longer looked after, as nothing had been read until then."""
     unwritten: dict[str, int] = field(default_factory=dict)

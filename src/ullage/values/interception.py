@@ -17,11 +17,10 @@ from ullage.values.content import (
     Call,
     Certainty,
     Content,
+    Contents,
     Operand,
     Target,
     View,
-    attach,
-    content_of,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
 from ullage.values.operator_plan import NUMBERS, OperatorPlan, overloads_to_pass
@@ -67,6 +66,8 @@ class Interception:
         self._reads = reads
         self._answer = answer
         self._take_sent = take_sent
+        self.contents = Contents()
+        """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
         self._libraries: list[Any] = []
         self._here = threading.local()
@@ -123,7 +124,7 @@ class Interception:
             if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
                 self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(plan.name, arguments, result)
+            note_collective(self.contents, plan.name, arguments)
         return result
 
     def _note_results(
@@ -137,18 +138,18 @@ class Interception:
             for place, result in enumerate(results):
                 if result.__class__ is not torch.Tensor or not result.is_cuda or result.layout != torch.strided:
                     continue
-                storage = result.untyped_storage()
-                there = content_of(storage)
+                block = self.contents.block_of(result)
+                there = self.contents.get(block)
                 if there is not None and id(there) in sources:  # an argument was returned
                     continue
-                self._put(storage, result, call, certainty, depth, place)
+                self._put(block, result, call, certainty, depth, place)
         except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
             return None
         return call
 
     def _put(
         self,
-        storage: torch.UntypedStorage,
+        block: tuple[int, int],
         tensor: torch.Tensor,
         call: Call,
         certainty: Certainty,
@@ -156,21 +157,21 @@ class Interception:
         place: int | str,
         base: Content | None = None,
     ) -> None:
-        """Say that a call makes what a storage holds from now on."""
+        """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
-        size = storage.nbytes()
+        size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
         content = Content(size, dtype, certainty, depth=depth)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
-            attach(storage, content)
+            self.contents.put(block, content)
             return
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
         call.targets.append(Target(content, View(tensor), place, base))
-        attach(storage, content)
+        self.contents.put(block, content)
         if evaluation.everything:
             evaluation.bytes_of(content)
         elif depth >= _DEEPEST:
@@ -185,11 +186,12 @@ class Interception:
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.Tensor):
             if argument.is_cuda:
-                storage = argument.untyped_storage()
-                content = content_of(storage)
+                contents = self.contents
+                block = contents.block_of(argument)
+                content = contents.get(block)
                 if content is None:
-                    content = _unwritten(storage, argument)
-                    attach(storage, content)
+                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
         if isinstance(argument, list | tuple):
@@ -224,9 +226,7 @@ class Interception:
         )
 
     def _operands(self, arguments: Sequence[Any]) -> list[Any]:
-        return [
-            self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments
-        ]
+        return [self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
 
     def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._operand(each) for name, each in keywords.items()}
@@ -275,7 +275,7 @@ class Interception:
         ]
         for place, each in fresh:
             certainty, depth = self._standing(call, plan)
-            self._put(each.untyped_storage(), each, call, certainty, depth, place)
+            self._put(self.contents.block_of(each), each, call, certainty, depth, place)
         return result
 
     def _note_written(
@@ -306,17 +306,18 @@ class Interception:
             certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
-            storage = tensor.untyped_storage()
-            size = storage.nbytes()
-            whole = View(tensor).bytes >= size  # as it is now: `out=` is resized
-            needs_base = not (overwrites and whole)
-            base: Content | None = operand.content if needs_base and operand.content.bytes == size else None
+            block = self.contents.block_of(tensor)
+            base: Content | None = operand.content
+            if self.contents.get(block) is not base:  # `out=` has other memory now
+                base = None
+            elif overwrites and View(tensor).bytes >= operand.content.bytes:
+                base = None
             standing = certainty
             if base is not None and overwrites:
                 # the rest of the storage: memory that nobody has written holds nothing that is read
                 standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
                 depth = max(depth, base.depth)
-            self._put(storage, tensor, call, standing, depth + 1, where, base)
+            self._put(block, tensor, call, standing, depth + 1, where, base)
         _let_go(call, own_operands)
 
     def _optimizers(
@@ -332,11 +333,11 @@ class Interception:
                 continue
             for each in tensors or ():
                 if each.is_cuda:
-                    attach(each.untyped_storage(), None)
+                    self.contents.put(self.contents.block_of(each), None)
         return result
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
-        if found_inf.is_cuda and (content := content_of(found_inf.untyped_storage())) is not None:
+        if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
     def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
@@ -346,16 +347,16 @@ class Interception:
         """
         tensor = arguments[0]
         if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
-            storage = tensor.untyped_storage()
-            size = storage.nbytes()
             evaluation = self._evaluation
-            if content_of(storage) is None and size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+            block = self.contents.block_of(tensor)
+            size = block[1]
+            if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
                 with torch._C._ExcludeDispatchKeyGuard(_ONLY):
                     value = torch.UntypedStorage(size)
-                if size and self._take_sent(storage.data_ptr(), size, value.data_ptr()):
+                if size and self._take_sent(block[0], size, value.data_ptr()):
                     content = Content(size, tensor.dtype, Certainty.KNOWN)
                     evaluation.keep(content, value)
-                    attach(storage, content)
+                    self.contents.put(block, content)
         return _run_on(keyset, plan, operator, arguments, {})
 
     # ---- what is read
@@ -507,14 +508,14 @@ class Interception:
         return result
 
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        storage = tensor.untyped_storage()
+        block = self.contents.block_of(tensor)
         with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-            whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
             View(tensor).of(whole).copy_(value)
-        content = Content(storage.nbytes(), tensor.dtype, certainty)
-        if storage.nbytes() <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(storage.nbytes()):
+        content = Content(block[1], tensor.dtype, certainty)
+        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
             self._evaluation.keep(content, whole)
-        attach(storage, content)
+        self.contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default
@@ -563,10 +564,9 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(storage: torch.UntypedStorage, tensor: torch.Tensor) -> Content:
-    dtype = tensor.dtype
+def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
     is_float = dtype.is_floating_point or dtype.is_complex
-    return Content(storage.nbytes(), dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+    return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _is_unwritten_whole(content: Content) -> bool:
