@@ -23,7 +23,7 @@ from ullage.values.content import (
     View,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.operator_plan import NUMBERS, OperatorPlan, overloads_to_pass
+from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
 from ullage.values.reads import ReadKind, Reads
 
 _KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
@@ -49,6 +49,15 @@ _OVERWRITES: Final = frozenset(
     )
 )
 """Operators whose written argument is not read."""
+_WRITES_BY_INDEX: Final = frozenset(
+    (
+        *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
+        *("aten::_cummax_helper", "aten::_cummin_helper"),
+    )
+)
+"""Operators that put what is given to them into memory that may be new."""
+_KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
+"""Operators whose sparse results have parts that were given, or made by operators that are seen."""
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
 
 
@@ -69,24 +78,51 @@ class Interception:
         self.contents = Contents()
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
-        self._libraries: list[Any] = []
+        self._libraries: dict[str, Any] = {}
+        self._registered: set[str] = set()
         self._here = threading.local()
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
     def install(self) -> None:
-        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        everything = self._evaluation.everything
-        aten = torch.library.Library("aten", "IMPL")
-        profiler = torch.library.Library("profiler", "IMPL")
-        for name in overloads_to_pass(everything=everything):
-            namespace, _, short = name.partition("::")
-            if namespace in ("aten", "profiler"):
-                library = aten if namespace == "aten" else profiler
-                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
+        """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
+
+        What is called with a subclass of Tensor, or under a mode of the script's, finds only a kernel that the operator
+        has itself: the fallback is for operators that are defined later.
+        """
+        self.see_new_operators()
         whole = torch.library.Library("_", "IMPL")
         whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries = [aten, profiler, whole]
+        self._libraries["_"] = whole
+
+    def see_new_operators(self) -> None:
+        """Register a kernel for the operators that have none yet."""
+        everything = self._evaluation.everything
+        for name in torch._C._dispatch_get_all_op_names():
+            if name in self._registered:
+                continue
+            self._registered.add(name)
+            namespace, _, short = name.partition("::")
+            library = self._libraries.get(namespace)
+            if library is None:
+                library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
+            if passes(name, everything=everything):
+                kernel = torch.library.fallthrough_kernel
+            else:
+                kernel = self._kernel_of(name)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)
+
+    def _kernel_of(self, name: str) -> Callable[..., Any]:
+        see = self._see
+        operator: Any = None
+
+        def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal operator
+            if operator is None:
+                operator = overload_of(name)
+            return see(keyset, operator, *arguments, **keywords)
+
+        return kernel
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
@@ -119,7 +155,10 @@ class Interception:
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
-                self._note_results(plan, operator, arguments, keywords, (result,))
+                if result.layout == torch.strided:
+                    self._note_results(plan, operator, arguments, keywords, (result,))
+                elif not name.startswith(_KEEPS_PARTS):
+                    self._forget_parts(result)
         elif kind is tuple or kind is list:
             if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
                 self._note_results(plan, operator, arguments, keywords, result)
@@ -146,6 +185,19 @@ class Interception:
         except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
             return None
         return call
+
+    def _forget_parts(self, sparse: torch.Tensor) -> None:
+        """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        if sparse.layout == torch.sparse_coo:
+            parts = (sparse._indices(), sparse._values())
+        elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (sparse.crow_indices(), sparse.col_indices(), sparse.values())
+        elif sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = (sparse.ccol_indices(), sparse.row_indices(), sparse.values())
+        else:
+            return
+        for part in parts:
+            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part.dtype))
 
     def _put(
         self,
@@ -301,7 +353,9 @@ class Interception:
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
         for operand in _operands(call):
-            if id(operand) in own_operands and overwrites:
+            if id(operand) in own_operands and (
+                overwrites or (plan.name in _WRITES_BY_INDEX and _is_unwritten_whole(operand.content))
+            ):
                 continue
             certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
@@ -448,16 +502,20 @@ class Interception:
         if not sparse.is_cuda or getattr(self._here, "answers", 0):
             return _run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
-        count, certainty = 0, Certainty.UNKNOWN
+        count, certainty, different = 0, Certainty.UNKNOWN, None
         try:
             operand = self._operand(indices)
             value = self._evaluation.value_of(operand)
             certainty = operand.content.certainty
             with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                count = int(torch.unique(value, dim=1).shape[1])
+                different = torch.unique(value, dim=1)
+                count = int(different.shape[1])
         except (EvaluationError, RuntimeError):
             pass
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
+        self._forget_parts(result)
+        if different is not None and result._indices().size() == different.size() and different.numel():
+            self._keep(result._indices(), different, certainty)
         self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
         return result
 
@@ -549,9 +607,36 @@ def _run_on(
     for place in plan.number_places:
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
         if place < len(arguments) and arguments[place].__class__ in NUMBERS:
+            if keyset.has(_PYTHON):
+                return _to_python(plan.with_numbers, arguments, keywords)
             with torch._C._ExcludeDispatchKeyGuard(_ONLY):
                 return plan.with_numbers(*arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
+
+    What they do is to be seen: our key cannot be shut out meanwhile.
+    """
+    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
+    kinds = list({type(each): None for each in flat if hasattr(type(each), "__torch_dispatch__")})
+    kinds = [kind for kind in kinds if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl]
+    if torch._C._len_torch_dispatch_stack():
+        with torch.utils._python_dispatch._pop_mode_temporarily() as mode:
+            return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+    kinds.sort(key=lambda kind: -len(kind.__mro__))
+    for kind in kinds:
+        if kind in _PLAIN:
+            continue
+        result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"no implementation found for '{operator}' on types that implement __torch_dispatch__: {kinds}")
+
+
+def _flat(argument: Any) -> Sequence[Any]:
+    return argument if isinstance(argument, list | tuple) else (argument,)
 
 
 def _operands(call: Call) -> list[Operand]:
