@@ -8,6 +8,7 @@ import torch
 
 from ullage._units import MIB
 from ullage.values.choice import ValuesChoice
+from ullage.values.content import Contents
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
@@ -63,6 +64,11 @@ class Values:
         _current = self
         if self.choice.mode != "off":
             torch.cuda._lazy_call(self._begin)
+
+    @property
+    def contents(self) -> Contents:
+        """What the card's memory holds."""
+        return self._interception.contents
 
     @property
     def is_on(self) -> bool:
