@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Final
 
 _CHILD: Final = Path(__file__).with_name("child.py")
-_MEMORY: Final = re.compile(r"(?i)mem|alloc|pool|graph|stream|oom|event|cache|snapshot|pin|trace|checkpoint|segment|block|gc")
+_MEMORY: Final = re.compile(
+    r"(?i)mem|alloc|pool|graph|stream|oom|event|cache|snapshot|pin|trace|checkpoint|segment|block|gc"
+)
 """Tests of memory, streams, graphs and pools, by their names."""
 
 Ends = dict[str, tuple[str, str]]
@@ -95,13 +97,19 @@ def main() -> None:
         for name in [name for name, (how, _) in found[values].items() if how == "failed"]:
             found[values] |= _run(options, values, [name])
     rows = [
-        [name, "memory" if _MEMORY.search(name) else "other", *(each for values in options.values for each in found[values][name])]
+        [
+            name,
+            "memory" if _MEMORY.search(name) else "other",
+            *(each for values in options.values for each in found[values][name]),
+        ]
         for name in names
     ]
     if options.out:
         with Path(options.out).open("w", newline="") as out:
             writer = csv.writer(out)
-            writer.writerow(["test", "kind", *(f"{values}: {each}" for values in options.values for each in ("end", "why"))])
+            writer.writerow(
+                ["test", "kind", *(f"{values}: {each}" for values in options.values for each in ("end", "why"))]
+            )
             writer.writerows(rows)
     for kind in ("memory", "other"):
         for number, values in enumerate(options.values):

@@ -1,8 +1,8 @@
 """Everything computed: each operator that runs on the card runs on the host as well, in the card's own memory.
 
-The emulated driver hands out the host's memory at the card's addresses (`library.hold_values`), so that a tensor on the card
-is also one on the host, and views, in-place operators, copies and shared storages need no rule. The card's operator runs
-first, so that the allocator's sequence stays PyTorch's own; its kernels do nothing. Then the host's runs.
+The emulated driver hands out the host's memory at the card's addresses (`library.hold_values`), so that a tensor on the
+card is also one on the host, and views, in-place operators, copies and shared storages need no rule. The card's
+operator runs first, so that the allocator's sequence stays PyTorch's own; its kernels do nothing. Then the host's runs.
 """
 
 import threading
@@ -199,7 +199,7 @@ class Computation(Watch):
     def _run_on_card(
         self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
-        self._leave_memory(True)
+        self._leave_memory(True)  # noqa: FBT003  # by place
         try:
             return run_on(keyset, rule.plan, operator, arguments, keywords)
         finally:

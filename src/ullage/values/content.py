@@ -17,6 +17,7 @@ from ullage.tracing.journal.recent import RecentBlocks
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
 2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
+KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _ROUNDED_BYTES: Final = 512
 _serials = itertools.count(1)
 
@@ -117,7 +118,7 @@ class View:
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
+        return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return this view of a storage on the host; what lies beyond its end is zero."""
@@ -179,8 +180,9 @@ class Call:
 class Contents:
     """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
-    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the storage,
-    and autograd does not add gradients to it in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
+    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the
+    storage, and autograd does not add gradients to it in place (`can_accumulate_inplace` in
+    torch/csrc/autograd/input_buffer.cpp).
     """
 
     def __init__(self) -> None:
@@ -206,7 +208,7 @@ class Contents:
         elements = offset + tensor.numel()
         if not tensor.is_contiguous() and tensor.numel():
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-        return tensor.data_ptr() - offset * item, elements * item
+        return tensor.data_ptr() - int(offset) * item, int(elements) * item
 
     def get(self, block: tuple[int, int]) -> Content | None:
         """Return what a block holds; None where nothing was written that we saw."""

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import torch
 
-from ullage.values.content import INTERCEPTION_KEY
+from ullage.values.content import INTERCEPTION_KEY, KEY
 from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
 
-_KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
+_BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
-ONLY: Final = torch._C.DispatchKeySet(_KEY)
+ONLY: Final = torch._C.DispatchKeySet(KEY)
 """The set of our key alone, to be shut out."""
 PYTHON: Final = torch._C.DispatchKey.Python
 """The key of subclasses and modes."""
@@ -54,14 +53,11 @@ class Watch(ABC):
                 continue
             self._registered.add(name)
             namespace, _, short = name.partition("::")
-            library = self._libraries.get(namespace)
+            library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            if passes(name, everything=everything):
-                kernel = torch.library.fallthrough_kernel
-            else:
-                kernel = self._kernel_of(name)
-            library.m.impl(short, INTERCEPTION_KEY, kernel, True)
+            kernel = torch.library.fallthrough_kernel if passes(name, everything=everything) else self._kernel_of(name)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
 
     def _kernel_of(self, name: str) -> Callable[..., Any]:
         see = self.see
@@ -77,7 +73,7 @@ class Watch(ABC):
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
 def run_on(
@@ -87,7 +83,7 @@ def run_on(
     for place in plan.number_places:
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
         if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-            if keyset.has(PYTHON):
+            if keyset.has(PYTHON) and not _is_distributed(arguments):
                 return _to_python(plan.with_numbers, arguments, keywords)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 return plan.with_numbers(*arguments, **keywords)
@@ -113,6 +109,11 @@ def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, A
         if result is not NotImplemented:
             return result
     raise TypeError(f"no implementation found for '{operator}' on types that implement __torch_dispatch__: {kinds}")
+
+
+def _is_distributed(arguments: Sequence[Any]) -> bool:
+    """Tell whether a DTensor is among the arguments: PyTorch runs it in C++, and nothing can be put in between."""
+    return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
 
 
 def _flat(argument: Any) -> Sequence[Any]:

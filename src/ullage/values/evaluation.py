@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from ullage._units import MIB
-from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View, extended
+from ullage.values.content import KEY, Call, Certainty, Content, Operand, Target, View, extended
 from ullage.values.draw import draw
 from ullage.values.routing import Routing
 
@@ -22,7 +22,7 @@ _DRAWN_BYTES: Final = 512 * MIB
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
     torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
-) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C._parse_dispatch_key(INTERCEPTION_KEY))
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(KEY)
 
 
 class EvaluationError(Exception):

@@ -1,12 +1,8 @@
-"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, what it reads is answered.
-
-Operators are seen by a fallback for a dispatch key of their own, and run on as they would have: the allocator's sequence
-stays PyTorch's, byte for byte. (Under a `TorchDispatchMode` autograd takes tensors for subclasses and no longer adds
-gradients in place: `isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
-"""
+"""What operators write on the card is noted, not computed; what they read of it is answered."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -20,12 +16,14 @@ from ullage.values.content import (
     Operand,
     Target,
     View,
+    extended,
 )
 from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
 from ullage.values.evaluation import Evaluation, EvaluationError
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 
+_SEVERAL: Final = frozenset((tuple, list))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
 _HOST_ARGUMENT_BYTES: Final = 64 << 20
@@ -109,11 +107,10 @@ class Interception(Watch):
                     self._note_results(plan, operator, arguments, keywords, (result,))
                 elif not name.startswith(_KEEPS_PARTS):
                     self._forget_parts(result)
-        elif kind is tuple or kind is list:
-            if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
-                self._note_results(plan, operator, arguments, keywords, result)
+        elif kind in _SEVERAL and any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
+            self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(self.contents, plan.name, arguments)
+            note_collective(self.contents, plan.name, arguments, self._held, self._keep)
         return result
 
     def _note_results(
@@ -258,15 +255,13 @@ class Interception(Watch):
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
             return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
-            if plan.name == "aten::copy_" and arguments[1].is_cuda:
+            if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             self._note_written(plan, call, arguments, keywords)
-        except (RuntimeError, NotImplementedError):
-            pass
         returned = result if isinstance(result, tuple | list) else (result,)
         fresh = [
             (place, each)
@@ -389,10 +384,8 @@ class Interception(Watch):
     ) -> Any:
         target, source = arguments[0], arguments[1]
         operand: Any = None
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             operand = self._operand(source)
-        except (RuntimeError, NotImplementedError):
-            pass
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
@@ -513,15 +506,34 @@ class Interception(Watch):
             self._note_results(plan, operator, arguments, keywords, (result,))
         return result
 
+    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a tensor holds, and how well that is known; None if it cannot be had."""
+        try:
+            operand = self._operand(tensor)
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                value = self._evaluation.value_of(operand)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            return None
+        return value, operand.content.certainty
+
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        block = self.contents.block_of(tensor)
+        """Say what a tensor holds from now on; what else its block holds stays."""
+        evaluation, contents = self._evaluation, self.contents
+        block = contents.block_of(tensor)
+        before = contents.get(block)
+        size = block[1] if before is None else max(block[1], before.bytes)
+        view = View(tensor)
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
-            View(tensor).of(whole).copy_(value)
-        content = Content(block[1], tensor.dtype, certainty)
-        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
-            self._evaluation.keep(content, whole)
-        self.contents.put(block, content)
+            if before is not None and before.value is not None and view.bytes < size:
+                whole = extended(before.value, size)
+                certainty = max(certainty, before.certainty)
+            else:
+                whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+            view.of(whole).copy_(value)
+        content = Content(size, tensor.dtype, certainty)
+        if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+            evaluation.keep(content, whole)
+        contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default

@@ -1,7 +1,7 @@
 """What the host runs for operators that exist on a card only: a table from their names to what the CPU has.
 
-Each entry takes the operator's arguments by the names of its schema, as tensors on the host, and returns its results: in
-order, or by their place where some of them hold nothing that a script can use (sizes, states of the library).
+Each entry takes the operator's arguments by the names of its schema, as tensors on the host, and returns its results:
+in order, or by their place where some of them hold nothing that a script can use (sizes, states of the library).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """The random numbers that a forward pass used, for its backward pass: by a number that lies in one of its results."""
+    """The random numbers of a forward pass, for its backward pass: by a number that lies in one of its results."""
 
     def __init__(self) -> None:
         self._states: dict[int, torch.Tensor] = {}
@@ -384,7 +384,7 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
         0,
         0,
         True,
-        [True, True],  # noqa: FBT003
+        [True, True],
     ),
     "aten::mm.dtype": _with_dtype(lambda a: a["self"] @ a["mat2"]),
     "aten::bmm.dtype": _with_dtype(lambda a: a["self"] @ a["mat2"]),
