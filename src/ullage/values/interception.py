@@ -240,7 +240,7 @@ class Interception:
             if argument.is_cuda:
                 contents = self.contents
                 block = contents.block_of(argument)
-                content = contents.get(block)
+                content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
                     content = _unwritten(contents.whole_bytes(block), argument.dtype)
                     contents.put(block, content)
