@@ -192,6 +192,8 @@ def _card() -> ctypes.CDLL:
     library.card_remember_sent.argtypes = [ctypes.c_bool]
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
+    library.card_leave_memory.argtypes = [ctypes.c_bool]
+    library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -248,6 +250,16 @@ def remember_sent(*, on: bool) -> None:
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
     """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
     return bool(_card().card_take_sent(address, size_bytes, destination))
+
+
+def hold_values() -> None:
+    """Give the card the host's memory, so that values can be computed in it; before any memory is handed out."""
+    _card().card_hold_values()
+
+
+def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+    """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
+    _card().card_leave_memory(leaves)
 
 
 def note_reason(text: str) -> None:

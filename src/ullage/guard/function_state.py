@@ -13,7 +13,7 @@ from ullage.guard.contents import Contents
 from ullage.guard.installed import is_installed, is_installed_module
 
 _DEEPEST: Final = 3
-"""How many functions that call one another are looked into."""
+"""The number of functions, each called by the one before, that are looked into."""
 
 
 _BY_SYNTAX: Final = frozenset(

@@ -357,9 +357,9 @@ def _text_of_lost(names: Sequence[str]) -> str:
 
 
 _LIST_OF_METRICS: Final = "._metric_attributes"
-"""Where Lightning keeps a module's metrics by name, once one is logged."""
+"""The attribute in which Lightning keeps a module's metrics by name, once one is logged."""
 _NAMES: Final = 6
-"""How many names an error tells."""
+"""The number of names that an error shows."""
 
 
 class _RepeatedAdditions:

@@ -25,7 +25,7 @@ class Certainty(IntEnum):
     """How well a value is known; of several that lead to one the highest counts."""
 
     KNOWN = 0
-    """What a real card would hold: it follows from what the host sent."""
+    """The value that a real card would hold: it follows from what the host sent."""
     ASSUMED = 1
     """It follows from numbers being finite, which is taken for granted."""
     DRAWN = 2
@@ -70,7 +70,7 @@ class Content:
         self.value = value
         """The bytes on the host, once they were asked for."""
         self.depth = depth
-        """How many operations lead to it."""
+        """The number of operations that lead to it."""
         self.sign = sign
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
@@ -158,7 +158,7 @@ class Target:
         self.place = place
         """The number of the result, or the name of the argument that is written."""
         self.base = base
-        """What the storage held before, where the call writes a part of it or reads it."""
+        """The storage's content before, where the call writes a part of it or reads it."""
 
 
 class Call:

@@ -23,7 +23,8 @@ from ullage.values.content import (
     View,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
+from ullage.values.kernels import Kernels
+from ullage.values.operator_plan import NUMBERS, OperatorPlan, is_composite, passes
 from ullage.values.reads import ReadKind, Reads
 
 _KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
@@ -78,51 +79,17 @@ class Interception:
         self.contents = Contents()
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
-        self._libraries: dict[str, Any] = {}
-        self._registered: set[str] = set()
+        self._kernels = Kernels(self._see, self._passes)
         self._here = threading.local()
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
     def install(self) -> None:
-        """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
+        """See operators from now on, in the threads that `include` is called in."""
+        self._kernels.install()
 
-        What is called with a subclass of Tensor, or under a mode of the script's, finds only a kernel that the operator
-        has itself: the fallback is for operators that are defined later.
-        """
-        self.see_new_operators()
-        whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries["_"] = whole
-
-    def see_new_operators(self) -> None:
-        """Register a kernel for the operators that have none yet."""
-        everything = self._evaluation.everything
-        for name in torch._C._dispatch_get_all_op_names():
-            if name in self._registered:
-                continue
-            self._registered.add(name)
-            namespace, _, short = name.partition("::")
-            library = self._libraries.get(namespace)
-            if library is None:
-                library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            if passes(name, everything=everything):
-                kernel = torch.library.fallthrough_kernel
-            else:
-                kernel = self._kernel_of(name)
-            library.m.impl(short, INTERCEPTION_KEY, kernel, True)
-
-    def _kernel_of(self, name: str) -> Callable[..., Any]:
-        see = self._see
-        operator: Any = None
-
-        def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
-            nonlocal operator
-            if operator is None:
-                operator = overload_of(name)
-            return see(keyset, operator, *arguments, **keywords)
-
-        return kernel
+    def _passes(self, name: str) -> bool:
+        return is_composite(name) or passes(name, everything=False)
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""

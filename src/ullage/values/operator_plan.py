@@ -50,7 +50,7 @@ class OperatorPlan:
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
-        *("operator", "with_numbers", "written"),
+        *("with_numbers", "written"),
     )
 
     def __init__(self, operator: Any) -> None:
@@ -68,13 +68,11 @@ class OperatorPlan:
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
-        self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
         """Whether it is made of other operators, each of which is seen itself, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
         """Whether it is an operation on all of an optimizer's tensors at once."""
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
-
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
         """Return the overload that takes these arguments, called from the top."""
@@ -103,19 +101,14 @@ def passes(name: str, *, everything: bool) -> bool:
     names = _PASSED if everything else _PASSED | HEAVY
     if base in names:
         return overload not in ("out", "out_t")
-    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES or (is_composite(name) and base not in _LEAVES)
+    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES
 
 
 def is_composite(name: str) -> bool:
     """Tell whether an operator is made of others, each of which is seen itself."""
+    if name.partition(".")[0] in _LEAVES:
+        return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(
-        has(name, "CompositeImplicitAutograd") or (has(name, "CompositeExplicitAutograd") and not has(name, "CUDA"))
+        (has(name, "CompositeImplicitAutograd") or has(name, "CompositeExplicitAutograd")) and not has(name, "CUDA")
     )
-
-
-def overload_of(name: str) -> Any:
-    """Return the operator of a name as the dispatcher knows it ("aten::add.Tensor")."""
-    base, _, overload = name.partition(".")
-    namespace, _, short = base.partition("::")
-    return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
