@@ -48,7 +48,7 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "serial", "sign", "value")
+    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "is_sent", "is_unwritten", "serial", "sign", "value")
 
     def __init__(
         self,
@@ -60,7 +60,13 @@ class Content:
         value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
         sign: Sign = Sign.ANY,
+        is_unwritten: bool = False,
+        is_sent: bool = False,
     ) -> None:
+        self.is_unwritten = is_unwritten
+        """Whether nobody has written it since it was allocated."""
+        self.is_sent = is_sent
+        """Whether it is what the host has sent, as it is."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
@@ -150,9 +156,11 @@ class Operand(View):
 class Target:
     """A content that a call makes: which view of its storage is written, and what the rest of it is."""
 
-    __slots__ = ("base", "content", "place", "view")
+    __slots__ = ("base", "base_counts", "content", "place", "view")
 
-    def __init__(self, content: Content, view: View, place: int | str, base: Content | None = None) -> None:
+    def __init__(
+        self, content: Content, view: View, place: int | str, base: Content | None = None, *, base_counts: bool = True
+    ) -> None:
         self.content = weakref.ref(content)  # the content leads to the call, not the other way round
         self.view = view
         self.place = place

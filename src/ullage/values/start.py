@@ -15,6 +15,7 @@ from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
+from ullage.values.unseen_kernels import UnseenKernels
 
 BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
@@ -29,11 +30,11 @@ class Driver(Protocol):
     def remember_sent(self, *, on: bool) -> None:
         """Keep what each thread sends to the card last."""
 
-    def leave_memory(self, leaves: bool, /) -> None:  # noqa: FBT001  # called for each operator
-        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
-
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
         """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
 
 
 _current: "Values | None" = None
@@ -76,8 +77,8 @@ class Values:
 
     @property
     def contents(self) -> Contents:
-        """What the card's memory holds."""
-        assert isinstance(self._interception, Interception), "everything is computed, in the card's own memory"
+        """What the card's memory holds, where not everything is computed."""
+        assert isinstance(self._interception, Interception)
         return self._interception.contents
 
     @property
@@ -110,6 +111,9 @@ class Values:
             self._watch_seeds(self._interception)
         else:
             self._watch_graphs(self._interception)
+            kernels = UnseenKernels(self._interception.note_unseen)
+            kernels.watch()
+            self._undo.append(kernels.stop)
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
