@@ -167,6 +167,8 @@ class Target:
         """The number of the result, or the name of the argument that is written."""
         self.base = base
         """The storage's content before, where the call writes a part of it or reads it."""
+        self.base_counts = base_counts
+        """Whether how well the result is known depends on it."""
 
 
 class Call:
