@@ -49,7 +49,7 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "serial", "sign", "value")
+    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "is_sent", "is_unwritten", "serial", "sign", "value")
 
     def __init__(
         self,
@@ -61,7 +61,13 @@ class Content:
         value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
         sign: Sign = Sign.ANY,
+        is_unwritten: bool = False,
+        is_sent: bool = False,
     ) -> None:
+        self.is_unwritten = is_unwritten
+        """Whether nobody has written it since it was allocated."""
+        self.is_sent = is_sent
+        """Whether it is what the host has sent, as it is."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
@@ -151,15 +157,19 @@ class Operand(View):
 class Target:
     """A content that a call makes: which view of its storage is written, and what the rest of it is."""
 
-    __slots__ = ("base", "content", "place", "view")
+    __slots__ = ("base", "base_counts", "content", "place", "view")
 
-    def __init__(self, content: Content, view: View, place: int | str, base: Content | None = None) -> None:
+    def __init__(
+        self, content: Content, view: View, place: int | str, base: Content | None = None, *, base_counts: bool = True
+    ) -> None:
         self.content = weakref.ref(content)  # the content leads to the call, not the other way round
         self.view = view
         self.place = place
         """The number of the result, or the name of the argument that is written."""
         self.base = base
         """The storage's content before, where the call writes a part of it or reads it."""
+        self.base_counts = base_counts
+        """Whether how well the result is known depends on it."""
 
 
 class Call:
@@ -204,11 +214,15 @@ class Contents:
         Raises:
             RuntimeError, NotImplementedError: the tensor has no memory of its own, as a sparse one.
         """
+        address = tensor.data_ptr()
+        if not address:  # nothing lies there
+            return 0, 0
         item, offset = tensor.itemsize, tensor.storage_offset()
-        elements = offset + tensor.numel()
-        if not tensor.is_contiguous() and tensor.numel():
+        if tensor.is_contiguous():
+            elements = offset + tensor.numel()
+        else:
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-        return tensor.data_ptr() - int(offset) * item, int(elements) * item
+        return address - int(offset) * item, int(elements) * item
 
     def get(self, block: tuple[int, int]) -> Content | None:
         """Return what a block holds; None where nothing was written that we saw."""

@@ -136,6 +136,7 @@ class Evaluation:
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
+            self._spread(call)
             for target in call.targets:
                 content = target.content()
                 if content is None or content.value is not None:
@@ -150,6 +151,15 @@ class Evaluation:
             name = str(call.operator)
             self.failures.setdefault(name, str(error).partition("\n")[0][:200])
             self._give_up(call)
+
+    def _spread(self, call: Call) -> None:
+        """Let results be known no better than what they were made of turned out to be."""
+        certainty = certainty_of(call)
+        for target in call.targets:
+            content = target.content()
+            if content is not None:
+                base = target.base.certainty if target.base is not None and target.base_counts else Certainty.KNOWN
+                content.certainty = max(content.certainty, certainty, base)
 
     def _give_up(self, call: Call) -> None:
         for target in call.targets:
@@ -213,6 +223,11 @@ class Evaluation:
             yield
         finally:
             generator.set_state(state)
+
+
+def certainty_of(call: Call) -> Certainty:
+    """Return how well what an operation reads is known."""
+    return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: Call) -> Iterator[Operand]:

@@ -19,7 +19,7 @@ from ullage.values.content import (
     extended,
 )
 from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
-from ullage.values.evaluation import Evaluation, EvaluationError
+from ullage.values.evaluation import Evaluation, EvaluationError, certainty_of
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 
@@ -144,7 +144,7 @@ class Interception(Watch):
         else:
             return
         for part in parts:
-            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part.dtype))
+            self.contents.put(self.contents.block_of(part), _unknown(self.contents.block_of(part)[1], part.dtype))
 
     def _put(
         self,
@@ -155,12 +155,15 @@ class Interception(Watch):
         depth: int,
         place: int | str,
         base: Content | None = None,
+        *,
+        base_counts: bool = True,
+        is_sent: bool = False,
     ) -> None:
         """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
-        content = Content(size, dtype, certainty, depth=depth)
+        content = Content(size, dtype, certainty, depth=depth, is_sent=is_sent)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
@@ -169,7 +172,7 @@ class Interception(Watch):
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
-        call.targets.append(Target(content, View(tensor), place, base))
+        call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if evaluation.everything:
             evaluation.bytes_of(content)
@@ -187,7 +190,7 @@ class Interception(Watch):
             if argument.is_cuda:
                 contents = self.contents
                 block = contents.block_of(argument)
-                content = contents.get(block)
+                content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
                     content = _unwritten(contents.whole_bytes(block), argument.dtype)
                     contents.put(block, content)
@@ -295,9 +298,10 @@ class Interception(Watch):
                 if isinstance(each, torch.Tensor) and each.is_cuda and isinstance(own, Operand):
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
+        is_sent = plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and not arguments[1].is_cuda
         for operand in _operands(call):
             if id(operand) in own_operands and (
-                overwrites or (plan.name in _WRITES_BY_INDEX and _is_unwritten_whole(operand.content))
+                overwrites or (plan.name in _WRITES_BY_INDEX and _is_new(operand.content))
             ):
                 continue
             certainty = max(certainty, operand.content.certainty)
@@ -309,12 +313,15 @@ class Interception(Watch):
                 overwrites and View(tensor).bytes >= operand.content.bytes
             ):  # `out=` has other memory now
                 base = None
-            standing = certainty
-            if base is not None and overwrites:
-                # the rest of the storage: memory that nobody has written holds nothing that is read
-                standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
+            standing, base_counts = certainty, False
+            if base is not None and not _is_new(base):
+                # of memory that is new nothing else is read
+                base_counts = True
+                standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
-            self._put(block, tensor, call, standing, depth + 1, where, base)
+            self._put(
+                block, tensor, call, standing, depth + 1, where, base, base_counts=base_counts, is_sent=is_sent and base is None
+            )
         _let_go(call, own_operands)
 
     def _optimizers(
@@ -337,6 +344,17 @@ class Interception(Watch):
         if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
+    def note_unseen(self, tensor: torch.Tensor) -> None:
+        """Note that a kernel that no operator launches may have written a tensor."""
+        try:
+            block = self.contents.block_of(tensor)
+        except (RuntimeError, NotImplementedError):
+            return
+        content = self.contents.get(block)
+        if not block[0] or (content is not None and content.is_sent and not content.is_float):
+            return
+        self.contents.put(block, _unknown(self.contents.whole_bytes(block), tensor.dtype))
+
     def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         """Take what a tensor made of numbers, or of an array, holds from its copy.
 
@@ -351,7 +369,7 @@ class Interception(Watch):
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     value = torch.UntypedStorage(size)
                 if size and self._take_sent(block[0], size, value.data_ptr()):
-                    content = Content(size, tensor.dtype, Certainty.KNOWN)
+                    content = Content(size, tensor.dtype, Certainty.KNOWN, is_sent=True)
                     evaluation.keep(content, value)
                     self.contents.put(block, content)
         return run_on(keyset, plan, operator, arguments, {})
@@ -410,8 +428,7 @@ class Interception(Watch):
         call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
-        if values is None:
-            certainty = Certainty.UNKNOWN
+        certainty = Certainty.UNKNOWN if values is None else max(certainty, certainty_of(call))
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
@@ -467,6 +484,7 @@ class Interception(Watch):
             call = self._call(plan, operator, arguments, {})
             certainty, _ = self._standing(call, plan)
             is_equal = bool(self._evaluation.results_of(call)[0])
+            certainty = max(certainty, certainty_of(call))
         except (EvaluationError, RuntimeError, NotImplementedError):
             certainty = Certainty.UNKNOWN
         result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
@@ -571,12 +589,21 @@ def _operands(call: Call) -> list[Operand]:
 
 
 def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
+    """Return the content of memory that nobody has written since it was allocated."""
+    content = _unknown(size_bytes, dtype)
+    content.is_unwritten = True
+    return content
+
+
+def _unknown(size_bytes: int, dtype: torch.dtype) -> Content:
+    """Return the content of memory that somebody has written whom we do not see."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
-def _is_unwritten_whole(content: Content) -> bool:
-    return content.call is None and content.value is None and not content.is_float
+def _is_new(content: Content) -> bool:
+    """Tell whether nobody is to have written memory: products, which nobody sees, are of floats."""
+    return content.is_unwritten and not content.is_float
 
 
 def _is_among(tensor: torch.Tensor, plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
+from ullage.values.unseen_kernels import UnseenKernels
 
 BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
@@ -101,7 +102,7 @@ class Values:
         if self._is_on:
             return
         self._is_on = True
-        self._driver.remember_sent(on=True)
+        self._driver.remember_sent(on=self.choice.mode != "all")
         self._interception.install()
         self._interception.include()
         self._watch_threads()
@@ -110,6 +111,9 @@ class Values:
             self._watch_seeds(self._interception)
         else:
             self._watch_graphs(self._interception)
+            kernels = UnseenKernels(self._interception.note_unseen)
+            kernels.watch()
+            self._undo.append(kernels.stop)
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
