@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace, values: str, names: list[str]) -> Ends:
             json.dump(remaining, listed)
             listed.flush()
             process = subprocess.Popen(
-                _command(options, values, listed.name), stdout=subprocess.PIPE, stderr=subprocess.PIPE if 0 else None
+                _command(options, values, listed.name), stdout=subprocess.PIPE
             )
             current = remaining[0]
             for line in _lines(process, options.seconds):
@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, values: str, names: list[str]) -> Ends:
                     current = line["begins"]
                 else:
                     ends[line["name"]] = (line["how"], line["why"])
+                    print(f"{values:4} {len(ends):3}/{len(names)} {line['how']:8} {line['name']}", file=sys.stderr, flush=True)
             if process.poll() is None:
                 try:
                     process.wait(5)

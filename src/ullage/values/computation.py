@@ -176,6 +176,17 @@ class Computation:
             return self._record(keyset, rule, operator, arguments, keywords)
         written = [each for each in _written(plan, arguments, keywords) if each.is_cuda and _has_storage(each)]
         frames = self._frames
+        count = getattr(self._here, "count", None)
+        if count is not None and plan.name == "aten::_local_scalar_dense":  # the count, of one element
+            return _run_on(keyset, plan, operator, arguments, keywords)
+        if count is not None:  # the answer is for what the operator around reads, not for what this one does
+            self._here.count = None
+            self._answer(None)
+            try:
+                return self._run(keyset, rule, operator, arguments, keywords)
+            finally:
+                self._here.count = count
+                self._answer(count)
         for frame in frames:
             frame.keep(written)
         draws = _Draws(self.random_numbers, rule, arguments, keywords) if plan.is_random else None
@@ -238,13 +249,13 @@ class Computation:
                 count = _count(rule.plan, operator, arguments, keywords)
         except (RuntimeError, NotImplementedError, IndexError, ValueError):
             pass
-        outer, here.is_silent = getattr(here, "is_silent", False), True
+        outer, here.count = getattr(here, "count", None), count
         self._answer(count)
         try:
             return self._run_on_card(keyset, rule, operator, arguments, keywords)
         finally:
-            self._answer(None)
-            here.is_silent = outer
+            here.count = outer
+            self._answer(outer)
 
     def _results(
         self, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
