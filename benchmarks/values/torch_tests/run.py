@@ -3,8 +3,8 @@
     python benchmarks/values/torch_tests/run.py FILE [--values off all] [--card A100] [--names REGEX] [--out table.csv]
 
 FILE is `test/test_cuda.py` of a release of PyTorch's; it is not part of this project. Debian's source package has one:
-`apt-get source --download-only pytorch`. Tests run one after the other in a process, which is begun anew after a test that
-ends it or takes too long; what fails is run again in a process of its own. `expecttest` has to be installed.
+`apt-get source --download-only pytorch`. Tests run one after the other in a process, which is begun anew after a test
+that ends it or takes too long; what fails is run again in a process of its own. `expecttest` has to be installed.
 """
 
 import argparse
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Final
 
 _CHILD: Final = Path(__file__).with_name("child.py")
-_MEMORY: Final = re.compile(r"(?i)mem|alloc|pool|graph|stream|oom|event|cache|snapshot|pin|trace|checkpoint|segment|block|gc")
+_MEMORY: Final = re.compile(
+    r"(?i)mem|alloc|pool|graph|stream|oom|event|cache|snapshot|pin|trace|checkpoint|segment|block|gc"
+)
 """Tests of memory, streams, graphs and pools, by their names."""
 
 Ends = dict[str, tuple[str, str]]
@@ -56,16 +58,15 @@ def _run(options: argparse.Namespace, values: str, names: list[str]) -> Ends:
         with tempfile.NamedTemporaryFile("w", suffix=".json") as listed:
             json.dump(remaining, listed)
             listed.flush()
-            process = subprocess.Popen(
-                _command(options, values, listed.name), stdout=subprocess.PIPE
-            )
+            process = subprocess.Popen(_command(options, values, listed.name), stdout=subprocess.PIPE)
             current = remaining[0]
             for line in _lines(process, options.seconds):
                 if "begins" in line:
                     current = line["begins"]
                 else:
                     ends[line["name"]] = (line["how"], line["why"])
-                    print(f"{values:4} {len(ends):3}/{len(names)} {line['how']:8} {line['name']}", file=sys.stderr, flush=True)
+                    at = f"{values:4} {len(ends):3}/{len(names)}"
+                    print(at, line["how"], line["name"], line["why"][:100], file=sys.stderr, flush=True)
             if process.poll() is None:
                 try:
                     process.wait(5)
@@ -96,13 +97,19 @@ def main() -> None:
         for name in [name for name, (how, _) in found[values].items() if how == "failed"]:
             found[values] |= _run(options, values, [name])
     rows = [
-        [name, "memory" if _MEMORY.search(name) else "other", *(each for values in options.values for each in found[values][name])]
+        [
+            name,
+            "memory" if _MEMORY.search(name) else "other",
+            *(each for values in options.values for each in found[values][name]),
+        ]
         for name in names
     ]
     if options.out:
         with Path(options.out).open("w", newline="") as out:
             writer = csv.writer(out)
-            writer.writerow(["test", "kind", *(f"{values}: {each}" for values in options.values for each in ("end", "why"))])
+            writer.writerow(
+                ["test", "kind", *(f"{values}: {each}" for values in options.values for each in ("end", "why"))]
+            )
             writer.writerows(rows)
     for kind in ("memory", "other"):
         for number, values in enumerate(options.values):
