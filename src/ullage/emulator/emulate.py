@@ -51,7 +51,7 @@ class Emulation:
     """The driver whose addresses are emulated: one of `ullage.emulator.library.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
-    """What is read back from the card."""
+    """The way in which values that are read back from the card are answered."""
 
     def __repr__(self) -> str:
         """Return a one-line summary, which a notebook shows for the last line of a cell."""

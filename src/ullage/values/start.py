@@ -16,7 +16,7 @@ from ullage.values.reads import Reads
 from ullage.values.routing import Routing
 
 BUDGET_BYTES: Final = 512 * MIB
-"""What values may take of the host's memory."""
+"""The most of the host's memory that values may take."""
 
 
 _current: "Values | None" = None
