@@ -1,7 +1,7 @@
 """The operations that lead to a value, run on the host's CPU when somebody asks for it."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from ullage._units import MIB
 from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View, extended
 from ullage.values.draw import draw
 from ullage.values.routing import Routing
+from ullage.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
 """Floats of a larger tensor are not kept, and nothing but decisions is computed from them."""
@@ -83,7 +84,7 @@ class Evaluation:
             EvaluationError: an argument cannot be had. Whatever the operator raises.
         """
         with on_the_host():
-            return self._results_of(call, {}, {})
+            return list(self._results_of(call, {}, {}).values())
 
     def bytes_of(self, content: Content) -> None:
         """Work out a content now, so that what leads to it can go."""
@@ -160,7 +161,7 @@ class Evaluation:
 
     def _results_of(
         self, call: Call, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
-    ) -> list[Any]:
+    ) -> Mapping[int, Any]:
         places = {target.place: target for target in call.targets if isinstance(target.place, str)}
 
         def host(argument: Any, place: str) -> Any:
@@ -183,8 +184,12 @@ class Evaluation:
         with self._random_numbers(call):
             result = self._routing.results(call, arguments, keywords)
             if result is None:
-                result = call.operator(*arguments, **keywords)
-        return list(result) if isinstance(result, list | tuple) else [result]
+                rule = translation_of(call.operator)
+                found = bound(call.operator, arguments, keywords) if rule is not None else {}
+                result = call.operator(*arguments, **keywords) if rule is None else rule(found)
+        if isinstance(result, Mapping):
+            return result
+        return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
 
     def _writable(
         self, target: Target, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]

@@ -324,6 +324,16 @@ def _rms_norm_backward(a: Arguments) -> Results:
     return {place: each for place, each in enumerate(found) if each is not None}
 
 
+def _scaled_product(a: Arguments) -> Any:
+    """Multiply numbers of 8 bits, each with its scale."""
+    found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
+    if a["bias"] is not None:
+        found = found + a["bias"]
+    if a["scale_result"] is not None:
+        found = found * a["scale_result"]
+    return found if a["out_dtype"] is None else found.to(a["out_dtype"])
+
+
 def _ctc_loss(a: Arguments) -> Results:
     def loss(scores: Any) -> torch.Tensor:
         return functional.ctc_loss(
@@ -377,6 +387,7 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_cudnn_ctc_loss": _ctc_loss,
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
+    "aten::_scaled_mm": _scaled_product,
     "aten::_masked_scale": lambda a: a["self"] * a["mask"] * a["scale"],
     "aten::cudnn_grid_sampler": lambda a: aten.grid_sampler_2d(**_sampling(a)),
     "aten::cudnn_grid_sampler_backward": lambda a: aten.grid_sampler_2d_backward(
