@@ -12,18 +12,14 @@ from typing import Any, Final
 
 import torch
 
-from ullage.values.content import INTERCEPTION_KEY
 from ullage.values.evaluation import on_the_host
-from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.fallback import NUMBERS, include, register, run_on
+from ullage.values.operator_plan import OperatorPlan
 from ullage.values.random_numbers import RandomNumbers
 from ullage.values.reads import Reads
 from ullage.values.translation import WITHOUT_VALUES, Results, bound, translation_of
 
-_KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
-_ONLY: Final = torch._C.DispatchKeySet(_KEY)
 _PYTHON: Final = torch._C.DispatchKey.Python
-_NUMBERS: Final = frozenset((int, float, bool, complex))
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = frozenset(
     (
@@ -116,20 +112,11 @@ class Computation:
 
     def install(self) -> None:
         """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        aten = torch.library.Library("aten", "IMPL")
-        profiler = torch.library.Library("profiler", "IMPL")
-        for name in overloads_to_pass(everything=True):
-            namespace, _, short = name.partition("::")
-            if namespace in ("aten", "profiler"):
-                library = aten if namespace == "aten" else profiler
-                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
-        whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries = [aten, profiler, whole]
+        self._libraries = register(self._see, everything=True)
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
+        include(on=on)
 
     # ---- CUDA graphs: what is captured is done at each replay
 
@@ -161,11 +148,11 @@ class Computation:
         if rule is None:
             rule = self._rules[operator] = _Rule(operator)
         if keyset.has(_PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
-            return _run_on(keyset, rule.plan, operator, arguments, keywords)
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
         is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
         device = keywords.get("device")
         if not is_on_card and (device is None or torch.device(device).type != "cuda"):
-            return _run_on(keyset, rule.plan, operator, arguments, keywords)
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
         return self._run(keyset, rule, operator, arguments, keywords)
 
     def _run(
@@ -178,7 +165,7 @@ class Computation:
         frames = self._frames
         count = getattr(self._here, "count", None)
         if count is not None and plan.name == "aten::_local_scalar_dense":  # the count, of one element
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         if count is not None:  # the answer is for what the operator around reads, not for what this one does
             self._here.count = None
             self._answer(None)
@@ -208,7 +195,7 @@ class Computation:
         if not rule.run:
             if draws is not None:
                 draws.settle()
-            if plan.name not in WITHOUT_VALUES and not frames and not _is_made(plan):
+            if plan.name not in WITHOUT_VALUES and not frames and not plan.is_collective:
                 self._failures.setdefault(str(operator), "the CPU does not have it")
             return result
         try:
@@ -234,7 +221,7 @@ class Computation:
     ) -> Any:
         self._leave_memory(True)  # noqa: FBT003
         try:
-            return _run_on(keyset, rule.plan, operator, arguments, keywords)
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
         finally:
             self._leave_memory(len(self._frames) > 1)
 
@@ -376,7 +363,7 @@ def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Ma
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
     plan = rule.plan
-    has_number = any(place < len(arguments) and arguments[place].__class__ in _NUMBERS for place in plan.number_places)
+    has_number = any(place < len(arguments) and arguments[place].__class__ in NUMBERS for place in plan.number_places)
     function = plan.with_numbers if has_number else operator
     found: Results | None = function(*arguments, **keywords)
     return found
@@ -522,19 +509,3 @@ def _into(place: torch.Tensor, value: torch.Tensor) -> None:
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)
     part.copy_(value)
-
-
-def _is_made(plan: OperatorPlan) -> bool:
-    return plan.is_collective
-
-
-def _run_on(
-    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Run the operator as it would have run."""
-    for place in plan.number_places:
-        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                return plan.with_numbers(*arguments, **keywords)
-    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)

@@ -31,11 +31,10 @@ class EvaluationError(Exception):
 
 
 class Evaluation:
-    """Works out contents within bounds; `everything` lifts the bounds and uses PyTorch's own random numbers."""
+    """Works out contents within bounds."""
 
-    def __init__(self, *, seed: int, routing: Routing, budget_bytes: int, everything: bool) -> None:
+    def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
-        self.everything = everything
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
         """Bytes on the host that contents hold now."""
@@ -48,13 +47,11 @@ class Evaluation:
 
     def bound_of(self, dtype: torch.dtype) -> int:
         """Return how many bytes of a tensor of this type are kept at most."""
-        if self.everything:
-            return 1 << 62
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
         """Tell whether so many bytes more may be kept."""
-        return self.everything or self.kept_bytes + size_bytes <= self.budget_bytes
+        return self.kept_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: Content, value: torch.UntypedStorage) -> None:
         """Keep a content's bytes until it dies."""
@@ -104,7 +101,7 @@ class Evaluation:
                 return content.value
             if content.serial in passing:
                 return passing[content.serial]
-        if content.bytes > _DRAWN_BYTES and not self.everything:
+        if content.bytes > _DRAWN_BYTES:
             raise EvaluationError(f"a tensor of {content.bytes} bytes")
         found = draw(content, self.seed)
         content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
@@ -120,8 +117,6 @@ class Evaluation:
 
     def _can_run(self, call: Call) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
-        if self.everything:
-            return True
         makes_floats = all(content.is_float for target in call.targets if (content := target.content()) is not None)
         if not makes_floats:
             return True
@@ -207,7 +202,7 @@ class Evaluation:
     @contextmanager
     def _random_numbers(self, call: Call) -> Iterator[None]:
         """Have random numbers come from the seed, and leave the script's own as they were."""
-        if not call.is_random or self.everything:
+        if not call.is_random:
             yield
             return
         generator = torch.default_generator

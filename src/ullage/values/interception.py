@@ -13,7 +13,6 @@ import torch
 
 from ullage.values.collective import note_collective
 from ullage.values.content import (
-    INTERCEPTION_KEY,
     Call,
     Certainty,
     Content,
@@ -23,14 +22,11 @@ from ullage.values.content import (
     View,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.fallback import ONLY, include, register, run_on
+from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 
-_KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
-_ONLY: Final = torch._C.DispatchKeySet(_KEY)
 _PYTHON: Final = torch._C.DispatchKey.Python
-_NUMBERS: Final = frozenset((int, float, bool, complex))
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
@@ -72,21 +68,11 @@ class Interception:
 
     def install(self) -> None:
         """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        everything = self._evaluation.everything
-        aten = torch.library.Library("aten", "IMPL")
-        profiler = torch.library.Library("profiler", "IMPL")
-        for name in overloads_to_pass(everything=everything):
-            namespace, _, short = name.partition("::")
-            if namespace in ("aten", "profiler"):
-                library = aten if namespace == "aten" else profiler
-                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
-        whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries = [aten, profiler, whole]
+        self._libraries = register(self._see, everything=False)
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
+        include(on=on)
 
     # ---- one operator
 
@@ -95,7 +81,7 @@ class Interception:
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
         if plan.is_composite or keyset.has(_PYTHON):
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         name = plan.name
         if name == "aten::_local_scalar_dense":
             return self._scalar(keyset, plan, operator, arguments)
@@ -107,7 +93,7 @@ class Interception:
             return self._coalesced(keyset, plan, operator, arguments, keywords)
         if name in _SIZED_BY_READS or name in _ANSWERS_TRUTH:
             return self._within(keyset, plan, operator, arguments, keywords)
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
@@ -164,9 +150,7 @@ class Interception:
         content.call = call
         call.targets.append(Target(content, View(tensor), place, base))
         self.contents.put(block, content)
-        if evaluation.everything:
-            evaluation.bytes_of(content)
-        elif depth >= _DEEPEST:
+        if depth >= _DEEPEST:
             if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
@@ -214,7 +198,7 @@ class Interception:
 
     def _standing(self, call: Call, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         for operand in _operands(call):
             content = operand.content
@@ -232,18 +216,18 @@ class Interception:
     ) -> Any:
         first = plan.written[0]
         target = arguments[int(first)] if first.isdigit() and int(first) < len(arguments) else keywords.get(first)
-        if plan.has_lists_only and not self._evaluation.everything:
+        if plan.has_lists_only:
             return self._optimizers(keyset, plan, operator, arguments, keywords)
         if isinstance(target, list):
             target = target[0] if target else None
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
             if plan.name == "aten::copy_" and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         try:
             self._note_written(plan, call, arguments, keywords)
         except (RuntimeError, NotImplementedError):
@@ -262,7 +246,7 @@ class Interception:
     def _note_written(
         self, plan: OperatorPlan, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> None:
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         overwrites = plan.name in _OVERWRITES or not plan.written[0].isdigit()
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
@@ -303,7 +287,7 @@ class Interception:
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Forget what all of an optimizer's tensors hold: nobody asks for it, and it would be a long list."""
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         for place in plan.written:
             tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
             if isinstance(tensors, torch.Tensor):
@@ -324,10 +308,10 @@ class Interception:
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
         if not tensor.is_cuda or getattr(self._here, "answers", 0):
-            return _run_on(keyset, plan, operator, arguments, {})
+            return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
-            result = _run_on(keyset, plan, operator, arguments, {})
+            result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
         try:
@@ -352,13 +336,13 @@ class Interception:
         except (RuntimeError, NotImplementedError):
             pass
         with self._reads.answered():
-            result = _run_on(keyset, plan, operator, arguments, keywords)
+            result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
         size = source.numel() * source.dtype.itemsize
         if isinstance(operand, Operand) and size <= self._evaluation.bound_of(source.dtype):
             try:
                 value = self._evaluation.value_of(operand)
-                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     target.copy_(value)
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
@@ -371,7 +355,7 @@ class Interception:
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
         if getattr(self._here, "answers", 0):  # within another: its answer counts
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=False)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
@@ -406,14 +390,14 @@ class Interception:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
         if not sparse.is_cuda or getattr(self._here, "answers", 0):
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
         count, certainty = 0, Certainty.UNKNOWN
         try:
             operand = self._operand(indices)
             value = self._evaluation.value_of(operand)
             certainty = operand.content.certainty
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 count = int(torch.unique(value, dim=1).shape[1])
         except (EvaluationError, RuntimeError):
             pass
@@ -435,7 +419,7 @@ class Interception:
         self._answer(count)
         try:
             with self._reads.answered():
-                return _run_on(keyset, plan, operator, arguments, keywords)
+                return run_on(keyset, plan, operator, arguments, keywords)
         finally:
             self._answer(None)
             here.answers -= 1
@@ -447,7 +431,7 @@ class Interception:
         here = self._here
         outer, here.within = getattr(here, "within", None), plan.name
         try:
-            result = _run_on(keyset, plan, operator, arguments, keywords)
+            result = run_on(keyset, plan, operator, arguments, keywords)
         finally:
             here.within = outer
         if isinstance(result, torch.Tensor) and result.is_cuda:
@@ -456,7 +440,7 @@ class Interception:
 
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
         block = self.contents.block_of(tensor)
-        with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
             whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
             View(tensor).of(whole).copy_(value)
         content = Content(block[1], tensor.dtype, certainty)
@@ -487,18 +471,6 @@ def _assumed(call: Call) -> list[Any] | None:
     elif name in ("aten::lt", "aten::le") and len(arguments) > 1 and arguments[1] == float("inf"):
         answer = True
     return None if answer is None else [list(operand.size), answer]
-
-
-def _run_on(
-    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Run the operator as it would have run."""
-    for place in plan.number_places:
-        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                return plan.with_numbers(*arguments, **keywords)
-    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
 
 
 def _operands(call: Call) -> list[Operand]:

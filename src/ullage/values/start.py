@@ -43,7 +43,6 @@ class Values:
             seed=choice.seed,
             routing=Routing(choice.routing),
             budget_bytes=BUDGET_BYTES,
-            everything=choice.mode == "all",
         )
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, answer, leave_memory)
