@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("--card", default="A100")
     parser.add_argument("--names", default="", help="only tests whose names match")
     parser.add_argument("--seconds", type=int, default=60, help="the longest that a test may take")
+    parser.add_argument("--once", action="store_true", help="what fails is not run again by itself")
     parser.add_argument("--out", default="")
     options = parser.parse_args()
     listed = subprocess.run(_command(options, "off"), stdout=subprocess.PIPE, check=True).stdout
@@ -94,7 +95,8 @@ def main() -> None:
     found: dict[str, Ends] = {}
     for values in options.values:
         found[values] = _run(options, values, names)
-        for name in [name for name, (how, _) in found[values].items() if how == "failed"]:
+        failed = [name for name, (how, _) in found[values].items() if how == "failed"]
+        for name in [] if options.once else failed:
             found[values] |= _run(options, values, [name])
     rows = [
         [
