@@ -28,7 +28,6 @@ def traced(name: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    import torch._dynamo
     import torchvision  # noqa: F401
     import transformers  # noqa: F401
 

@@ -49,7 +49,19 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "is_sent", "is_unwritten", "serial", "sign", "value")
+    __slots__ = (
+        "__weakref__",
+        "bytes",
+        "call",
+        "certainty",
+        "depth",
+        "dtype",
+        "is_sent",
+        "is_unwritten",
+        "serial",
+        "sign",
+        "value",
+    )
 
     def __init__(
         self,

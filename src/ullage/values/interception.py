@@ -174,9 +174,7 @@ class Interception(Watch):
         content.call = call
         call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
-        if evaluation.everything:
-            evaluation.bytes_of(content)
-        elif depth >= _DEEPEST:
+        if depth >= _DEEPEST:
             if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
@@ -233,7 +231,7 @@ class Interception(Watch):
 
     def _standing(self, call: Call, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         for operand in _operands(call):
             content = operand.content
@@ -251,7 +249,7 @@ class Interception(Watch):
     ) -> Any:
         first = plan.written[0]
         target = arguments[int(first)] if first.isdigit() and int(first) < len(arguments) else keywords.get(first)
-        if plan.has_lists_only and not self._evaluation.everything:
+        if plan.has_lists_only:
             return self._optimizers(keyset, plan, operator, arguments, keywords)
         if isinstance(target, list):
             target = target[0] if target else None
@@ -279,7 +277,7 @@ class Interception(Watch):
     def _note_written(
         self, plan: OperatorPlan, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> None:
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         overwrites = plan.name in _OVERWRITES or not plan.written[0].isdigit()
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
@@ -320,7 +318,15 @@ class Interception(Watch):
                 standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
             self._put(
-                block, tensor, call, standing, depth + 1, where, base, base_counts=base_counts, is_sent=is_sent and base is None
+                block,
+                tensor,
+                call,
+                standing,
+                depth + 1,
+                where,
+                base,
+                base_counts=base_counts,
+                is_sent=is_sent and base is None,
             )
         _let_go(call, own_operands)
 

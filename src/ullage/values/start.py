@@ -56,7 +56,6 @@ class Values:
             seed=choice.seed,
             routing=Routing(choice.routing),
             budget_bytes=BUDGET_BYTES,
-            everything=choice.mode == "all",
         )
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
