@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _STEPS_WITH_VALUES: Final = 2
-"""Where so many have read nothing, values are no longer looked after; what is read later starts the run anew."""
+"""The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 

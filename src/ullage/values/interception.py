@@ -17,11 +17,10 @@ from ullage.values.content import (
     Call,
     Certainty,
     Content,
+    Contents,
     Operand,
     Target,
     View,
-    attach,
-    content_of,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
 from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
@@ -63,6 +62,8 @@ class Interception:
         self._evaluation = evaluation
         self._reads = reads
         self._answer = answer
+        self.contents = Contents()
+        """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
         self._libraries: list[Any] = []
         self._here = threading.local()
@@ -115,7 +116,7 @@ class Interception:
             if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
                 self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(plan.name, arguments, result)
+            note_collective(self.contents, plan.name, arguments)
         return result
 
     def _note_results(
@@ -129,18 +130,18 @@ class Interception:
             for place, result in enumerate(results):
                 if result.__class__ is not torch.Tensor or not result.is_cuda or result.layout != torch.strided:
                     continue
-                storage = result.untyped_storage()
-                there = content_of(storage)
+                block = self.contents.block_of(result)
+                there = self.contents.get(block)
                 if there is not None and id(there) in sources:  # an argument was returned
                     continue
-                self._put(storage, result, call, certainty, depth, place)
+                self._put(block, result, call, certainty, depth, place)
         except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
             return None
         return call
 
     def _put(
         self,
-        storage: torch.UntypedStorage,
+        block: tuple[int, int],
         tensor: torch.Tensor,
         call: Call,
         certainty: Certainty,
@@ -148,21 +149,21 @@ class Interception:
         place: int | str,
         base: Content | None = None,
     ) -> None:
-        """Say that a call makes what a storage holds from now on."""
+        """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
-        size = storage.nbytes()
+        size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
         content = Content(size, dtype, certainty, depth=depth)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
-            attach(storage, content)
+            self.contents.put(block, content)
             return
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
         call.targets.append(Target(content, View(tensor), place, base))
-        attach(storage, content)
+        self.contents.put(block, content)
         if evaluation.everything:
             evaluation.bytes_of(content)
         elif depth >= _DEEPEST:
@@ -177,11 +178,12 @@ class Interception:
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.Tensor):
             if argument.is_cuda:
-                storage = argument.untyped_storage()
-                content = content_of(storage)
+                contents = self.contents
+                block = contents.block_of(argument)
+                content = contents.get(block)
                 if content is None:
-                    content = _unwritten(storage, argument)
-                    attach(storage, content)
+                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
         if isinstance(argument, list | tuple):
@@ -254,7 +256,7 @@ class Interception:
         ]
         for place, each in fresh:
             certainty, depth = self._standing(call, plan)
-            self._put(each.untyped_storage(), each, call, certainty, depth, place)
+            self._put(self.contents.block_of(each), each, call, certainty, depth, place)
         return result
 
     def _note_written(
@@ -285,8 +287,8 @@ class Interception:
             certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
-            storage = tensor.untyped_storage()
-            whole = View.bytes.__get__(operand) >= storage.nbytes()
+            block = self.contents.block_of(tensor)
+            whole = operand.bytes >= operand.content.bytes
             needs_base = not (overwrites and whole)
             base: Content | None = operand.content if needs_base else None
             standing = certainty
@@ -294,7 +296,7 @@ class Interception:
                 # the rest of the storage: memory that nobody has written holds nothing that is read
                 standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
                 depth = max(depth, base.depth)
-            self._put(storage, tensor, call, standing, depth + 1, where, base)
+            self._put(block, tensor, call, standing, depth + 1, where, base)
         _let_go(call, own_operands)
 
     def _optimizers(
@@ -310,11 +312,11 @@ class Interception:
                 continue
             for each in tensors or ():
                 if each.is_cuda:
-                    attach(each.untyped_storage(), None)
+                    self.contents.put(self.contents.block_of(each), None)
         return result
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
-        if found_inf.is_cuda and (content := content_of(found_inf.untyped_storage())) is not None:
+        if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
     # ---- what is read
@@ -453,14 +455,14 @@ class Interception:
         return result
 
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        storage = tensor.untyped_storage()
+        block = self.contents.block_of(tensor)
         with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-            whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
             View(tensor).of(whole).copy_(value)
-        content = Content(storage.nbytes(), tensor.dtype, certainty)
-        if storage.nbytes() <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(storage.nbytes()):
+        content = Content(block[1], tensor.dtype, certainty)
+        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
             self._evaluation.keep(content, whole)
-        attach(storage, content)
+        self.contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default
@@ -509,10 +511,9 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(storage: torch.UntypedStorage, tensor: torch.Tensor) -> Content:
-    dtype = tensor.dtype
+def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
     is_float = dtype.is_floating_point or dtype.is_complex
-    return Content(storage.nbytes(), dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+    return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _is_unwritten_whole(content: Content) -> bool:

@@ -64,7 +64,7 @@ class OperatorPlan:
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         full = operator.name()
-        is_implicit = has(full, "CompositeImplicitAutograd")
+        is_implicit = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
         is_explicit = has(full, "CompositeExplicitAutograd") and not has(full, "CUDA")
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns

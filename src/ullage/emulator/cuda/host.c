@@ -1,7 +1,7 @@
 /* The host's side of the card: pinned memory, and what is read back.
  *
  * A card computes nothing: what is read back is zero, unless somebody who knows what it would be (the package ullage.values)
- * has said so for the calling thread just before.
+ * has said so for the calling thread just before, or computes everything on the host (card_hold_values).
  */
 #define _GNU_SOURCE
 #include "address.h"
@@ -82,13 +82,22 @@ static void read_back(void *destination, size_t size) {
   if (answer.given) memcpy(destination, &answer.number, size < sizeof answer.number ? size : sizeof answer.number);
 }
 
+/* While the calling thread runs an operator that the host computes, the card's own copies and fills leave memory alone: they
+ * move what its kernels, which do not run, would have made. */
+static _Thread_local bool leaves_memory;
+void card_leave_memory(bool leaves) { leaves_memory = leaves; }
+
+static bool is_written(const void *destination) {
+  return card_device_of((uint64_t)destination) < 0 || (card_holds_values() && !leaves_memory);
+}
+
 void card_copy(void *destination, const void *source, size_t size) {
-  bool to_card = card_device_of((uint64_t)destination) >= 0, from_card = card_device_of((uint64_t)source) >= 0;
-  if (size == 0 || destination == source || to_card) return;
-  if (from_card) read_back(destination, size);
+  if (size == 0 || destination == source || !is_written(destination)) return;
+  bool is_read_back = card_device_of((uint64_t)source) >= 0 && (!card_holds_values() || answer.given);
+  if (is_read_back) read_back(destination, size);
   else memmove(destination, source, size);
 }
 
 void card_fill(void *destination, int value, size_t size) {
-  if (card_device_of((uint64_t)destination) < 0) memset(destination, value, size);
+  if (is_written(destination)) memset(destination, value, size);
 }

@@ -23,7 +23,7 @@ class Allowance:
     gpu: str | None = None
     """The name of the emulated card; None: the default one."""
     values: str = "on"
-    """What is read back from the emulated card, as in `ullage.emulate`."""
+    """The answer to what is read back from the emulated card, as in `ullage.emulate`."""
 
 
 def allowance_of(item: pytest.Item) -> Allowance:
