@@ -33,7 +33,7 @@ class Run:
 
 def load() -> None:
     """Emulate a card and import torch. On the CPU too: its libraries of CUDA need not be installed."""
-    ullage.emulate(CARD, values="on")
+    ullage.emulate(CARD, values="off")
     import torch
 
     torch.set_num_threads(1)
@@ -65,17 +65,17 @@ def _run_here(program: str, how: str, *, seed: int, data_seed: int, routing: str
     import torch
     from programs import PROGRAMS
 
-    from ullage.values.routing import Routing
-    from ullage.values.start import current
+    from ullage.emulator import library
+    from ullage.values.choice import ValuesChoice
+    from ullage.values.start import Values
 
     with open(os.devnull, "w") as nothing:  # what libraries say
         os.dup2(nothing.fileno(), 1)
         if "VERBOSE" not in os.environ:
             os.dup2(nothing.fileno(), 2)
-    values = current()
-    values.evaluation.seed = seed
-    values.evaluation.everything = how == ALL
-    values.evaluation._routing = Routing(routing)
+    mode = {CPU: "off", DRAWN: "on", ALL: "all"}[how]
+    values = Values(ValuesChoice(mode=mode, seed=seed, routing=routing), library.answer)
+    values.start()
     torch.manual_seed(data_seed)
     sizes: dict[str, list[float]] = {}
     PROGRAMS[program](

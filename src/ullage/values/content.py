@@ -48,7 +48,7 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "serial", "sign", "value")
+    __slots__ = ("__weakref__", "bytes", "call", "certainty", "columns", "depth", "dtype", "serial", "sign", "value")
 
     def __init__(
         self,
@@ -72,6 +72,8 @@ class Content:
         self.depth = depth
         """The number of operations that lead to it."""
         self.sign = sign
+        self.columns = 0
+        """The size of the last dimension, where nobody knows what the numbers come from: a matrix product's outputs."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 

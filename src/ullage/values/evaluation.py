@@ -9,7 +9,7 @@ import torch
 
 from ullage._units import MIB
 from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View, extended
-from ullage.values.draw import draw
+from ullage.values.draw import draw, put_off
 from ullage.values.routing import Routing
 
 FLOAT_BYTES: Final = 4 * MIB
@@ -184,6 +184,8 @@ class Evaluation:
             result = self._routing.results(call, arguments, keywords)
             if result is None:
                 result = call.operator(*arguments, **keywords)
+                if call.is_random and not self.everything:
+                    put_off(call, result, self.seed)
         return list(result) if isinstance(result, list | tuple) else [result]
 
     def _writable(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from ullage.tracing.source import callers_line
 from ullage.values.collective import note_collective
 from ullage.values.content import (
     INTERCEPTION_KEY,
@@ -25,6 +26,7 @@ from ullage.values.content import (
 from ullage.values.evaluation import Evaluation, EvaluationError
 from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
 from ullage.values.reads import ReadKind, Reads
+from ullage.values.waiting import Waiting
 
 _KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
@@ -34,7 +36,12 @@ _NUMBERS: Final = frozenset((int, float, bool, complex))
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
+_DRAWN_BYTES: Final = 256 << 10
+"""Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
 _HOST_ARGUMENT_BYTES: Final = 64 << 20
+
+_BATCH: Final = 2
+"""So many numbers sent by the host are something new to work on."""
 
 _COUNTED: Final = frozenset(
     (
@@ -67,6 +74,7 @@ class Interception:
         self._plans: dict[Any, OperatorPlan] = {}
         self._libraries: list[Any] = []
         self._here = threading.local()
+        self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
@@ -167,7 +175,7 @@ class Interception:
         if evaluation.everything:
             evaluation.bytes_of(content)
         elif depth >= _DEEPEST:
-            if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
+            if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
                 content.call = None
@@ -182,7 +190,7 @@ class Interception:
                 block = contents.block_of(argument)
                 content = contents.get(block)
                 if content is None:
-                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    content = _unwritten(contents.whole_bytes(block), argument)
                     contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
@@ -242,6 +250,8 @@ class Interception:
             if plan.name == "aten::copy_" and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return _run_on(keyset, plan, operator, arguments, keywords)
+        if plan.name == "aten::copy_" and not arguments[1].is_cuda and arguments[1].numel() >= _BATCH:
+            self.waiting.renew()
         call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
         result = _run_on(keyset, plan, operator, arguments, keywords)
         try:
@@ -334,13 +344,28 @@ class Interception:
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
                 return truth
+            rounds = self._rounds(operand)
+            if kind == ReadKind.BRANCH and rounds:
+                if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
+                    found, certainty = ended, Certainty.DRAWN
+                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
+                    return found
+                self.waiting.falls(operand, rounds)
             value = self._evaluation.value_of(operand)
             found = value.item()
             certainty = operand.content.certainty
+            if kind == ReadKind.FLOAT and rounds:
+                found *= self.waiting.share_after(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             found, certainty = result, Certainty.UNKNOWN
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
         return found
+
+    def _rounds(self, operand: Operand) -> int:
+        """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
+        if operand.content.certainty < Certainty.DRAWN or self._evaluation.everything:
+            return 0
+        return self.waiting.rounds_of(callers_line())
 
     def _copied_to_host(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -360,6 +385,8 @@ class Interception:
                 value = self._evaluation.value_of(operand)
                 with torch._C._ExcludeDispatchKeyGuard(_ONLY):
                     target.copy_(value)
+                    if source.numel() == 1 and operand.content.is_float:
+                        target.mul_(self.waiting.share_after(self._rounds(operand)))
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
                 pass
@@ -511,9 +538,13 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
+def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
+    dtype = tensor.dtype
     is_float = dtype.is_floating_point or dtype.is_complex
-    return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+    content = Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+    if tensor.dim() > 1 and tensor.stride(-1) == 1 and tensor.storage_offset() == 0:
+        content.columns = tensor.size(-1)
+    return content
 
 
 def _is_unwritten_whole(content: Content) -> bool:

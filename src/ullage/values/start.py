@@ -84,6 +84,7 @@ class Values:
         self._interception.install()
         self._interception.include()
         self._watch_threads()
+        self._undo.append(self._interception.waiting.watch_steps())
         if isinstance(self._interception, Computation):
             self._replay_graphs(self._interception)
             self._watch_seeds(self._interception)

@@ -1,0 +1,108 @@
+"""Loops that wait for a number: while nothing new comes to the card, what one line reads again and again falls off.
+
+A fixed point is looked for until the error is small, clusters until none changes. Drawn numbers never would be: each
+round draws its own. A training step, or a batch that is sent to the card, begins anew: a loss that is read each step is
+waited for by nobody.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from ullage.tracing.source import Line
+from ullage.values.content import Call, Certainty, Content, Operand, Target
+from ullage.values.draw import level_of
+
+PATIENCE: Final = 4
+"""So many times a line reads what was drawn."""
+_UNTIL_EQUAL: Final = 12
+"""So many times what was drawn is found to differ from what was drawn before."""
+_COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
+_THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
+_EQUALITIES: Final = frozenset(("aten::eq", "aten::isclose", "aten::ne"))
+_DEEPEST: Final = 5
+
+
+class Waiting:
+    """Counts how often each line has read in a row."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._rounds: dict[Line, int] = {}
+        self._lock = threading.Lock()
+
+    def renew(self) -> None:
+        """Begin anew: an optimizer has taken a step, or the host has sent something."""
+        if self._rounds:
+            self._rounds.clear()
+
+    def rounds_of(self, line: Line | None) -> int:
+        """Count a read of drawn values, and return how many there were before."""
+        if line is None:
+            return 0
+        with self._lock:
+            before = self._rounds.get(line, 0)
+            self._rounds[line] = before + 1
+        return before
+
+    def share_after(self, rounds: int) -> float:
+        """Return what is left of a number after so many reads."""
+        rate: float = level_of(self._seed).rate
+        return rate ** max(rounds - PATIENCE, 0)
+
+    def falls(self, operand: Operand, rounds: int) -> None:
+        """Make a question about drawn numbers, which was not answered yet, one about smaller numbers."""
+        if rounds <= PATIENCE:
+            return
+        call = operand.content.call
+        for _ in range(_DEEPEST):
+            if call is None:
+                return
+            name = call.operator._schema.name
+            inner = call.arguments[0] if call.arguments else None
+            if not isinstance(inner, Operand):
+                return
+            if name in _COMPARISONS:
+                if inner.content.is_float and inner.content.certainty >= Certainty.DRAWN:
+                    call.arguments = [_smaller(inner, self.share_after(rounds)), *call.arguments[1:]]
+                return
+            if name not in _THROUGH:
+                return
+            call = inner.content.call
+
+    def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
+        """Return what says that two tensors no longer differ, where that was asked again and again; else None."""
+        call = operand.content.call
+        if rounds < _UNTIL_EQUAL or call is None:
+            return None
+        name = call.operator._schema.name
+        inner = call.arguments[0] if call.arguments else None
+        if name not in ("aten::all", "aten::any") or not isinstance(inner, Operand) or inner.content.call is None:
+            return None
+        asked = inner.content.call.operator._schema.name
+        if name == "aten::all" and asked in ("aten::eq", "aten::isclose", "aten::le"):
+            return True
+        return False if name == "aten::any" and asked == "aten::ne" else None
+
+    def watch_steps(self) -> Callable[[], None]:
+        """Begin anew after each step of an optimizer; returns what ends that."""
+        handle: Any = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: self.renew())
+        end: Callable[[], None] = handle.remove
+        return end
+
+
+def _smaller(operand: Operand, share: float) -> Operand:
+    """Return an operand for the product of another and a number."""
+    whole = operand.content
+    content = Content(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
+    call = Call(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)
+    # contiguous, from the storage's beginning: as the product is laid out on the host
+    smaller = Operand.__new__(Operand)
+    smaller.content = content
+    smaller.dtype, smaller.size, smaller.offset = operand.dtype, operand.size, 0
+    smaller.stride = torch.empty(operand.size, device="meta").stride()
+    call.targets.append(Target(content, smaller, 0))
+    content.call = call
+    return smaller
