@@ -344,7 +344,7 @@ class Interception:
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
                 return truth
-            rounds = self._rounds(operand)
+            rounds = self._rounds(operand, kind)
             if kind == ReadKind.BRANCH and rounds:
                 if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
                     found, certainty = ended, Certainty.DRAWN
@@ -361,11 +361,11 @@ class Interception:
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
         return found
 
-    def _rounds(self, operand: Operand) -> int:
+    def _rounds(self, operand: Operand, kind: ReadKind) -> int:
         """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
         if operand.content.certainty < Certainty.DRAWN or self._evaluation.everything:
             return 0
-        return self.waiting.rounds_of(callers_line())
+        return self.waiting.rounds_of(callers_line(), kind)
 
     def _copied_to_host(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -386,7 +386,7 @@ class Interception:
                 with torch._C._ExcludeDispatchKeyGuard(_ONLY):
                     target.copy_(value)
                     if source.numel() == 1 and operand.content.is_float:
-                        target.mul_(self.waiting.share_after(self._rounds(operand)))
+                        target.mul_(self.waiting.share_after(self._rounds(operand, ReadKind.FLOAT)))
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
                 pass

@@ -37,8 +37,9 @@ HEAVY: Final = frozenset(
     )
 )
 """Products and convolutions: never computed unless everything is."""
-_LEAVES: Final = frozenset(("aten::copy_",))
-"""Operators without a kernel of CUDA's own that are made of no other operators."""
+_LEAVES: Final = frozenset(("aten::copy_", "aten::_euclidean_dist"))
+"""Operators without a kernel of CUDA's own that are made of no other operators, or better run whole on the host:
+distances by way of a product that nobody knows would be the roots of negative numbers."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 

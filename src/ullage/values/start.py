@@ -84,12 +84,12 @@ class Values:
         self._interception.install()
         self._interception.include()
         self._watch_threads()
-        self._undo.append(self._interception.waiting.watch_steps())
         if isinstance(self._interception, Computation):
             self._replay_graphs(self._interception)
             self._watch_seeds(self._interception)
         else:
             self._watch_graphs(self._interception)
+            self._undo.append(self._interception.waiting.watch_steps())
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins

@@ -1,8 +1,8 @@
 """Loops that wait for a number: while nothing new comes to the card, what one line reads again and again falls off.
 
 A fixed point is looked for until the error is small, clusters until none changes. Drawn numbers never would be: each
-round draws its own. A training step, or a batch that is sent to the card, begins anew: a loss that is read each step is
-waited for by nobody.
+round draws its own. A training step, or a batch that is sent to the card, begins anew, and numbers that are only
+logged do not fall.
 """
 
 import threading
@@ -12,13 +12,15 @@ from typing import Any, Final
 import torch
 
 from ullage.tracing.source import Line
+from ullage.values.consequence import may_decide
 from ullage.values.content import Call, Certainty, Content, Operand, Target
 from ullage.values.draw import level_of
+from ullage.values.reads import ReadKind
 
-PATIENCE: Final = 4
+_PATIENCE: Final = 2
 """So many times a line reads what was drawn."""
-_UNTIL_EQUAL: Final = 12
-"""So many times what was drawn is found to differ from what was drawn before."""
+_NEAR: Final = 1e-3
+"""What has fallen to this share is equal to what it was before."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
 _EQUALITIES: Final = frozenset(("aten::eq", "aten::isclose", "aten::ne"))
@@ -30,7 +32,7 @@ class Waiting:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._rounds: dict[Line, int] = {}
+        self._rounds: dict[Line | None, int] = {}
         self._lock = threading.Lock()
 
     def renew(self) -> None:
@@ -38,9 +40,9 @@ class Waiting:
         if self._rounds:
             self._rounds.clear()
 
-    def rounds_of(self, line: Line | None) -> int:
-        """Count a read of drawn values, and return how many there were before."""
-        if line is None:
+    def rounds_of(self, line: Line | None, kind: ReadKind) -> int:
+        """Count a read of drawn values that may decide, and return how many there were before."""
+        if kind == ReadKind.FLOAT and line is not None and not may_decide(line.file, line.line):
             return 0
         with self._lock:
             before = self._rounds.get(line, 0)
@@ -50,11 +52,11 @@ class Waiting:
     def share_after(self, rounds: int) -> float:
         """Return what is left of a number after so many reads."""
         rate: float = level_of(self._seed).rate
-        return rate ** max(rounds - PATIENCE, 0)
+        return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
         """Make a question about drawn numbers, which was not answered yet, one about smaller numbers."""
-        if rounds <= PATIENCE:
+        if rounds <= _PATIENCE:
             return
         call = operand.content.call
         for _ in range(_DEEPEST):
@@ -75,7 +77,7 @@ class Waiting:
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
         """Return what says that two tensors no longer differ, where that was asked again and again; else None."""
         call = operand.content.call
-        if rounds < _UNTIL_EQUAL or call is None:
+        if self.share_after(rounds) > _NEAR or call is None:
             return None
         name = call.operator._schema.name
         inner = call.arguments[0] if call.arguments else None
@@ -88,7 +90,10 @@ class Waiting:
 
     def watch_steps(self) -> Callable[[], None]:
         """Begin anew after each step of an optimizer; returns what ends that."""
-        handle: Any = torch.optim.optimizer.register_optimizer_step_post_hook(lambda *_: self.renew())
+        # not with the module's beginning: torch.optim takes long to load, and not every script does
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        handle: Any = register_optimizer_step_post_hook(lambda *_: self.renew())
         end: Callable[[], None] = handle.remove
         return end
 
