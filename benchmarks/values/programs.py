@@ -105,6 +105,29 @@ def moe_capacity(device: str, note: Note) -> None:
         optimizer.zero_grad()
 
 
+@program
+def moe_padded(device: str, note: Note) -> None:
+    """Give each expert as many rows as the one with the most has: all experts are one batched product."""
+    width, count, tokens = 256, 8, 4096
+    gate = nn.Linear(width, count).to(device)
+    first = nn.Parameter(torch.randn(count, width, 2 * width).mul_(0.05).to(device))
+    second = nn.Parameter(torch.randn(count, 2 * width, width).mul_(0.05).to(device))
+    optimizer = torch.optim.AdamW([*gate.parameters(), first, second], 1e-3)
+    for _ in range(STEPS):
+        hidden = torch.randn(tokens, width, device=device)
+        weight, chosen = gate(hidden).softmax(-1).max(-1)
+        ones = nn.functional.one_hot(chosen, count)
+        places = (ones.cumsum(0) - 1).gather(1, chosen[:, None])[:, 0]
+        most = int(ones.sum(0).max().item())
+        note("rows", most)
+        rows = hidden.new_zeros(count, most, width).index_put((chosen, places), hidden)
+        rows = torch.bmm(nn.functional.gelu(torch.bmm(rows, first)), second)
+        result = rows[chosen, places] * weight[:, None]
+        result.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def _language_model(model: nn.Module, device: str, note: Note, *, vocabulary: int, rows: int, length: int) -> None:
     for module in model.modules():
         if module.__class__.__name__.endswith("MLP"):

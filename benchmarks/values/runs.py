@@ -74,6 +74,8 @@ def _run_here(program: str, how: str, *, seed: int, data_seed: int, routing: str
         if "VERBOSE" not in os.environ:
             os.dup2(nothing.fileno(), 2)
     mode = {CPU: "off", DRAWN: "on", ALL: "all"}[how]
+    if how == ALL:
+        library.hold_values()
     values = Values(ValuesChoice(mode=mode, seed=seed, routing=routing), library.answer, library.leave_memory)
     values.start()
     torch.manual_seed(data_seed)
