@@ -252,7 +252,7 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
 
     if emulation.values.mode == "all":
         library.hold_values()
-    Values(emulation.values, library.answer, library.leave_memory).start()
+    Values(emulation.values, library).start()
 
 
 def _blocks_per_sm(card: Gpu) -> int:

@@ -14,7 +14,8 @@ import torch
 
 from ullage.values.content import INTERCEPTION_KEY
 from ullage.values.evaluation import on_the_host
-from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.kernels import Kernels
+from ullage.values.operator_plan import OperatorPlan, passes
 from ullage.values.random_numbers import RandomNumbers
 from ullage.values.reads import Reads
 from ullage.values.translation import WITHOUT_VALUES, Results, bound, translation_of
@@ -109,23 +110,14 @@ class Computation:
         self._leave_memory = leave_memory
         self._rules: dict[Any, _Rule] = {}
         self._here = threading.local()
-        self._libraries: list[Any] = []
+        self._kernels = Kernels(self._see, lambda name: passes(name, everything=True))
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
         """What the CUDA graph that is being captured does."""
 
     def install(self) -> None:
-        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        aten = torch.library.Library("aten", "IMPL")
-        profiler = torch.library.Library("profiler", "IMPL")
-        for name in overloads_to_pass(everything=True):
-            namespace, _, short = name.partition("::")
-            if namespace in ("aten", "profiler"):
-                library = aten if namespace == "aten" else profiler
-                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
-        whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries = [aten, profiler, whole]
+        """See operators from now on, in the threads that `include` is called in."""
+        self._kernels.install()
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""

@@ -204,11 +204,15 @@ class Contents:
         Raises:
             RuntimeError, NotImplementedError: the tensor has no memory of its own, as a sparse one.
         """
+        address = tensor.data_ptr()
+        if not address:  # nothing lies there
+            return 0, 0
         item, offset = tensor.itemsize, tensor.storage_offset()
-        elements = offset + tensor.numel()
-        if not tensor.is_contiguous() and tensor.numel():
+        if tensor.is_contiguous():
+            elements = offset + tensor.numel()
+        else:
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-        return tensor.data_ptr() - offset * item, elements * item
+        return address - offset * item, elements * item
 
     def get(self, block: tuple[int, int]) -> Content | None:
         """Return what a block holds; None where nothing was written that we saw."""

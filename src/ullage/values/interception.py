@@ -24,7 +24,8 @@ from ullage.values.content import (
     View,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.kernels import Kernels
+from ullage.values.operator_plan import NUMBERS, OperatorPlan, is_composite, passes
 from ullage.values.reads import ReadKind, Reads
 from ullage.values.waiting import Waiting
 
@@ -32,7 +33,6 @@ _KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
 _ONLY: Final = torch._C.DispatchKeySet(_KEY)
 _PYTHON: Final = torch._C.DispatchKey.Python
-_NUMBERS: Final = frozenset((int, float, bool, complex))
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
@@ -57,40 +57,47 @@ _OVERWRITES: Final = frozenset(
     )
 )
 """Operators whose written argument is not read."""
+_WRITES_BY_INDEX: Final = frozenset(
+    (
+        *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
+        *("aten::_cummax_helper", "aten::_cummin_helper"),
+    )
+)
+"""Operators that put what is given to them into memory that may be new."""
+_KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
+"""Operators whose sparse results have parts that were given, or made by operators that are seen."""
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
-_ANSWERS_TRUTH: Final = frozenset(("aten::equal", "aten::allclose"))
-"""Operators whose result on the host is read within them."""
 
 
 class Interception:
     """Sees operators from `install` on, in every thread that `include` is called in."""
 
-    def __init__(self, evaluation: Evaluation, reads: Reads, answer: Callable[[int | None], None]) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        reads: Reads,
+        answer: Callable[[int | None], None],
+        take_sent: Callable[[int, int, int], bool],
+    ) -> None:
         self._evaluation = evaluation
         self._reads = reads
         self._answer = answer
+        self._take_sent = take_sent
         self.contents = Contents()
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
-        self._libraries: list[Any] = []
+        self._kernels = Kernels(self._see, self._passes)
         self._here = threading.local()
         self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
     def install(self) -> None:
-        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        everything = self._evaluation.everything
-        aten = torch.library.Library("aten", "IMPL")
-        profiler = torch.library.Library("profiler", "IMPL")
-        for name in overloads_to_pass(everything=everything):
-            namespace, _, short = name.partition("::")
-            if namespace in ("aten", "profiler"):
-                library = aten if namespace == "aten" else profiler
-                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
-        whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries = [aten, profiler, whole]
+        """See operators from now on, in the threads that `include` is called in."""
+        self._kernels.install()
+
+    def _passes(self, name: str) -> bool:
+        return is_composite(name) or passes(name, everything=False)
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
@@ -109,17 +116,24 @@ class Interception:
             return self._scalar(keyset, plan, operator, arguments)
         if plan.written:
             return self._written(keyset, plan, operator, arguments, keywords)
+        if name == "aten::lift_fresh":
+            return self._made_of_a_list(keyset, plan, operator, arguments)
         if name in _COUNTED and arguments[0].is_cuda and arguments[0].layout == torch.strided:
             return self._counted(keyset, plan, operator, arguments, keywords)
         if name == "aten::_coalesce":
             return self._coalesced(keyset, plan, operator, arguments, keywords)
-        if name in _SIZED_BY_READS or name in _ANSWERS_TRUTH:
+        if name == "aten::equal" and arguments[0].is_cuda:
+            return self._equal(keyset, plan, operator, arguments)
+        if name in _SIZED_BY_READS:
             return self._within(keyset, plan, operator, arguments, keywords)
         result = _run_on(keyset, plan, operator, arguments, keywords)
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
-                self._note_results(plan, operator, arguments, keywords, (result,))
+                if result.layout == torch.strided:
+                    self._note_results(plan, operator, arguments, keywords, (result,))
+                elif not name.startswith(_KEEPS_PARTS):
+                    self._forget_parts(result)
         elif kind is tuple or kind is list:
             if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
                 self._note_results(plan, operator, arguments, keywords, result)
@@ -132,7 +146,7 @@ class Interception:
     ) -> Call | None:
         """Write down how the results came about."""
         try:
-            call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+            call = self._call(plan, operator, arguments, keywords)
             certainty, depth = self._standing(call, plan)
             sources = {id(operand.content) for operand in _operands(call)}
             for place, result in enumerate(results):
@@ -146,6 +160,19 @@ class Interception:
         except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
             return None
         return call
+
+    def _forget_parts(self, sparse: torch.Tensor) -> None:
+        """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        if sparse.layout == torch.sparse_coo:
+            parts = (sparse._indices(), sparse._values())
+        elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (sparse.crow_indices(), sparse.col_indices(), sparse.values())
+        elif sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = (sparse.ccol_indices(), sparse.row_indices(), sparse.values())
+        else:
+            return
+        for part in parts:
+            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part.dtype))
 
     def _put(
         self,
@@ -188,7 +215,7 @@ class Interception:
             if argument.is_cuda:
                 contents = self.contents
                 block = contents.block_of(argument)
-                content = contents.get(block)
+                content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
                     content = _unwritten(contents.whole_bytes(block), argument)
                     contents.put(block, content)
@@ -213,6 +240,17 @@ class Interception:
         content = Content(size, dtype, Certainty.KNOWN)
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
+
+    def _call(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Call:
+        """Write an operation down."""
+        return Call(
+            plan.for_host(operator, arguments),
+            self._operands(arguments),
+            self._operand_values(keywords),
+            is_random=plan.is_random,
+        )
 
     def _operands(self, arguments: Sequence[Any]) -> list[Any]:
         return [self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
@@ -252,7 +290,7 @@ class Interception:
             return _run_on(keyset, plan, operator, arguments, keywords)
         if plan.name == "aten::copy_" and not arguments[1].is_cuda and arguments[1].numel() >= _BATCH:
             self.waiting.renew()
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+        call = self._call(plan, operator, arguments, keywords)
         result = _run_on(keyset, plan, operator, arguments, keywords)
         try:
             self._note_written(plan, call, arguments, keywords)
@@ -292,15 +330,19 @@ class Interception:
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
         for operand in _operands(call):
-            if id(operand) in own_operands and overwrites:
+            if id(operand) in own_operands and (
+                overwrites or (plan.name in _WRITES_BY_INDEX and _is_unwritten_whole(operand.content))
+            ):
                 continue
             certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
             block = self.contents.block_of(tensor)
-            whole = operand.bytes >= operand.content.bytes
-            needs_base = not (overwrites and whole)
-            base: Content | None = operand.content if needs_base else None
+            base: Content | None = operand.content
+            if self.contents.get(block) is not base:  # `out=` has other memory now
+                base = None
+            elif overwrites and View(tensor).bytes >= operand.content.bytes:
+                base = None
             standing = certainty
             if base is not None and overwrites:
                 # the rest of the storage: memory that nobody has written holds nothing that is read
@@ -328,6 +370,25 @@ class Interception:
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
         if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
+
+    def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Take what a tensor made of numbers, or of an array, holds from its copy.
+
+        PyTorch makes it with our key shut out (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
+        """
+        tensor = arguments[0]
+        if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
+            evaluation = self._evaluation
+            block = self.contents.block_of(tensor)
+            size = block[1]
+            if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                    value = torch.UntypedStorage(size)
+                if size and self._take_sent(block[0], size, value.data_ptr()):
+                    content = Content(size, tensor.dtype, Certainty.KNOWN)
+                    evaluation.keep(content, value)
+                    self.contents.put(block, content)
+        return _run_on(keyset, plan, operator, arguments, {})
 
     # ---- what is read
 
@@ -399,7 +460,7 @@ class Interception:
         """Run an operator that reads a count back, with the count that it has to read."""
         if getattr(self._here, "answers", 0):  # within another: its answer counts
             return _run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=False)
+        call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
         if values is None:
@@ -435,17 +496,37 @@ class Interception:
         if not sparse.is_cuda or getattr(self._here, "answers", 0):
             return _run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
-        count, certainty = 0, Certainty.UNKNOWN
+        count, certainty, different = 0, Certainty.UNKNOWN, None
         try:
             operand = self._operand(indices)
             value = self._evaluation.value_of(operand)
             certainty = operand.content.certainty
             with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                count = int(torch.unique(value, dim=1).shape[1])
+                different = torch.unique(value, dim=1)
+                count = int(different.shape[1])
         except (EvaluationError, RuntimeError):
             pass
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
+        self._forget_parts(result)
+        if different is not None and result._indices().size() == different.size() and different.numel():
+            self._keep(result._indices(), different, certainty)
         self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
+        return result
+
+    def _equal(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Tell whether two tensors are equal; within, PyTorch compares without its dispatcher."""
+        certainty, is_equal = Certainty.UNKNOWN, False
+        try:
+            call = self._call(plan, operator, arguments, {})
+            certainty, _ = self._standing(call, plan)
+            is_equal = bool(self._evaluation.results_of(call)[0])
+            if certainty >= Certainty.DRAWN and not is_equal:
+                rounds = self.waiting.rounds_of(callers_line(), ReadKind.BRANCH)
+                is_equal = self.waiting.is_near(rounds)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            certainty = Certainty.UNKNOWN
+        result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
+        self._reads.note(ReadKind.BRANCH, "equal", certainty, 1)
         return result
 
     def _answering(
@@ -522,10 +603,37 @@ def _run_on(
     """Run the operator as it would have run."""
     for place in plan.number_places:
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
+        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
+            if keyset.has(_PYTHON):
+                return _to_python(plan.with_numbers, arguments, keywords)
             with torch._C._ExcludeDispatchKeyGuard(_ONLY):
                 return plan.with_numbers(*arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
+
+    What they do is to be seen: our key cannot be shut out meanwhile.
+    """
+    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
+    kinds = list({type(each): None for each in flat if hasattr(type(each), "__torch_dispatch__")})
+    kinds = [kind for kind in kinds if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl]
+    if torch._C._len_torch_dispatch_stack():
+        with torch.utils._python_dispatch._pop_mode_temporarily() as mode:
+            return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+    kinds.sort(key=lambda kind: -len(kind.__mro__))
+    for kind in kinds:
+        if kind in _PLAIN:
+            continue
+        result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+        if result is not NotImplemented:
+            return result
+    raise TypeError(f"no implementation found for '{operator}' on types that implement __torch_dispatch__: {kinds}")
+
+
+def _flat(argument: Any) -> Sequence[Any]:
+    return argument if isinstance(argument, list | tuple) else (argument,)
 
 
 def _operands(call: Call) -> list[Operand]:

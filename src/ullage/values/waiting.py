@@ -23,7 +23,13 @@ _NEAR: Final = 1e-3
 """What has fallen to this share is equal to what it was before."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
-_EQUALITIES: Final = frozenset(("aten::eq", "aten::isclose", "aten::ne"))
+_EQUALITIES: Final = {
+    ("aten::all", "aten::eq"): True,
+    ("aten::all", "aten::isclose"): True,
+    ("aten::all", "aten::le"): True,
+    ("aten::any", "aten::ne"): False,
+}
+"""Ways to ask whether tensors are equal, with what says so."""
 _DEEPEST: Final = 5
 
 
@@ -74,19 +80,20 @@ class Waiting:
                 return
             call = inner.content.call
 
+    def is_near(self, rounds: int) -> bool:
+        """Tell whether what was compared again and again no longer differs."""
+        return self.share_after(rounds) <= _NEAR
+
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
         """Return what says that two tensors no longer differ, where that was asked again and again; else None."""
         call = operand.content.call
-        if self.share_after(rounds) > _NEAR or call is None:
+        if not self.is_near(rounds) or call is None:
             return None
-        name = call.operator._schema.name
         inner = call.arguments[0] if call.arguments else None
-        if name not in ("aten::all", "aten::any") or not isinstance(inner, Operand) or inner.content.call is None:
+        if not isinstance(inner, Operand) or inner.content.call is None:
             return None
         asked = inner.content.call.operator._schema.name
-        if name == "aten::all" and asked in ("aten::eq", "aten::isclose", "aten::le"):
-            return True
-        return False if name == "aten::any" and asked == "aten::ne" else None
+        return _EQUALITIES.get((call.operator._schema.name, asked))
 
     def watch_steps(self) -> Callable[[], None]:
         """Begin anew after each step of an optimizer; returns what ends that."""
