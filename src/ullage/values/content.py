@@ -5,6 +5,7 @@ A content belongs to a block, not to a tensor, so that views share it, and goes 
 
 import ctypes
 import itertools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -48,7 +49,10 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "columns", "depth", "dtype", "serial", "sign", "value")
+    __slots__ = (
+        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "serial", "sign"),
+        "value",
+    )
 
     def __init__(
         self,
@@ -73,7 +77,9 @@ class Content:
         """The number of operations that lead to it."""
         self.sign = sign
         self.columns = 0
-        """The size of the last dimension, where nobody knows what the numbers come from: a matrix product's outputs."""
+        """How many outputs a product of matrices or a convolution has, where it is what nobody knows the numbers of."""
+        self.column = 1
+        """How many numbers of an output lie side by side."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
@@ -95,6 +101,18 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
     return whole
+
+
+def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+    """Return how many outputs the product has that a tensor is of, and how many numbers of one lie side by side.
+
+    The outputs of a matrix product are its last dimension; those of a convolution are before height and width.
+    """
+    in_memory = sorted(zip(stride, size, strict=True), reverse=True)
+    sizes = [count for step, count in in_memory if step and count > 1]
+    if len(size) < 4 or (len(size) == 4 and stride[1] == 1) or len(sizes) < 3:
+        return (sizes[-1] if sizes else 0), 1
+    return math.prod(sizes[1:-2]) if len(sizes) > 3 else sizes[0], sizes[-1] * sizes[-2]
 
 
 class View:

@@ -147,10 +147,10 @@ def _shaped(content: Content, numbers: torch.Tensor, seed: int, generator: torch
     """Give standard normal numbers the sign and about the size that they have after the operation before."""
     level = level_of(seed)
     count = len(numbers)
-    columns = content.columns
-    if content.call is None and 2 <= columns <= _MOST_COLUMNS and count >= 2 * columns:
-        rows = numbers[: count // columns * columns].view(-1, columns)
-        rows.add_(torch.empty(columns).normal_(generator=generator), alpha=level.spread)
+    columns, column = content.columns, content.column
+    if content.call is None and 2 <= columns <= _MOST_COLUMNS and count >= columns * max(column, 2):
+        rows = numbers[: count // (columns * column) * columns * column].view(-1, columns, column)
+        rows.add_(torch.empty(columns, 1).normal_(generator=generator), alpha=level.spread)
         rows.mul_(level.scale / math.sqrt(1 + level.spread**2))
     elif content.call is None and count >= _MANY:
         numbers.mul_(level.scale)

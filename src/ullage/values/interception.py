@@ -22,6 +22,7 @@ from ullage.values.content import (
     Operand,
     Target,
     View,
+    columns_of,
 )
 from ullage.values.evaluation import Evaluation, EvaluationError
 from ullage.values.kernels import Kernels
@@ -650,8 +651,8 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
     dtype = tensor.dtype
     is_float = dtype.is_floating_point or dtype.is_complex
     content = Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
-    if tensor.dim() > 1 and tensor.stride(-1) == 1 and tensor.storage_offset() == 0:
-        content.columns = tensor.size(-1)
+    if is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
+        content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content
 
 
