@@ -189,11 +189,11 @@ def _card() -> ctypes.CDLL:
     library.card_unwritten_name.restype = ctypes.c_char_p
     library.card_answer.argtypes = [ctypes.c_bool, ctypes.c_int64]
     library.card_answer.restype = None
+    library.card_leave_memory.argtypes = [ctypes.c_bool]
+    library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_remember_sent.argtypes = [ctypes.c_bool]
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
-    library.card_leave_memory.argtypes = [ctypes.c_bool]
-    library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -242,16 +242,6 @@ def answer(number: int | None, /) -> None:
     _card().card_answer(number is not None, number or 0)
 
 
-def remember_sent(*, on: bool) -> None:
-    """Keep what each thread sends to the card last, for `take_sent`; or no longer."""
-    _card().card_remember_sent(on)
-
-
-def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
-    return bool(_card().card_take_sent(address, size_bytes, destination))
-
-
 def hold_values() -> None:
     """Give the card the host's memory, so that values can be computed in it; before any memory is handed out."""
     _card().card_hold_values()
@@ -260,6 +250,16 @@ def hold_values() -> None:
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
     """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
     _card().card_leave_memory(leaves)
+
+
+def remember_sent(*, on: bool) -> None:
+    """Keep what each thread sends to the card last, for `take_sent`; or no longer."""
+    _card().card_remember_sent(on)
+
+
+def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
+    """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
+    return bool(_card().card_take_sent(address, size_bytes, destination))
 
 
 def note_reason(text: str) -> None:

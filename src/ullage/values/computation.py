@@ -12,19 +12,13 @@ from typing import Any, Final
 
 import torch
 
-from ullage.values.content import INTERCEPTION_KEY
+from ullage.values.dispatch import PYTHON, Watch, run_on
 from ullage.values.evaluation import on_the_host
-from ullage.values.kernels import Kernels
-from ullage.values.operator_plan import OperatorPlan, passes
+from ullage.values.operator_plan import NUMBERS, OperatorPlan
 from ullage.values.random_numbers import RandomNumbers
 from ullage.values.reads import Reads
 from ullage.values.translation import WITHOUT_VALUES, Results, bound, translation_of
 
-_KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
-_ONLY: Final = torch._C.DispatchKeySet(_KEY)
-_PYTHON: Final = torch._C.DispatchKey.Python
-_NUMBERS: Final = frozenset((int, float, bool, complex))
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = frozenset(
     (
@@ -94,8 +88,8 @@ class _Frame:
                 _bytes_at(address, size).copy_(kept)
 
 
-class Computation:
-    """Sees operators from `install` on, in every thread that `include` is called in, and computes what they make."""
+class Computation(Watch):
+    """Sees operators, and computes what they make."""
 
     def __init__(
         self,
@@ -104,24 +98,16 @@ class Computation:
         answer: Callable[[int | None], None],
         leave_memory: Callable[[bool], None],
     ) -> None:
+        super().__init__(everything=True)
         self._reads = reads
         self._failures = failures
         self._answer = answer
         self._leave_memory = leave_memory
         self._rules: dict[Any, _Rule] = {}
         self._here = threading.local()
-        self._kernels = Kernels(self._see, lambda name: passes(name, everything=True))
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
         """What the CUDA graph that is being captured does."""
-
-    def install(self) -> None:
-        """See operators from now on, in the threads that `include` is called in."""
-        self._kernels.install()
-
-    def include(self, *, on: bool = True) -> None:
-        """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
 
     # ---- CUDA graphs: what is captured is done at each replay
 
@@ -148,16 +134,16 @@ class Computation:
 
     # ---- one operator
 
-    def _see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         rule = self._rules.get(operator)
         if rule is None:
             rule = self._rules[operator] = _Rule(operator)
-        if keyset.has(_PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
-            return _run_on(keyset, rule.plan, operator, arguments, keywords)
+        if keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
         is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
         device = keywords.get("device")
         if not is_on_card and (device is None or torch.device(device).type != "cuda"):
-            return _run_on(keyset, rule.plan, operator, arguments, keywords)
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
         return self._run(keyset, rule, operator, arguments, keywords)
 
     def _run(
@@ -215,7 +201,7 @@ class Computation:
     ) -> Any:
         self._leave_memory(True)
         try:
-            return _run_on(keyset, rule.plan, operator, arguments, keywords)
+            return run_on(keyset, rule.plan, operator, arguments, keywords)
         finally:
             self._leave_memory(len(self._frames) > 1)
 
@@ -253,9 +239,7 @@ class Computation:
         wide = [_widened(each) for each in own]
         wide_named = {name: _widened(each) for name, each in named.items()}
         results = _computed(rule, operator, wide, wide_named)
-        for before, after in zip(
-            _written(rule.plan, own, named), _written(rule.plan, wide, wide_named), strict=True
-        ):
+        for before, after in zip(_written(rule.plan, own, named), _written(rule.plan, wide, wide_named), strict=True):
             if after is not before:
                 before.copy_(after)
         return results
@@ -359,9 +343,7 @@ def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Ma
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
     plan = rule.plan
-    has_number = any(
-        place < len(arguments) and arguments[place].__class__ in _NUMBERS for place in plan.number_places
-    )
+    has_number = any(place < len(arguments) and arguments[place].__class__ in NUMBERS for place in plan.number_places)
     function = plan.with_numbers if has_number else operator
     found: Results | None = function(*arguments, **keywords)
     return found
@@ -511,15 +493,3 @@ def _into(place: torch.Tensor, value: torch.Tensor) -> None:
 
 def _is_made(plan: OperatorPlan) -> bool:
     return plan.is_collective
-
-
-def _run_on(
-    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Run the operator as it would have run."""
-    for place in plan.number_places:
-        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                return plan.with_numbers(*arguments, **keywords)
-    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)

@@ -14,7 +14,6 @@ import torch
 from ullage.tracing.source import callers_line
 from ullage.values.collective import note_collective
 from ullage.values.content import (
-    INTERCEPTION_KEY,
     Call,
     Certainty,
     Content,
@@ -24,17 +23,12 @@ from ullage.values.content import (
     View,
     columns_of,
 )
+from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.kernels import Kernels
-from ullage.values.operator_plan import NUMBERS, OperatorPlan, is_composite, passes
+from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 from ullage.values.waiting import Waiting
 
-_KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
-_ONLY: Final = torch._C.DispatchKeySet(_KEY)
-_PYTHON: Final = torch._C.DispatchKey.Python
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
 _DRAWN_BYTES: Final = 256 << 10
@@ -70,8 +64,8 @@ _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "at
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
 
 
-class Interception:
-    """Sees operators from `install` on, in every thread that `include` is called in."""
+class Interception(Watch):
+    """Sees what operators write on the card and read of it."""
 
     def __init__(
         self,
@@ -80,6 +74,7 @@ class Interception:
         answer: Callable[[int | None], None],
         take_sent: Callable[[int, int, int], bool],
     ) -> None:
+        super().__init__(everything=False)
         self._evaluation = evaluation
         self._reads = reads
         self._answer = answer
@@ -87,31 +82,19 @@ class Interception:
         self.contents = Contents()
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
-        self._kernels = Kernels(self._see, self._passes)
         self._here = threading.local()
         self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
-    def install(self) -> None:
-        """See operators from now on, in the threads that `include` is called in."""
-        self._kernels.install()
-
-    def _passes(self, name: str) -> bool:
-        return is_composite(name) or passes(name, everything=False)
-
-    def include(self, *, on: bool = True) -> None:
-        """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
-
     # ---- one operator
 
-    def _see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
-        if plan.is_composite or keyset.has(_PYTHON):
-            return _run_on(keyset, plan, operator, arguments, keywords)
+        if plan.is_composite or keyset.has(PYTHON):
+            return run_on(keyset, plan, operator, arguments, keywords)
         name = plan.name
         if name == "aten::_local_scalar_dense":
             return self._scalar(keyset, plan, operator, arguments)
@@ -127,7 +110,7 @@ class Interception:
             return self._equal(keyset, plan, operator, arguments)
         if name in _SIZED_BY_READS:
             return self._within(keyset, plan, operator, arguments, keywords)
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
@@ -242,9 +225,7 @@ class Interception:
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
 
-    def _call(
-        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Call:
+    def _call(self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         """Write an operation down."""
         return Call(
             plan.for_host(operator, arguments),
@@ -284,15 +265,15 @@ class Interception:
         if isinstance(target, list):
             target = target[0] if target else None
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
             if plan.name == "aten::copy_" and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         if plan.name == "aten::copy_" and not arguments[1].is_cuda and arguments[1].numel() >= _BATCH:
             self.waiting.renew()
         call = self._call(plan, operator, arguments, keywords)
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         try:
             self._note_written(plan, call, arguments, keywords)
         except (RuntimeError, NotImplementedError):
@@ -340,10 +321,9 @@ class Interception:
         for where, (tensor, operand) in written_places.items():
             block = self.contents.block_of(tensor)
             base: Content | None = operand.content
-            if self.contents.get(block) is not base:  # `out=` has other memory now
-                base = None
-            elif overwrites and View(tensor).bytes >= operand.content.bytes:
-                base = None
+            is_elsewhere = not where[0].isdigit() and self.contents.get(block) is not base
+            if is_elsewhere or (overwrites and View(tensor).bytes >= operand.content.bytes):
+                base = None  # `out=` has other memory now; an operator within may have written the same
             standing = certainty
             if base is not None and overwrites:
                 # the rest of the storage: memory that nobody has written holds nothing that is read
@@ -356,7 +336,7 @@ class Interception:
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Forget what all of an optimizer's tensors hold: nobody asks for it, and it would be a long list."""
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         for place in plan.written:
             tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
             if isinstance(tensors, torch.Tensor):
@@ -383,23 +363,23 @@ class Interception:
             block = self.contents.block_of(tensor)
             size = block[1]
             if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
-                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     value = torch.UntypedStorage(size)
                 if size and self._take_sent(block[0], size, value.data_ptr()):
                     content = Content(size, tensor.dtype, Certainty.KNOWN)
                     evaluation.keep(content, value)
                     self.contents.put(block, content)
-        return _run_on(keyset, plan, operator, arguments, {})
+        return run_on(keyset, plan, operator, arguments, {})
 
     # ---- what is read
 
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
         if not tensor.is_cuda or getattr(self._here, "answers", 0):
-            return _run_on(keyset, plan, operator, arguments, {})
+            return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
-            result = _run_on(keyset, plan, operator, arguments, {})
+            result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
         try:
@@ -439,13 +419,13 @@ class Interception:
         except (RuntimeError, NotImplementedError):
             pass
         with self._reads.answered():
-            result = _run_on(keyset, plan, operator, arguments, keywords)
+            result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
         size = source.numel() * source.dtype.itemsize
         if isinstance(operand, Operand) and size <= self._evaluation.bound_of(source.dtype):
             try:
                 value = self._evaluation.value_of(operand)
-                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     target.copy_(value)
                     if source.numel() == 1 and operand.content.is_float:
                         target.mul_(self.waiting.share_after(self._rounds(operand, ReadKind.FLOAT)))
@@ -460,7 +440,7 @@ class Interception:
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
         if getattr(self._here, "answers", 0):  # within another: its answer counts
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
@@ -495,14 +475,14 @@ class Interception:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
         if not sparse.is_cuda or getattr(self._here, "answers", 0):
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
         count, certainty, different = 0, Certainty.UNKNOWN, None
         try:
             operand = self._operand(indices)
             value = self._evaluation.value_of(operand)
             certainty = operand.content.certainty
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 different = torch.unique(value, dim=1)
                 count = int(different.shape[1])
         except (EvaluationError, RuntimeError):
@@ -544,7 +524,7 @@ class Interception:
         self._answer(count)
         try:
             with self._reads.answered():
-                return _run_on(keyset, plan, operator, arguments, keywords)
+                return run_on(keyset, plan, operator, arguments, keywords)
         finally:
             self._answer(None)
             here.answers -= 1
@@ -556,7 +536,7 @@ class Interception:
         here = self._here
         outer, here.within = getattr(here, "within", None), plan.name
         try:
-            result = _run_on(keyset, plan, operator, arguments, keywords)
+            result = run_on(keyset, plan, operator, arguments, keywords)
         finally:
             here.within = outer
         if isinstance(result, torch.Tensor) and result.is_cuda:
@@ -565,7 +545,7 @@ class Interception:
 
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
         block = self.contents.block_of(tensor)
-        with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
             whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
             View(tensor).of(whole).copy_(value)
         content = Content(block[1], tensor.dtype, certainty)
@@ -596,45 +576,6 @@ def _assumed(call: Call) -> list[Any] | None:
     elif name in ("aten::lt", "aten::le") and len(arguments) > 1 and arguments[1] == float("inf"):
         answer = True
     return None if answer is None else [list(operand.size), answer]
-
-
-def _run_on(
-    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Run the operator as it would have run."""
-    for place in plan.number_places:
-        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-            if keyset.has(_PYTHON):
-                return _to_python(plan.with_numbers, arguments, keywords)
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                return plan.with_numbers(*arguments, **keywords)
-    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
-
-
-def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
-
-    What they do is to be seen: our key cannot be shut out meanwhile.
-    """
-    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
-    kinds = list({type(each): None for each in flat if hasattr(type(each), "__torch_dispatch__")})
-    kinds = [kind for kind in kinds if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl]
-    if torch._C._len_torch_dispatch_stack():
-        with torch.utils._python_dispatch._pop_mode_temporarily() as mode:
-            return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
-    kinds.sort(key=lambda kind: -len(kind.__mro__))
-    for kind in kinds:
-        if kind in _PLAIN:
-            continue
-        result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
-        if result is not NotImplemented:
-            return result
-    raise TypeError(f"no implementation found for '{operator}' on types that implement __torch_dispatch__: {kinds}")
-
-
-def _flat(argument: Any) -> Sequence[Any]:
-    return argument if isinstance(argument, list | tuple) else (argument,)
 
 
 def _operands(call: Call) -> list[Operand]:

@@ -29,11 +29,11 @@ class Driver(Protocol):
     def remember_sent(self, *, on: bool) -> None:
         """Keep what each thread sends to the card last."""
 
-    def leave_memory(self, leaves: bool, /) -> None:  # noqa: FBT001  # called for each operator
-        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
-
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
         """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
 
 
 _current: "Values | None" = None
@@ -76,8 +76,8 @@ class Values:
 
     @property
     def contents(self) -> Contents:
-        """What the card's memory holds."""
-        assert isinstance(self._interception, Interception), "everything is computed, in the card's own memory"
+        """What the card's memory holds, where not everything is computed."""
+        assert isinstance(self._interception, Interception)
         return self._interception.contents
 
     @property
@@ -101,7 +101,7 @@ class Values:
         if self._is_on:
             return
         self._is_on = True
-        self._driver.remember_sent(on=self.choice.mode != "all")
+        self._driver.remember_sent(on=True)
         self._interception.install()
         self._interception.include()
         self._watch_threads()

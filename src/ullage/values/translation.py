@@ -69,9 +69,7 @@ def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradient
                 [output for output, _ in pairs], wanted, [gradient for _, gradient in pairs], allow_unused=True
             )
         )
-        return [
-            next(found) if isinstance(each, torch.Tensor) and each.requires_grad else None for each in leaves
-        ]
+        return [next(found) if isinstance(each, torch.Tensor) and each.requires_grad else None for each in leaves]
 
 
 _full = torch._C._dispatch_keyset_full
@@ -319,7 +317,9 @@ def _rms_norm_backward(a: Arguments) -> Results:
     def normed(numbers: Any, weight: Any) -> torch.Tensor:
         factor = a["rstd"]
         eps = (factor**-2 - numbers.detach().float().pow(2).mean(-1, keepdim=True)).mean().clamp(min=0)
-        squares = numbers.float().pow(2).mean([-each for each in range(1, len(a["normalized_shape"]) + 1)], keepdim=True)
+        squares = (
+            numbers.float().pow(2).mean([-each for each in range(1, len(a["normalized_shape"]) + 1)], keepdim=True)
+        )
         result = numbers * (squares + eps).rsqrt().to(numbers.dtype)
         return result if weight is None else result * weight
 
@@ -341,9 +341,7 @@ def _ctc_loss(a: Arguments) -> Results:
 def _with_dtype(compute: Callable[[Arguments], torch.Tensor]) -> Callable[[Arguments], torch.Tensor]:
     def widened(a: Arguments) -> torch.Tensor:
         wide = a["out_dtype"]
-        return compute(
-            {name: each.to(wide) if isinstance(each, torch.Tensor) else each for name, each in a.items()}
-        )
+        return compute({name: each.to(wide) if isinstance(each, torch.Tensor) else each for name, each in a.items()})
 
     return widened
 
@@ -380,7 +378,13 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
     "aten::_masked_scale": lambda a: a["self"] * a["mask"] * a["scale"],
     "aten::cudnn_grid_sampler": lambda a: aten.grid_sampler_2d(a["self"], a["grid"], 0, 0, True),  # noqa: FBT003
     "aten::cudnn_grid_sampler_backward": lambda a: aten.grid_sampler_2d_backward(
-        a["grad_output"], a["self"], a["grid"], 0, 0, True, [True, True]  # noqa: FBT003
+        a["grad_output"],
+        a["self"],
+        a["grid"],
+        0,
+        0,
+        True,
+        [True, True],  # noqa: FBT003
     ),
     "aten::mm.dtype": _with_dtype(lambda a: a["self"] @ a["mat2"]),
     "aten::bmm.dtype": _with_dtype(lambda a: a["self"] @ a["mat2"]),

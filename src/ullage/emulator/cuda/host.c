@@ -83,6 +83,15 @@ static void read_back(void *destination, size_t size) {
   if (answer.given) memcpy(destination, &answer.number, size < sizeof answer.number ? size : sizeof answer.number);
 }
 
+/* While the calling thread runs an operator that the host computes, the card's own copies and fills leave memory alone: they
+ * move what its kernels, which do not run, would have made. */
+static _Thread_local bool leaves_memory;
+void card_leave_memory(bool leaves) { leaves_memory = leaves; }
+
+static bool is_written(const void *destination) {
+  return card_device_of((uint64_t)destination) < 0 || (card_holds_values() && !leaves_memory);
+}
+
 /* ---- what was sent last */
 
 /* PyTorch makes tensors of Python's lists with all that watches its operations shut out: only the copy is to be seen. */
@@ -123,17 +132,8 @@ bool card_take_sent(uint64_t address, size_t size, void *out) {
   return found;
 }
 
-/* While the calling thread runs an operator that the host computes, the card's own copies and fills leave memory alone: they
- * move what its kernels, which do not run, would have made. */
-static _Thread_local bool leaves_memory;
-void card_leave_memory(bool leaves) { leaves_memory = leaves; }
-
-static bool is_written(const void *destination) {
-  return card_device_of((uint64_t)destination) < 0 || (card_holds_values() && !leaves_memory);
-}
-
 void card_copy(void *destination, const void *source, size_t size) {
-  bool from_card = card_device_of((uint64_t)source) >= 0, to_card = card_device_of((uint64_t)destination) >= 0;
+  bool to_card = card_device_of((uint64_t)destination) >= 0, from_card = card_device_of((uint64_t)source) >= 0;
   if (to_card && !from_card && size && atomic_load(&remembers)) remember(destination, source, size);
   if (size == 0 || destination == source || !is_written(destination)) return;
   bool is_read_back = from_card && (!card_holds_values() || answer.given);
