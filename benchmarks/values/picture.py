@@ -46,14 +46,16 @@ def picture(peaks: dict[str, list[int]]) -> str:
         "<title>Peak memory of a layer of experts over draws and routings</title>",
     ]
     for mark in range(0, end + 1, step):
-        parts.append(f'<line x1="{at(mark):.1f}" x2="{at(mark):.1f}" y1="{TOP - 8}" y2="{height - 12}" stroke="{LINE}"/>')
-        parts.append(f'<text x="{at(mark):.1f}" y="{TOP - 16}" text-anchor="middle">{mark} MiB</text>')
+        x = at(mark)
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{height - 12}" stroke="{LINE}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{TOP - 16}" text-anchor="middle">{mark} MiB</text>')
     for number, (routing, each) in enumerate(peaks.items()):
         y = TOP + ROW * number + ROW // 2
         parts.append(f'<text x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{escape(TEXTS[routing])}</text>')
         for peak in each:
             colour = REAL if routing == ALL else DOT
-            parts.append(f'<circle cx="{at(peak / MIB):.1f}" cy="{y}" r="{RADIUS}" fill="{colour}" fill-opacity="0.6"/>')
+            x = at(peak / MIB)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="{RADIUS}" fill="{colour}" fill-opacity="0.6"/>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -62,7 +64,8 @@ def main() -> None:
     load()
     peaks = {
         routing: [
-            run(PROGRAM, DRAWN, seed=seed, routing=routing).peak_bytes for seed in range(DRAWS if routing == DRAWN else 1)
+            run(PROGRAM, DRAWN, seed=seed, routing=routing).peak_bytes
+            for seed in range(DRAWS if routing == DRAWN else 1)
         ]
         for routing in ROUTINGS
     }

@@ -250,9 +250,7 @@ def mask_rcnn(device: str, note: Note) -> None:
 
     anchors = AnchorGenerator(((32, 64, 128),), ((0.5, 1.0, 2.0),))
     pool, masks = MultiScaleRoIAlign(["0"], 7, 2), MultiScaleRoIAlign(["0"], 14, 2)
-    model = MaskRCNN(
-        _backbone(), rpn_anchor_generator=anchors, box_roi_pool=pool, mask_roi_pool=masks, **_SMALL
-    )
+    model = MaskRCNN(_backbone(), rpn_anchor_generator=anchors, box_roi_pool=pool, mask_roi_pool=masks, **_SMALL)
     _detector(model, device, note)
 
 
@@ -394,13 +392,9 @@ def seq2seq_trainer(device: str, note: Note) -> None:
     from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
 
     model = T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=500, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0
-        )
+        T5Config(vocab_size=500, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0)
     )
-    rows = [
-        {"input_ids": torch.randint(3, 500, (24,)), "labels": torch.randint(3, 500, (12,))} for _ in range(8)
-    ]
+    rows = [{"input_ids": torch.randint(3, 500, (24,)), "labels": torch.randint(3, 500, (12,))} for _ in range(8)]
     with tempfile.TemporaryDirectory() as folder:
         arguments = Seq2SeqTrainingArguments(
             output_dir=folder,
@@ -691,7 +685,7 @@ def fixed_point(device: str, note: Note) -> None:
 def sampled_until_done(device: str, note: Note) -> None:
     """Sample words until every sequence has ended."""
     words, cell, head = nn.Embedding(30, 64), nn.GRUCell(64, 64), nn.Linear(64, 30)
-    model, optimizer = trained(nn.ModuleList([words, cell, head]).to(device))
+    _, optimizer = trained(nn.ModuleList([words, cell, head]).to(device))
     for _ in range(2):
         token = torch.ones(16, dtype=torch.long, device=device)
         state = torch.zeros(16, 64, device=device)
@@ -726,7 +720,7 @@ def active_units(device: str, note: Note) -> None:
 def masked_words(device: str, note: Note) -> None:
     """Work on the words that were masked at random on the card."""
     words, head = nn.Embedding(2000, 64), nn.Linear(64, 2000)
-    model, optimizer = trained(nn.ModuleList([words, head]).to(device))
+    _, optimizer = trained(nn.ModuleList([words, head]).to(device))
     for _ in range(STEPS):
         ids = torch.randint(0, 2000, (16, 256), device=device)
         masked = torch.rand(16, 256, device=device) < 0.15

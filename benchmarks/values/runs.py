@@ -78,9 +78,7 @@ def _run_here(program: str, how: str, *, seed: int, data_seed: int, routing: str
     home._give_values(replace(home._current, values=choice), torch)
     torch.manual_seed(data_seed)
     sizes: dict[str, list[float]] = {}
-    PROGRAMS[program](
-        "cpu" if how == CPU else "cuda", lambda name, size: sizes.setdefault(name, []).append(size)
-    )
+    PROGRAMS[program]("cpu" if how == CPU else "cuda", lambda name, size: sizes.setdefault(name, []).append(size))
     found: dict[str, Any] = {"sizes": sizes}
     if how != CPU:
         found["peak_bytes"] = torch.cuda.max_memory_allocated()

@@ -11,6 +11,7 @@ programs are measured: transformers, torchvision, trl with datasets, ultralytics
 """
 
 import argparse
+import fcntl
 import json
 import statistics
 import sys
@@ -20,6 +21,7 @@ from typing import Any, Final
 FIGURES: Final = Path(__file__).parent / "sizes.json"
 DRAWS: Final = 5
 MIB: Final = 1 << 20
+MARKS: Final = {True: "inside", False: "OUTSIDE"}
 
 
 def measure(names: list[str]) -> None:
@@ -29,7 +31,6 @@ def measure(names: list[str]) -> None:
     load()
     from programs import PROGRAMS
 
-    found: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in names or PROGRAMS:
         real = run(name, CPU)
         if real.error.startswith("ModuleNotFoundError"):
@@ -37,7 +38,7 @@ def measure(names: list[str]) -> None:
             continue
         whole = run(name, ALL)
         draws = [run(name, DRAWN, seed=seed) for seed in range(DRAWS)]
-        found[name] = {
+        figures = {
             "real": _largest(real.sizes),
             "real_peak_bytes": whole.peak_bytes,
             "draws": [_largest(each.sizes) for each in draws],
@@ -45,8 +46,14 @@ def measure(names: list[str]) -> None:
             "errors": [each.error.strip().splitlines()[0] for each in (real, whole, *draws) if each.error],
             "failures": sorted({failure for each in draws for failure in each.failures}),
         }
-        print(name, found[name]["errors"] or "", flush=True)
-        FIGURES.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+        print(name, figures["errors"] or "", flush=True)
+        with FIGURES.open("a+") as file:  # several may measure at the same time
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            found = json.loads(file.read() or "{}")
+            found[name] = figures
+            file.truncate(0)
+            file.write(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
 
 
 def _largest(sizes: dict[str, list[float]]) -> dict[str, float]:
@@ -67,13 +74,13 @@ def table(found: dict[str, Any]) -> str:
         width = 100 * (high - low) / high
         widths.append(width)
         peaks.append(low <= each["real_peak_bytes"] <= high)
-        peak = (f"{each['real_peak_bytes'] / MIB:.2f}", f"{low / MIB:.2f} to {high / MIB:.2f}", _mark(peaks[-1]))
+        peak = (f"{each['real_peak_bytes'] / MIB:.2f}", f"{low / MIB:.2f} to {high / MIB:.2f}", MARKS[peaks[-1]])
         for number, (what, real) in enumerate(each["real"].items()):
             drawn = [draw[what] for draw in each["draws"] if what in draw] or [0]
             inside.append(min(drawn) <= real <= max(drawn))
             span = f"{min(drawn):g} to {max(drawn):g}" if min(drawn) != max(drawn) else f"{min(drawn):g}"
             last = (*peak, f"{width:.1f} %") if not number else ("", "", "", "")
-            rows.append((name if not number else "", what, f"{real:g}", span, _mark(inside[-1]), *last))
+            rows.append((name if not number else "", what, f"{real:g}", span, MARKS[inside[-1]], *last))
     columns = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     lines = ["  ".join(part.ljust(columns[place]) for place, part in enumerate(row)).rstrip() for row in rows]
     lines += [
@@ -83,10 +90,6 @@ def table(found: dict[str, Any]) -> str:
         f"median width of the peak: {statistics.median(widths) if widths else 0:.1f} % of it",
     ]
     return "\n".join(lines)
-
-
-def _mark(is_inside: bool) -> str:
-    return "inside" if is_inside else "OUTSIDE"
 
 
 def main() -> int:

@@ -54,7 +54,8 @@ def sampled():
     return words
 
 def fixed_point(most=1000, how="item"):
-    layer, state, given = nn.Linear(64, 64).cuda(), torch.zeros(32, 64, device="cuda"), torch.randn(32, 64, device="cuda")
+    layer, given = nn.Linear(64, 64).cuda(), torch.randn(32, 64, device="cuda")
+    state = torch.zeros_like(given)
     for rounds in range(most):
         after = torch.tanh(layer(state) * 0.5 + given)
         error, state = (after - state).norm(), after

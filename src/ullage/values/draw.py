@@ -1,6 +1,6 @@
 """Plausible numbers for what nobody knows: standard normal, or of the sign that the operation before has.
 
-What is drawn depends on the seed and on the content's number alone, so that it is the same however often it is asked for.
+What is drawn depends on the seed and on the content's number alone, so that it is the same however often somebody asks.
 """
 
 import math
@@ -32,7 +32,7 @@ class Level(NamedTuple):
     with a bias lie 1 / sqrt(width) apart; those of hidden states that have much in common, as they do in the later
     layers of a model that is freshly initialised, about as far as they vary (benchmarks/values/sizes.py)."""
     scale: float
-    """How large the numbers of a matrix product are: a freshly initialised head's are small, a trained one's are not."""
+    """How large the numbers of a matrix product are: those of a freshly initialised head are small."""
     mean: float
     """How far the mean of many drawn numbers is off, in units of what chance would have it be off."""
     rate: float
