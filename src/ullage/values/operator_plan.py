@@ -41,8 +41,8 @@ HEAVY: Final = frozenset(
 )
 """Products and convolutions: never computed unless everything is."""
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
-"""Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are better run whole
-on the host: by way of a product that nobody knows they would be the roots of negative numbers."""
+"""Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
+host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 
@@ -51,7 +51,7 @@ class OperatorPlan:
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
-        *("with_numbers", "written"),
+        *("operator", "with_numbers", "written"),
     )
 
     def __init__(self, operator: Any) -> None:
@@ -69,6 +69,7 @@ class OperatorPlan:
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
+        self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
         """Whether it is made of other operators, each of which is seen itself, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
@@ -102,14 +103,19 @@ def passes(name: str, *, everything: bool) -> bool:
     names = _PASSED if everything else _PASSED | HEAVY
     if base in names:
         return overload not in ("out", "out_t")
-    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES
+    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES or (is_composite(name) and base not in _LEAVES)
 
 
 def is_composite(name: str) -> bool:
     """Tell whether an operator is made of others, each of which is seen itself."""
-    if name.partition(".")[0] in _LEAVES:
-        return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(
         (has(name, "CompositeImplicitAutograd") or has(name, "CompositeExplicitAutograd")) and not has(name, "CUDA")
     )
+
+
+def overload_of(name: str) -> Any:
+    """Return the operator of a name as the dispatcher knows it ("aten::add.Tensor")."""
+    base, _, overload = name.partition(".")
+    namespace, _, short = base.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")
