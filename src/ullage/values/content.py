@@ -5,6 +5,7 @@ A content belongs to a block, not to a tensor, so that views share it, and goes 
 
 import ctypes
 import itertools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -50,16 +51,8 @@ class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
     __slots__ = (
-        "__weakref__",
-        "bytes",
-        "call",
-        "certainty",
-        "depth",
-        "dtype",
-        "is_sent",
-        "is_unwritten",
-        "serial",
-        "sign",
+        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "is_sent"),
+        *("is_unwritten", "serial", "sign"),
         "value",
     )
 
@@ -91,6 +84,10 @@ class Content:
         self.depth = depth
         """The number of operations that lead to it."""
         self.sign = sign
+        self.columns = 0
+        """How many outputs a product of matrices or a convolution has, where it is what nobody knows the numbers of."""
+        self.column = 1
+        """How many numbers of an output lie side by side."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
@@ -112,6 +109,18 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
     return whole
+
+
+def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+    """Return how many outputs the product has that a tensor is of, and how many numbers of one lie side by side.
+
+    The outputs of a matrix product are its last dimension; those of a convolution are before height and width.
+    """
+    in_memory = sorted(zip(stride, size, strict=True), reverse=True)
+    sizes = [count for step, count in in_memory if step and count > 1]
+    if len(size) < 4 or (len(size) == 4 and stride[1] == 1) or len(sizes) < 3:
+        return (sizes[-1] if sizes else 0), 1
+    return math.prod(sizes[1:-2]) if len(sizes) > 3 else sizes[0], sizes[-1] * sizes[-2]
 
 
 class View:

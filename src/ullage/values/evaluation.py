@@ -9,7 +9,7 @@ import torch
 
 from ullage._units import MIB
 from ullage.values.content import KEY, Call, Certainty, Content, Operand, Target, View, extended
-from ullage.values.draw import draw
+from ullage.values.draw import draw, put_off
 from ullage.values.routing import Routing
 from ullage.values.translation import bound, translation_of
 
@@ -192,6 +192,8 @@ class Evaluation:
                 rule = translation_of(call.operator)
                 found = bound(call.operator, arguments, keywords) if rule is not None else {}
                 result = call.operator(*arguments, **keywords) if rule is None else rule(found)
+                if call.is_random and not isinstance(result, Mapping):
+                    put_off(call, result, self.seed)
         if isinstance(result, Mapping):
             return result
         return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))

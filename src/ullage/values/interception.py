@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from ullage.tracing.source import callers_line
 from ullage.values.collective import note_collective
 from ullage.values.content import (
     Call,
@@ -16,17 +17,24 @@ from ullage.values.content import (
     Operand,
     Target,
     View,
+    columns_of,
     extended,
 )
 from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
 from ullage.values.evaluation import Evaluation, EvaluationError, certainty_of
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
+from ullage.values.waiting import Waiting
 
 _SEVERAL: Final = frozenset((tuple, list))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
+_DRAWN_BYTES: Final = 256 << 10
+"""Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
 _HOST_ARGUMENT_BYTES: Final = 64 << 20
+
+_BATCH: Final = 2
+"""So many numbers sent by the host are something new to work on."""
 
 _COUNTED: Final = frozenset(
     (
@@ -73,6 +81,7 @@ class Interception(Watch):
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
         self._here = threading.local()
+        self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
@@ -175,7 +184,7 @@ class Interception(Watch):
         call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
-            if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
+            if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
                 content.call = None
@@ -190,7 +199,7 @@ class Interception(Watch):
                 block = contents.block_of(argument)
                 content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
-                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    content = _unwritten(contents.whole_bytes(block), argument)
                     contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
@@ -259,6 +268,8 @@ class Interception(Watch):
             if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
+        if plan.name == "aten::copy_" and _is_sent(arguments[1]):
+            self.waiting.renew()
         call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
         with suppress(RuntimeError, NotImplementedError):
@@ -307,10 +318,9 @@ class Interception(Watch):
         for where, (tensor, operand) in written_places.items():
             block = self.contents.block_of(tensor)
             base: Content | None = operand.content
-            if self.contents.get(block) is not base or (
-                overwrites and View(tensor).bytes >= operand.content.bytes
-            ):  # `out=` has other memory now
-                base = None
+            is_elsewhere = not where[0].isdigit() and self.contents.get(block) is not base
+            if is_elsewhere or (overwrites and View(tensor).bytes >= operand.content.bytes):
+                base = None  # `out=` has other memory now; an operator within may have written the same
             standing, base_counts = certainty, False
             if base is not None and not _is_new(base):
                 # of memory that is new nothing else is read
@@ -395,13 +405,28 @@ class Interception(Watch):
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
                 return truth
+            rounds = self._rounds(operand, kind)
+            if kind == ReadKind.BRANCH and rounds:
+                if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
+                    found, certainty = ended, Certainty.DRAWN
+                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
+                    return found
+                self.waiting.falls(operand, rounds)
             value = self._evaluation.value_of(operand)
             found = value.item()
             certainty = operand.content.certainty
+            if kind == ReadKind.FLOAT and rounds:
+                found *= self.waiting.share_after(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             found, certainty = result, Certainty.UNKNOWN
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
         return found
+
+    def _rounds(self, operand: Operand, kind: ReadKind) -> int:
+        """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
+        if operand.content.certainty < Certainty.DRAWN or self._evaluation.everything:
+            return 0
+        return self.waiting.rounds_of(callers_line(), kind)
 
     def _copied_to_host(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -419,6 +444,8 @@ class Interception(Watch):
                 value = self._evaluation.value_of(operand)
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     target.copy_(value)
+                    if source.numel() == 1 and operand.content.is_float:
+                        target.mul_(self.waiting.share_after(self._rounds(operand, ReadKind.FLOAT)))
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
                 pass
@@ -491,6 +518,9 @@ class Interception(Watch):
             certainty, _ = self._standing(call, plan)
             is_equal = bool(self._evaluation.results_of(call)[0])
             certainty = max(certainty, certainty_of(call))
+            if certainty >= Certainty.DRAWN and not is_equal:
+                rounds = self.waiting.rounds_of(callers_line(), ReadKind.BRANCH)
+                is_equal = self.waiting.is_near(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             certainty = Certainty.UNKNOWN
         result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
@@ -594,10 +624,12 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
+def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
     """Return the content of memory that nobody has written since it was allocated."""
-    content = _unknown(size_bytes, dtype)
+    content = _unknown(size_bytes, tensor.dtype)
     content.is_unwritten = True
+    if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
+        content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content
 
 
@@ -605,6 +637,11 @@ def _unknown(size_bytes: int, dtype: torch.dtype) -> Content:
     """Return the content of memory that somebody has written whom we do not see."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+
+
+def _is_sent(source: Any) -> bool:
+    """Tell whether a copy's source is several numbers of the host's."""
+    return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
 def _is_new(content: Content) -> bool:

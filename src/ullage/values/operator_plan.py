@@ -40,8 +40,9 @@ HEAVY: Final = frozenset(
     )
 )
 """Products and convolutions: never computed unless everything is."""
-_LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh"))
-"""Operators that are looked at themselves, although they have no kernel of CUDA's own."""
+_LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
+"""Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
+host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 
