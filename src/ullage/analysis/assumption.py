@@ -10,6 +10,7 @@ block was too small for the request.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
 from ullage.rebuild import Rebuilt, Unrecorded, program_of
-from ullage.rebuild.life import GIVEN_BACK, REQUESTS
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.rebuild.pool import pool_of_rows
 from ullage.rebuild.segment_life import SegmentLife, SegmentLives
 from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
@@ -136,24 +137,26 @@ class _AssumptionSearch:
     trials: int = 0
 
     def nearest(self) -> _ReplayWithGuesses:
-        """Return the replay that is closest to the recording."""
-        trial = best = self._try(Unrecorded())
+        """Return the replay that is closest to the recording.
+
+        The one that follows the recording furthest goes on first; where nothing lets it follow further, the next one.
+        """
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
-        while trial.comparison.first_difference is not None and self.trials <= most:
-            further = None
+        best = self._try(Unrecorded())
+        open_trials = [(-best.reached, 0, best)]
+        while open_trials and self.trials <= most:
+            _, _, trial = heappop(open_trials)
+            best = min(best, trial, key=lambda each: each.order)
+            if trial.comparison.first_difference is None:
+                break
             for unrecorded in self._guesses(trial):
                 if self.trials > most:
                     break
                 found = self._try(unrecorded)
                 # A block that is known to be larger may leave the request to the next hole of that kind.
-                least = further.reached if further is not None else trial.reached
                 is_size = unrecorded.block_bytes != trial.unrecorded.block_bytes
-                if found.reached > least or (is_size and further is None and found.reached == least):
-                    further = found
-            if further is None:
-                break
-            trial = further
-            best = min(best, trial, key=lambda each: each.order)
+                if found.reached > trial.reached or (is_size and found.reached == trial.reached):
+                    heappush(open_trials, (-found.reached, self.trials, found))
         return best
 
     def _try(self, unrecorded: Unrecorded) -> _ReplayWithGuesses:
@@ -177,6 +180,7 @@ class _AssumptionSearch:
         yield from self._guesses_of_who_emptied(trial, row)
         if rebuilt.program.op[op] in (Op.EMPTY_CACHE, Op.ALLOCATE):
             yield from self._guesses_of_what_stayed(trial, op)
+            yield from self._guesses_of_what_went(trial, op)
         if rebuilt.program.op[op] != Op.ALLOCATE:
             return
         found = None if rebuilt.is_whole else _block_before_a_wrong_hole(comparison)
@@ -223,6 +227,37 @@ class _AssumptionSearch:
         ]
         for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
+
+    def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
+        """Yield the pool of a request for the segments that the run gave back for it, and a replay does not.
+
+        For lack of room the allocator gives back what the request's own pool has.
+        """
+        rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
+        assert calls is not None
+        row = int(rebuilt.row_of_op[op])
+        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
+        since = row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
+        back = since + np.flatnonzero(np.isin(self.history.action[since:row], GIVEN_BACK))
+        went = rebuilt.lives.at(self.history.address[back], back - 1).tolist()
+        given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
+        stayed = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
+        has_failed = self.history.action[row] == Action.OOM  # then no block tells the request's pool
+        untold = [
+            number
+            for number in set(went) - (set() if has_failed else set(stayed))
+            if number >= 0 and not rebuilt.lives.lives[number].pool_is_told
+        ]
+        if not untold:
+            return
+        oom_pool, pools = trial.unrecorded.oom_pool, trial.unrecorded.pools
+        own = int(pool_of_rows(self.history, rebuilt.lives, oom_pool)[row])
+        for pool in _nearest_pools(self.history, rebuilt.lives, row) if has_failed else [own]:
+            yield replace(
+                trial.unrecorded,
+                oom_pool=pool if has_failed else oom_pool,
+                pools={**pools, **dict.fromkeys(untold, pool)},
+            )
 
     def _is_given(self, life: SegmentLife, row: int) -> bool:
         """Tell whether a segment went with those that are given back from an entry on, one after the other."""

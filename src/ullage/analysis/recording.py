@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
+from ullage.analysis.card import recorded_card
 from ullage.analysis.operation_name import NO_STACK, operation_name
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
@@ -90,6 +91,9 @@ class Recording:
             failing, refused = int(np.flatnonzero(last)[-1]), 0
             if rebuilt.room_is_known:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
+                # More was reserved before: no limit refused it, the allocator gave up by itself.
+                if rebuilt.room_bytes - refused < recorded_card(history).peak_reserved_bytes:
+                    refused = 0
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
             until = cut(program, failing + 1)
             device = ReplayDevice(total_bytes=rebuilt.room_bytes)
