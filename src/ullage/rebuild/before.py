@@ -14,7 +14,7 @@ from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
 from ullage.rebuild.segment_life import SegmentLives
 from ullage.rebuild.unrecorded import Unrecorded
-from ullage.settings import LARGEST_SMALL_BYTES, Settings
+from ullage.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
 """The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
@@ -47,7 +47,7 @@ class Before:
         there = [_with_pool(stretches, segment_lives) for stretches in there]
         segments = [
             layout.segment(stretches, begin)
-            for stretches, begin in zip(there, _beginnings(history, there, settings), strict=True)
+            for stretches, begin in zip(there, _beginnings(history, there, segment_lives, settings), strict=True)
         ]
         return cls(
             segments=tuple(segments),
@@ -142,11 +142,14 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
-def _beginnings(history: History, there: list[list[Segment]], settings: Settings) -> Iterator[int]:
+def _beginnings(
+    history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings
+) -> Iterator[int]:
     """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
 
-    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own: two segments of
-    one card are farther apart than what the card can hold, and so than what was ever reserved.
+    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own, until it has given
+    back its last one: two segments of one card are farther apart than what the card can hold, and so than what was ever
+    reserved. A segment is whole pages from its beginning on.
     """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
@@ -155,12 +158,18 @@ def _beginnings(history: History, there: list[list[Segment]], settings: Settings
     most = sum(each.size for stretches in there for each in stretches) + int(
         np.cumsum(sign * history.size).max(initial=0)
     )
+    starts = np.array([stretches[0].address for stretches in there], np.int64)
+    numbers = lives.at(starts, np.full(len(starts), -1)).tolist()
     end = 0
-    for stretches in there:
+    for stretches, number in zip(there, numbers, strict=True):
         first, last = stretches[0], stretches[-1]
         lowest = max(end, first.address - most)
         before = (addresses >= lowest) & (addresses < first.address)
         before &= (streams == first.stream) & (are_large == first.is_large)
+        page = settings.large_segment_bytes if first.is_large else SMALL_SEGMENT_BYTES
+        before &= (first.address - addresses) % page == 0
+        if number >= 0 and lives.lives[number].died >= 0:
+            before &= mapped < lives.lives[number].died
         is_lower = first.is_expandable and before.any()
         yield int(addresses[before].min()) if is_lower else first.address
         end = last.address + last.size
