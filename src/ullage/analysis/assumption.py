@@ -143,16 +143,22 @@ class _AssumptionSearch:
         """
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
         best = self._try(Unrecorded())
+        if best.comparison.first_difference is None:
+            return best
         open_trials = [(-best.reached, 0, best)]
-        while open_trials and self.trials <= most:
+        tried = {_identity(best.unrecorded)}
+        while open_trials:
             _, _, trial = heappop(open_trials)
             best = min(best, trial, key=lambda each: each.order)
-            if trial.comparison.first_difference is None:
-                break
             for unrecorded in self._guesses(trial):
+                if _identity(unrecorded) in tried:
+                    continue
                 if self.trials > most:
-                    break
+                    return min(best, *(left for _, _, left in open_trials), key=lambda each: each.order)
+                tried.add(_identity(unrecorded))
                 found = self._try(unrecorded)
+                if found.comparison.first_difference is None:
+                    return found
                 # A block that is known to be larger may leave the request to the next hole of that kind.
                 is_size = unrecorded.block_bytes != trial.unrecorded.block_bytes
                 if found.reached > trial.reached or (is_size and found.reached == trial.reached):
@@ -264,6 +270,12 @@ class _AssumptionSearch:
         moved = np.isin(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
         return row <= life.died < stop
+
+
+def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
+    """Return what tells one set of guesses from another."""
+    guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
+    return unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 
 
 def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:
