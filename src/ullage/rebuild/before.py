@@ -142,9 +142,7 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
-def _beginnings(
-    history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings
-) -> Iterator[int]:
+def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings) -> Iterator[int]:
     """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
 
     Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own, until it has given
