@@ -28,6 +28,11 @@ FOUND = {
     411: "a segment of a private pool stayed when the cache was emptied, and was given back later",
     630: "the allocator unmapped pages for a request that then needed none",
     785: "a request in a private pool failed, and only that pool's cache was given back",
+    77075: "a request in a private pool failed though there was room, which was taken for a limit",
+    77102: "a large block of the request's own private pool was given back for it",
+    77297: "the same, for a request that failed",
+    77312: "a page was mapped in front of where an expandable segment had been that was gone",
+    77361: "what seemed the best guess led nowhere, and another had to be tried",
 }
 """Programs of which PyTorch's figures once differed, and why: what the file does not say has to be found."""
 

@@ -197,7 +197,8 @@ class _AssumptionSearch:
         lives = rebuilt.lives
         pools = _nearest_pools(self.history, lives, row)
         if self.history.action[row] == Action.OOM:
-            yield from (replace(unrecorded, oom_pool=pool) for pool in pools)
+            # Of a pool whose first request failed the file shows nothing.
+            yield from (replace(unrecorded, oom_pool=pool) for pool in pools or [1])
             return
         assert comparison.done.places is not None
         places = np.array([self.history.address[row], comparison.done.places.address[op]], np.int64)

@@ -145,9 +145,9 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
 def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings) -> Iterator[int]:
     """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
 
-    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own, until it has given
-    back its last one: two segments of one card are farther apart than what the card can hold, and so than what was ever
-    reserved. A segment is whole pages from its beginning on.
+    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own, until it has
+    given back its last one: two segments of one card are farther apart than what the card can hold, and so than what
+    was ever reserved. A segment is whole pages from its beginning on.
     """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]

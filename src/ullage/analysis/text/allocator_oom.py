@@ -230,9 +230,9 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
     unnamed = max(0, account.unnamed_bytes - CONTEXT_BYTES // 2)
     if account.others_bytes >= max(missing, least):
         return _of_others(
-            f"Other processes hold {text_of_bytes(account.others_bytes)} of the card{_numbers(message, account)}: without them "
-            f"{text_of_bytes(account.free_bytes + account.others_bytes)} would be free, and {text_of_bytes(requested)} "
-            "were asked for.",
+            f"Other processes hold {text_of_bytes(account.others_bytes)} of the card{_numbers(message, account)}: "
+            f"without them {text_of_bytes(account.free_bytes + account.others_bytes)} would be free, and "
+            f"{text_of_bytes(requested)} were asked for.",
             "end the other processes, or use another card (CUDA_VISIBLE_DEVICES)",
             account.others_bytes,
             account,
