@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import Call, ReplayDevice, State, replay
+from ullage.allocator.replay import Call, State, replay
 from ullage.analysis.card import recorded_card
 from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
-from ullage.rebuild import Rebuilt, Unrecorded, program_of
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, Unrecorded, program_of
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.rebuild.pool import pool_of_rows
 from ullage.rebuild.segment_life import SegmentLife, SegmentLives
@@ -192,6 +192,7 @@ class _AssumptionSearch:
         found = None if rebuilt.is_whole else _block_before_a_wrong_hole(comparison)
         if found is not None:
             yield replace(unrecorded, block_bytes={**unrecorded.block_bytes, found[0]: found[1]})
+        yield from self._guesses_of_the_card(trial)
         if len(self.history.labels.pool):
             return
         lives = rebuilt.lives
@@ -205,6 +206,19 @@ class _AssumptionSearch:
         for number in dict.fromkeys(lives.at(places, np.full(2, row)).tolist()):
             if number >= 0 and not lives.lives[number].pool_is_told:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
+
+    def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
+        """Yield the size of the whole card, as the distance of expandable segments shows it.
+
+        Their addresses mostly follow one another, each range for 9/8 of the card.
+        """
+        rebuilt = trial.comparison.rebuilt
+        begins = np.unique([life.begin for life in rebuilt.lives.lives if life.is_expandable])
+        if len(begins) < 2 or trial.unrecorded.beyond_room_bytes or rebuilt.room_bytes >= UNBOUNDED_BYTES:
+            return
+        beyond = int(np.diff(begins).min()) * 8 // 9 - rebuilt.room_bytes
+        if 0 < beyond <= rebuilt.room_bytes:
+            yield replace(trial.unrecorded, beyond_room_bytes=beyond)
 
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
         """Yield the other answer to who gave memory back before an entry, or before those in front of it.
@@ -276,7 +290,7 @@ class _AssumptionSearch:
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
     """Return what tells one set of guesses from another."""
     guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
-    return unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
+    return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 
 
 def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:
@@ -302,7 +316,7 @@ def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None
     program, places = rebuilt.program, comparison.done.places
     assert op is not None
     assert places is not None
-    blocks = replay(cut(program, op), rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes)).blocks
+    blocks = replay(cut(program, op), rebuilt.settings, rebuilt.device).blocks
     row = int(np.searchsorted(blocks.address, places.address[op]))
     if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
         return None

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage._units import text_of_bytes
+from ullage.allocator.replay import ReplayDevice
 from ullage.history import Action, History
 from ullage.program import Column, Program
 from ullage.rebuild.before import Before
@@ -44,6 +45,8 @@ class Rebuilt:
     """The text of these settings, for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from what was recorded."""
     room_bytes: int
     """The most bytes that the allocator can reserve; `UNBOUNDED_BYTES` where that is not known."""
+    beyond_room_bytes: int
+    """What the card has beyond the room, where that was assumed."""
     room_is_known: bool
     """Whether the room is known from a request that failed: reserved bytes plus what the driver reported free."""
     row_of_op: Column
@@ -60,6 +63,12 @@ class Rebuilt:
     lives: SegmentLives
     """The segments of the recording, each from its first memory to its last."""
     notes: tuple[str, ...]
+
+    @property
+    def device(self) -> ReplayDevice:
+        """The card for a replay."""
+        beyond = self.beyond_room_bytes
+        return ReplayDevice(total_bytes=self.room_bytes + beyond, others_bytes=beyond)
 
 
 def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
@@ -140,6 +149,7 @@ def program_of(
         settings=settings,
         settings_text=settings_text,
         room_bytes=room,
+        beyond_room_bytes=unrecorded.beyond_room_bytes if room < UNBOUNDED_BYTES else 0,
         room_is_known=capacity_bytes is None and room < UNBOUNDED_BYTES,
         row_of_op=written.row,
         row_of_key=np.concatenate([none, made]),
