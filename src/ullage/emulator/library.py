@@ -187,6 +187,8 @@ def _card() -> ctypes.CDLL:
     library.card_reason.restype = library.card_outside.restype = ctypes.c_char_p
     library.card_problem.restype = ctypes.c_bool
     library.card_unwritten_name.restype = ctypes.c_char_p
+    library.card_answer.argtypes = [ctypes.c_bool, ctypes.c_int64]
+    library.card_answer.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -228,6 +230,11 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
     library.cudnn_planner_configure.restype = ctypes.c_bool
     if not library.cudnn_planner_configure(os.fsencode(python), code.encode(), os.fsencode(root), setup.encode()):
         raise MemoryError
+
+
+def answer(number: int | None) -> None:
+    """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+    _card().card_answer(number is not None, number or 0)
 
 
 def note_reason(text: str) -> None:

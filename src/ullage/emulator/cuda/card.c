@@ -38,10 +38,9 @@ bool card_set_current(int device) {
   return true;
 }
 
-/* ---- kernels: counted, and the last one of each thread is remembered by name */
+/* ---- kernels: counted, and known by name */
 
 static atomic_uint_least64_t launches;
-static _Thread_local const void *last_launch;
 
 struct kernel_name {
   const void *function;
@@ -67,7 +66,6 @@ static bool is_deep(const void *function) {
 
 void card_launch(const void *function) {
   bool is_first = atomic_fetch_add(&launches, 1) == 0;
-  last_launch = function;
   if (cards[0].figure[CARD_PLACEMENT] != PLACEMENT_WSL) return; /* nobody else looks at it */
   if (!is_first && atomic_load(&deep_ran)) return;
   bool ran = function && is_deep(function);
@@ -77,25 +75,8 @@ void card_launch(const void *function) {
 
 uint64_t card_launches(void) { return atomic_load(&launches); }
 
-/* The few that reduce whole numbers to the largest, which host.c follows. They are asked for at every launch. */
-enum { MAXIMA = 16 };
-static const void *maxima[MAXIMA];
-static atomic_int maximum_count;
-
-bool card_is_maximum(const void *function) {
-  int known = atomic_load(&maximum_count);
-  for (int i = 0; i < known; i++)
-    if (maxima[i] == function) return true;
-  return false;
-}
-
 void card_name_kernel(const void *function, const char *name) {
   pthread_mutex_lock(&lock);
-  int known = atomic_load(&maximum_count);
-  if (known < MAXIMA && strstr(name, "13reduce_kernel") && strstr(name, "13MaxNanFunctorIlE")) {
-    maxima[known] = function;
-    atomic_store(&maximum_count, known + 1);
-  }
   int deep_known = atomic_load(&deep_count);
   if (deep_known < DEEP && (strstr(name, "vectorized_gather_kernel") || strstr(name, "index_elementwise_kernel") ||
                             strstr(name, "indexSelect"))) {
@@ -114,7 +95,7 @@ void card_name_kernel(const void *function, const char *name) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Asked only when a single byte is read back, so a walk through the list is fast enough. */
+/* Asked seldom, so a walk through the list is fast enough. */
 const char *card_kernel_name(const void *function) {
   const char *name = NULL;
   pthread_mutex_lock(&lock);
@@ -123,8 +104,6 @@ const char *card_kernel_name(const void *function) {
   pthread_mutex_unlock(&lock);
   return name;
 }
-
-const char *card_last_kernel_name(void) { return last_launch ? card_kernel_name(last_launch) : NULL; }
 
 /* ---- handles */
 

@@ -169,18 +169,14 @@ ULLAGE_API void card_note_outside(const void *caller, uint64_t address, size_t s
 ULLAGE_API void card_forget_outside(uint64_t address);
 ULLAGE_API const char *card_outside(int index, struct outside_figures *out); /* the object's path; NULL: no more */
 
-/* ---- values: a card computes nothing. What the host wrote a moment ago comes back, everything else is zero. */
+/* ---- values: a card computes nothing, and what is read back is zero, or what was said before the read. */
+ULLAGE_API void card_answer(bool given, int64_t number); /* to all reads of the calling thread, until it is taken back */
 ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
-/* The same bytes of the card, times over, one behind the other. */
-ULLAGE_API void card_copy_times(void *destination, const void *source, size_t size, size_t times);
 ULLAGE_API void card_fill(void *destination, int value, size_t size);
 ULLAGE_API void card_launch(const void *function);             /* some kernel ran on the card */
 ULLAGE_API const char *card_kernel_name(const void *function); /* NULL: unknown */
-ULLAGE_API const char *card_last_kernel_name(void);            /* of the calling thread; NULL: unknown */
 ULLAGE_API uint64_t card_launches(void);
 ULLAGE_API void card_name_kernel(const void *function, const char *name);
-ULLAGE_API bool card_is_maximum(const void *function);
-ULLAGE_API void card_take_maximum(const void *reduction); /* that kernel's one argument */
 
 /* ---- handles that need no more than an identity and a few numbers */
 ULLAGE_API void *card_new_handle(size_t size); /* zeroed */

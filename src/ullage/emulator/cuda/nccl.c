@@ -14,10 +14,6 @@ struct unique_id {
   char bytes[128];
 };
 
-static size_t type_bytes(int type) {
-  static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return type >= 0 && type < (int)(sizeof bytes / sizeof *bytes) ? bytes[type] : 1;
-}
 static int create(struct communicator **out, int ranks, int rank) {
   *out = card_new_handle(sizeof **out);
   if (!*out) return SYSTEM_ERROR;
@@ -122,75 +118,13 @@ ULLAGE_API int ncclMemFree(void *address) {
 
 /* ---- collectives */
 
-static int pass_on(const void *from, void *to, size_t size) {
-  card_copy(to, from, size); /* no kernel as far as values that come back are concerned */
-  return SUCCESS;
-}
-ULLAGE_API int ncclAllGather(const void *from, void *to, size_t count, int type, struct communicator *communicator,
-                             void *stream) {
-  size_t size = count * type_bytes(type);
-  (void)stream;
-  card_copy_times(to, from, size, (size_t)communicator->ranks);
-  return SUCCESS;
-}
-ULLAGE_API int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation,
-                             struct communicator *communicator, void *stream) {
-  (void)operation, (void)communicator, (void)stream;
-  return pass_on(from, to, count * type_bytes(type));
-}
-ULLAGE_API int ncclReduce(const void *from, void *to, size_t count, int type, int operation, int root,
-                          struct communicator *communicator, void *stream) {
-  (void)operation, (void)stream;
-  return communicator->rank == root ? pass_on(from, to, count * type_bytes(type)) : SUCCESS;
-}
-
-/* PyTorch 2.15 gathers a list of tensors by one broadcast from each rank, in one group: what this rank sent in a group is
- * what the others are taken to have sent in it too. */
-enum { GROUPED = 4096 };
-static _Thread_local struct {
-  const void *sent;
-  size_t sent_bytes;
-  int depth, count;
-  struct {
-    void *to;
-    size_t bytes;
-  } awaited[GROUPED];
-} group;
-
-ULLAGE_API int ncclGroupStart(void) {
-  if (group.depth++ == 0) group.count = 0, group.sent = NULL;
-  return SUCCESS;
-}
-ULLAGE_API int ncclGroupEnd(void) {
-  if (--group.depth > 0) return SUCCESS;
-  group.depth = 0;
-  for (int i = 0; i < group.count && group.sent; i++)
-    if (group.awaited[i].bytes == group.sent_bytes) card_copy(group.awaited[i].to, group.sent, group.sent_bytes);
-  return SUCCESS;
-}
-ULLAGE_API int ncclBroadcast(const void *from, void *to, size_t count, int type, int root,
-                             struct communicator *communicator, void *stream) {
-  size_t size = count * type_bytes(type);
-  (void)stream;
-  if (root == communicator->rank) {
-    group.sent = to;
-    group.sent_bytes = size;
-  } else if (group.depth && group.count < GROUPED) {
-    group.awaited[group.count].to = to;
-    group.awaited[group.count++].bytes = size;
-  }
-  return pass_on(from, to, size);
-}
+ACCEPTS(ncclGroupStart)
+ACCEPTS(ncclGroupEnd)
+LAUNCHES(ncclAllGather)
+LAUNCHES(ncclAllReduce)
+LAUNCHES(ncclReduce)
+LAUNCHES(ncclBroadcast)
 LAUNCHES(ncclBcast)
-ULLAGE_API int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation,
-                                 struct communicator *communicator, void *stream) {
-  size_t size = count * type_bytes(type);
-  (void)operation, (void)stream;
-  return pass_on((const char *)from + (size_t)communicator->rank * size, to, size);
-}
-ULLAGE_API int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct communicator *communicator,
-                            void *stream) {
-  (void)stream;
-  return pass_on(from, to, count * type_bytes(type) * (size_t)communicator->ranks);
-}
+LAUNCHES(ncclReduceScatter)
+LAUNCHES(ncclAlltoAll)
 LAUNCHES(ncclSend) LAUNCHES(ncclRecv) LAUNCHES(ncclGather) LAUNCHES(ncclScatter)

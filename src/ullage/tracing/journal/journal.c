@@ -21,7 +21,6 @@ static atomic_uint_least32_t module;
 static pthread_t opener;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(journal_read_callback) read_callback;
-static _Atomic(journal_free_callback) free_callback;
 
 /* ---- symbols of torch, looked up when torch is there: the journal itself needs no torch */
 
@@ -94,9 +93,6 @@ ULLAGE_API void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *addr
   if (atomic_load(&is_open) && device_type(device) == DEVICE_TYPE_CUDA)
     append_now(size < 0 ? JOURNAL_FREE : JOURNAL_ALLOC, (uint64_t)address, size < 0 ? -size : size, (int64_t)allocated,
                (int64_t)reserved, device_index(device));
-  journal_free_callback freed =
-      size < 0 && device_type(device) == DEVICE_TYPE_CUDA ? atomic_load(&free_callback) : NULL;
-  if (freed) freed((uint64_t)address, (size_t)-size);
   if (torch_side.memory) torch_side.memory(address, size, allocated, reserved, device);
 }
 
@@ -179,18 +175,6 @@ void journal_value_read(size_t size) {
   callback(ops, size);
 }
 
-bool journal_is_within(const char *const *ops) {
-  void *frames[FRAMES];
-  int count = backtrace(frames, FRAMES);
-  for (int i = 0; i < count; i++) {
-    char name[OP_NAME];
-    op_of_frame(frames[i], name);
-    for (const char *const *op = ops; *name && *op; op++)
-      if (strcmp(name, *op) == 0) return true;
-  }
-  return false;
-}
-
 /* ---- the Python side */
 
 void journal_open(void) {
@@ -224,7 +208,5 @@ uint64_t journal_read(uint64_t start, uint64_t count, struct journal_entry *out)
   }
   return done;
 }
-
-void journal_set_free_callback(journal_free_callback callback) { atomic_store(&free_callback, callback); }
 
 void journal_set_read_callback(journal_read_callback callback) { atomic_store(&read_callback, callback); }

@@ -53,11 +53,7 @@ ULLAGE_API uint32_t journal_set_module(uint32_t module);
 ULLAGE_API void journal_set_read_callback(journal_read_callback callback);
 
 /* For the emulated libraries. */
-typedef void (*journal_free_callback)(uint64_t address, size_t size);
-ULLAGE_API void journal_set_free_callback(journal_free_callback callback); /* called for every freed block */
 ULLAGE_API void journal_workspace(const void *address, size_t size, int device);
 ULLAGE_API void journal_value_read(size_t size);
-/* Whether one of these ATen ops is on the calling thread's native stack; the list ends with NULL. */
-ULLAGE_API bool journal_is_within(const char *const *ops);
 
 #endif

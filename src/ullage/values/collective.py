@@ -1,0 +1,35 @@
+"""What collectives leave in a rank's tensors, where every rank has sent what this one has."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from ullage.values.content import attach, content_of
+
+_UNCHANGED: Final = ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_")
+
+
+def note_collective(name: str, arguments: Sequence[Any], result: Any) -> None:
+    """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did."""
+    short = name.partition("::")[2]
+    if not name.startswith("c10d::") or short in _UNCHANGED:
+        return
+    if short == "allgather_" and len(arguments) > 1:
+        for outputs, sent in zip(arguments[0], arguments[1], strict=False):
+            for output in outputs:
+                _is_copy(output, sent)
+        return
+    if short == "allreduce_":  # sums of floats stay plausible; whole numbers are those of one rank
+        return
+    for argument in arguments:
+        for each in argument if isinstance(argument, list | tuple) else (argument,):
+            if isinstance(each, torch.Tensor) and each.is_cuda:
+                attach(each.untyped_storage(), None)
+
+
+def _is_copy(output: torch.Tensor, sent: torch.Tensor) -> None:
+    if output.is_cuda and sent.is_cuda and output.untyped_storage().nbytes() == sent.untyped_storage().nbytes():
+        attach(output.untyped_storage(), content_of(sent.untyped_storage()))
+    elif output.is_cuda:
+        attach(output.untyped_storage(), None)

@@ -1,0 +1,260 @@
+"""The operations that lead to a value, run on the host's CPU when somebody asks for it."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from ullage._units import MIB
+from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View
+from ullage.values.draw import draw
+from ullage.values.routing import Routing
+
+FLOAT_BYTES: Final = 4 * MIB
+"""Floats of a larger tensor are not kept, and nothing but decisions is computed from them."""
+WHOLE_BYTES: Final = 64 * MIB
+"""Whole numbers and booleans of a larger tensor are not kept."""
+_DRAWN_BYTES: Final = 512 * MIB
+"""A larger tensor is not drawn for a decision either."""
+
+_HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+_OTHER_KEYS: Final = (
+    torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C._parse_dispatch_key(INTERCEPTION_KEY))
+
+
+class EvaluationError(Exception):
+    """A value cannot be had."""
+
+
+class Evaluation:
+    """Works out contents within bounds; `everything` lifts the bounds and uses PyTorch's own random numbers."""
+
+    def __init__(self, *, seed: int, routing: Routing, budget_bytes: int, everything: bool) -> None:
+        self.seed = seed
+        self.everything = everything
+        self.budget_bytes = budget_bytes
+        self.kept_bytes = 0
+        """Bytes on the host that contents hold now."""
+        self.peak_bytes = 0
+        self.failures: dict[str, str] = {}
+        """Operations that the host could not run, with the error's first line."""
+        self._routing = routing
+
+    # ---- what is kept
+
+    def bound_of(self, dtype: torch.dtype) -> int:
+        """Return how many bytes of a tensor of this type are kept at most."""
+        if self.everything:
+            return 1 << 62
+        return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether so many bytes more may be kept."""
+        return self.everything or self.kept_bytes + size_bytes <= self.budget_bytes
+
+    def keep(self, content: Content, value: torch.UntypedStorage) -> None:
+        """Keep a content's bytes until it dies."""
+        content.value = value
+        content.call = None
+        content.depth = 0
+        size = value.nbytes()
+        self.kept_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+        _finalize(content, self, size)
+
+    # ---- what is asked for
+
+    def value_of(self, operand: Operand) -> torch.Tensor:
+        """Return what a tensor on the card holds, as a view of bytes on the host that must not be written.
+
+        Raises:
+            EvaluationError: it cannot be had.
+        """
+        with on_the_host():
+            return operand.of(self._storage_of(operand.content, {}))
+
+    def results_of(self, call: Call) -> list[torch.Tensor]:
+        """Run an operation that no content waits for, and return its results.
+
+        Raises:
+            EvaluationError: an argument cannot be had. Whatever the operator raises.
+        """
+        with on_the_host():
+            return self._results_of(call, {}, {})
+
+    def bytes_of(self, content: Content) -> None:
+        """Work out a content now, so that what leads to it can go."""
+        with on_the_host():
+            self._storage_of(content, {})
+
+    def _storage_of(self, content: Content, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
+        """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
+        if content.value is not None:
+            return content.value
+        if content.serial in passing:
+            return passing[content.serial]
+        call = content.call
+        if call is not None and self._can_run(call):
+            self._run(call, passing)
+            if content.value is not None:
+                return content.value
+            if content.serial in passing:
+                return passing[content.serial]
+        if content.bytes > _DRAWN_BYTES and not self.everything:
+            raise EvaluationError(f"a tensor of {content.bytes} bytes")
+        found = draw(content, self.seed)
+        content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
+        self._settle(content, found, passing)
+        return found
+
+    def _settle(self, content: Content, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]) -> None:
+        size = found.nbytes()
+        if size <= self.bound_of(content.dtype) and self.has_room(size):
+            self.keep(content, found)
+        else:
+            passing[content.serial] = found
+
+    def _can_run(self, call: Call) -> bool:
+        """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
+        if self.everything:
+            return True
+        makes_floats = all(
+            content.is_float for target in call.targets if (content := target.content()) is not None
+        )
+        if not makes_floats:
+            return True
+        return all(
+            not (operand.content.is_float and operand.content.value is None and operand.content.bytes > FLOAT_BYTES)
+            for operand in operands_in(call)
+        )
+
+    # ---- running
+
+    def _run(self, call: Call, passing: dict[int, torch.UntypedStorage]) -> None:
+        """Run an operation on the host, and give its contents their bytes; a failure makes them unknown."""
+        written: dict[str, torch.UntypedStorage] = {}
+        try:
+            results = self._results_of(call, passing, written)
+            for target in call.targets:
+                content = target.content()
+                if content is None or content.value is not None:
+                    continue
+                if isinstance(target.place, str):
+                    self._settle(content, written[target.place], passing)
+                else:
+                    self._settle(content, _laid_out(results[target.place], target.view, content.bytes), passing)
+        except EvaluationError:
+            self._give_up(call)
+        except Exception as error:  # whatever an operator may raise: the run goes on without its value
+            name = str(call.operator)
+            self.failures.setdefault(name, str(error).partition("\n")[0][:200])
+            self._give_up(call)
+
+    def _give_up(self, call: Call) -> None:
+        for target in call.targets:
+            content = target.content()
+            if content is not None and content.value is None:
+                content.call = None
+                content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
+
+    def _results_of(
+        self, call: Call, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
+    ) -> list[Any]:
+        places = {target.place: target for target in call.targets if isinstance(target.place, str)}
+
+        def host(argument: Any, place: str) -> Any:
+            if isinstance(argument, list | tuple):
+                return [host(each, f"{place}.{number}") for number, each in enumerate(argument)]
+            if place in places:
+                return self._writable(places[place], passing, written)
+            if isinstance(argument, Operand):
+                return argument.of(self._storage_of(argument.content, passing))
+            return argument
+
+        arguments = [host(each, str(number)) for number, each in enumerate(call.arguments)]
+        keywords = {name: host(each, name) for name, each in call.keywords.items()}
+        if "device" in keywords and keywords["device"] is not None:
+            keywords["device"] = torch.device("cpu")
+        if "generator" in keywords:
+            keywords["generator"] = None
+        if "pin_memory" in keywords:
+            keywords["pin_memory"] = None
+        with self._random_numbers(call):
+            result = self._routing.results(call, arguments, keywords)
+            if result is None:
+                result = call.operator(*arguments, **keywords)
+        return list(result) if isinstance(result, list | tuple) else [result]
+
+    def _writable(
+        self, target: Target, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
+    ) -> torch.Tensor:
+        """Return the view that an operation writes, of bytes that are its own."""
+        content = target.content()
+        size = content.bytes if content is not None else (target.base.bytes if target.base else target.view.bytes)
+        if target.base is None:
+            storage = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        else:
+            storage = self._storage_of(target.base, passing).clone()
+        written[str(target.place)] = storage
+        return target.view.of(storage)
+
+    @contextmanager
+    def _random_numbers(self, call: Call) -> Iterator[None]:
+        """Have random numbers come from the seed, and leave the script's own as they were."""
+        if not call.is_random or self.everything:
+            yield
+            return
+        generator = torch.default_generator
+        state = generator.get_state()
+        first = next((content.serial for target in call.targets if (content := target.content()) is not None), 0)
+        generator.manual_seed((self.seed * 7_368_787 + first) % (1 << 62))
+        try:
+            yield
+        finally:
+            generator.set_state(state)
+
+
+def operands_in(call: Call) -> Iterator[Operand]:
+    """Yield the tensors on the card among an operation's arguments."""
+    for argument in (*call.arguments, *call.keywords.values()):
+        if isinstance(argument, Operand):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            for each in argument:
+                if isinstance(each, Operand):
+                    yield each
+
+
+@contextmanager
+def on_the_host() -> Iterator[None]:
+    """Run PyTorch's operations bare: no gradients, no autocast, no modes of the user's, and none of ours."""
+    with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):
+        yield
+
+
+def _laid_out(result: torch.Tensor, view: View, size_bytes: int) -> torch.UntypedStorage:
+    """Return the bytes of a storage in which a result lies as it does on the card."""
+    if result.size() != view.size:
+        raise EvaluationError(f"{tuple(result.size())} instead of {tuple(view.size)}")
+    storage = result.untyped_storage()
+    if (
+        result.dtype == view.dtype
+        and result.stride() == view.stride
+        and result.storage_offset() == view.offset
+        and storage.nbytes() == size_bytes
+        and not isinstance(result, torch.nn.Parameter)
+    ):
+        return storage
+    whole = torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
+    view.of(whole).copy_(result)
+    return whole
+
+
+def _finalize(content: Content, evaluation: Evaluation, size_bytes: int) -> None:
+    def gone() -> None:
+        evaluation.kept_bytes -= size_bytes
+
+    weakref.finalize(content, gone).atexit = False

@@ -1,0 +1,542 @@
+"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, what it reads is answered.
+
+Operators are seen by a fallback for a dispatch key of their own, and run on as they would have: the allocator's sequence
+stays PyTorch's, byte for byte. (Under a `TorchDispatchMode` autograd takes tensors for subclasses and no longer adds
+gradients in place: `isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from ullage.values.collective import note_collective
+from ullage.values.content import (
+    INTERCEPTION_KEY,
+    Call,
+    Certainty,
+    Content,
+    Operand,
+    Target,
+    View,
+    attach,
+    content_of,
+)
+from ullage.values.evaluation import Evaluation, EvaluationError
+from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.reads import ReadKind, Reads
+
+_KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
+_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
+_ONLY: Final = torch._C.DispatchKeySet(_KEY)
+_PYTHON: Final = torch._C.DispatchKey.Python
+_NUMBERS: Final = frozenset((int, float, bool, complex))
+_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
+_DEEPEST: Final = 48
+"""So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
+_HOST_ARGUMENT_BYTES: Final = 64 << 20
+
+_COUNTED: Final = frozenset(
+    (
+        *("aten::nonzero", "aten::_unique2", "aten::_unique", "aten::unique_dim", "aten::unique_consecutive"),
+        *("aten::unique_dim_consecutive", "torchvision::nms"),
+    )
+)
+"""Operators that read a count of their own back from the card, and give their result its size by it."""
+_OVERWRITES: Final = frozenset(
+    (
+        *("aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_"),
+        *("aten::bernoulli_", "aten::exponential_", "aten::cauchy_", "aten::geometric_", "aten::log_normal_"),
+    )
+)
+"""Operators whose written argument is not read."""
+_SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
+_ANSWERS_TRUTH: Final = frozenset(("aten::equal", "aten::allclose"))
+"""Operators whose result on the host is read within them."""
+
+
+class Interception:
+    """Sees operators from `install` on, in every thread that `include` is called in."""
+
+    def __init__(self, evaluation: Evaluation, reads: Reads, answer: Callable[[int | None], None]) -> None:
+        self._evaluation = evaluation
+        self._reads = reads
+        self._answer = answer
+        self._plans: dict[Any, OperatorPlan] = {}
+        self._libraries: list[Any] = []
+        self._here = threading.local()
+        self.is_recording_a_graph = False
+        """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
+
+    def install(self) -> None:
+        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
+        everything = self._evaluation.everything
+        aten = torch.library.Library("aten", "IMPL")
+        profiler = torch.library.Library("profiler", "IMPL")
+        for name in overloads_to_pass(everything=everything):
+            namespace, _, short = name.partition("::")
+            if namespace in ("aten", "profiler"):
+                library = aten if namespace == "aten" else profiler
+                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
+        whole = torch.library.Library("_", "IMPL")
+        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
+        self._libraries = [aten, profiler, whole]
+
+    def include(self, *, on: bool = True) -> None:
+        """See what the calling thread does, and what autograd does for it; or no longer."""
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
+
+    # ---- one operator
+
+    def _see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        plan = self._plans.get(operator)
+        if plan is None:
+            plan = self._plans[operator] = OperatorPlan(operator)
+        if plan.is_composite or keyset.has(_PYTHON):
+            return _run_on(keyset, plan, operator, arguments, keywords)
+        name = plan.name
+        if name == "aten::_local_scalar_dense":
+            return self._scalar(keyset, plan, operator, arguments)
+        if plan.written:
+            return self._written(keyset, plan, operator, arguments, keywords)
+        if name in _COUNTED and arguments[0].is_cuda and arguments[0].layout == torch.strided:
+            return self._counted(keyset, plan, operator, arguments, keywords)
+        if name == "aten::_coalesce":
+            return self._coalesced(keyset, plan, operator, arguments, keywords)
+        if name in _SIZED_BY_READS or name in _ANSWERS_TRUTH:
+            return self._within(keyset, plan, operator, arguments, keywords)
+        result = _run_on(keyset, plan, operator, arguments, keywords)
+        kind = result.__class__
+        if kind is torch.Tensor:
+            if result.is_cuda:
+                self._note_results(plan, operator, arguments, keywords, (result,))
+        elif kind is tuple or kind is list:
+            if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
+                self._note_results(plan, operator, arguments, keywords, result)
+        if plan.is_collective:
+            note_collective(plan.name, arguments, result)
+        return result
+
+    def _note_results(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Any
+    ) -> Call | None:
+        """Write down how the results came about."""
+        try:
+            call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+            certainty, depth = self._standing(call, plan)
+            sources = {id(operand.content) for operand in _operands(call)}
+            for place, result in enumerate(results):
+                if result.__class__ is not torch.Tensor or not result.is_cuda or result.layout != torch.strided:
+                    continue
+                storage = result.untyped_storage()
+                there = content_of(storage)
+                if there is not None and id(there) in sources:  # an argument was returned
+                    continue
+                self._put(storage, result, call, certainty, depth, place)
+        except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
+            return None
+        return call
+
+    def _put(
+        self,
+        storage: torch.UntypedStorage,
+        tensor: torch.Tensor,
+        call: Call,
+        certainty: Certainty,
+        depth: int,
+        place: int | str,
+        base: Content | None = None,
+    ) -> None:
+        """Say that a call makes what a storage holds from now on."""
+        evaluation = self._evaluation
+        size = storage.nbytes()
+        dtype = tensor.dtype
+        content = Content(size, dtype, certainty, depth=depth)
+        is_large = size > evaluation.bound_of(dtype)
+        if self.is_recording_a_graph or (is_large and not content.is_float):
+            content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
+            attach(storage, content)
+            return
+        if is_large:
+            content.certainty = max(certainty, Certainty.DRAWN)
+        content.call = call
+        call.targets.append(Target(content, View(tensor), place, base))
+        attach(storage, content)
+        if evaluation.everything:
+            evaluation.bytes_of(content)
+        elif depth >= _DEEPEST:
+            if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
+                evaluation.bytes_of(content)
+            else:
+                content.call = None
+                content.depth = 0
+
+    # ---- arguments
+
+    def _operand(self, argument: Any) -> Any:
+        if isinstance(argument, torch.Tensor):
+            if argument.is_cuda:
+                storage = argument.untyped_storage()
+                content = content_of(storage)
+                if content is None:
+                    content = _unwritten(storage, argument)
+                    attach(storage, content)
+                return Operand(content, argument)
+            return self._host_argument(argument)
+        if isinstance(argument, list | tuple):
+            return [self._operand(each) for each in argument]
+        return argument
+
+    def _host_argument(self, argument: torch.Tensor) -> Any:
+        """Keep what a tensor on the host holds now, as the script may write it later."""
+        dtype = argument.dtype
+        size = argument.numel() * dtype.itemsize
+        evaluation = self._evaluation
+        is_small = size <= evaluation.bound_of(dtype) and (size <= 64 or evaluation.has_room(size))
+        if not is_small or argument.layout != torch.strided or argument.device.type != "cpu":
+            unknown = Content(size, dtype, Certainty.DRAWN if dtype.is_floating_point else Certainty.UNKNOWN)
+            return Operand(unknown, torch.empty(argument.size(), dtype=dtype, device="meta"))
+        copy = argument.detach().clone(memory_format=torch.contiguous_format)
+        if size <= 64:
+            return copy
+        content = Content(size, dtype, Certainty.KNOWN)
+        evaluation.keep(content, copy.untyped_storage())
+        return Operand(content, copy)
+
+    def _operands(self, arguments: Sequence[Any]) -> list[Any]:
+        return [
+            self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments
+        ]
+
+    def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._operand(each) for name, each in keywords.items()}
+
+    def _standing(self, call: Call, plan: OperatorPlan) -> tuple[Certainty, int]:
+        """Return how well a call's results are known, and how many operations lead to them."""
+        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        depth = 0
+        for operand in _operands(call):
+            content = operand.content
+            certainty = max(certainty, content.certainty)
+            depth = max(depth, content.depth)
+        if certainty == Certainty.DRAWN and (assumed := _assumed(call)) is not None:
+            call.operator, call.arguments, call.keywords = _FILL, assumed, {}
+            certainty, depth = Certainty.ASSUMED, 0
+        return certainty, depth + 1
+
+    # ---- what is written in place
+
+    def _written(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        first = plan.written[0]
+        target = arguments[int(first)] if first.isdigit() and int(first) < len(arguments) else keywords.get(first)
+        if plan.has_lists_only and not self._evaluation.everything:
+            return self._optimizers(keyset, plan, operator, arguments, keywords)
+        if isinstance(target, list):
+            target = target[0] if target else None
+        if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
+            return _run_on(keyset, plan, operator, arguments, keywords)
+        if not target.is_cuda:
+            if plan.name == "aten::copy_" and arguments[1].is_cuda:
+                return self._copied_to_host(keyset, plan, operator, arguments, keywords)
+            return _run_on(keyset, plan, operator, arguments, keywords)
+        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+        result = _run_on(keyset, plan, operator, arguments, keywords)
+        try:
+            self._note_written(plan, call, arguments, keywords)
+        except (RuntimeError, NotImplementedError):
+            pass
+        returned = result if isinstance(result, tuple | list) else (result,)
+        fresh = [
+            (place, each)
+            for place, each in enumerate(returned)
+            if isinstance(each, torch.Tensor) and each.is_cuda and not _is_among(each, plan, arguments, keywords)
+        ]
+        for place, each in fresh:
+            certainty, depth = self._standing(call, plan)
+            self._put(each.untyped_storage(), each, call, certainty, depth, place)
+        return result
+
+    def _note_written(
+        self, plan: OperatorPlan, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> None:
+        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        depth = 0
+        overwrites = plan.name in _OVERWRITES or not plan.written[0].isdigit()
+        written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
+        for place in plan.written:
+            tensor = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
+            operand = (
+                call.arguments[int(place)]
+                if place.isdigit() and int(place) < len(call.arguments)
+                else call.keywords.get(place)
+            )
+            if isinstance(tensor, list):
+                pairs = [(f"{place}.{number}", each, operand[number]) for number, each in enumerate(tensor)]
+            else:
+                pairs = [(place, tensor, operand)]
+            for where, each, own in pairs:
+                if isinstance(each, torch.Tensor) and each.is_cuda and isinstance(own, Operand):
+                    written_places[where] = (each, own)
+        own_operands = {id(operand) for _, operand in written_places.values()}
+        for operand in _operands(call):
+            if id(operand) in own_operands and overwrites:
+                continue
+            certainty = max(certainty, operand.content.certainty)
+            depth = max(depth, operand.content.depth)
+        for where, (tensor, operand) in written_places.items():
+            storage = tensor.untyped_storage()
+            whole = View.bytes.__get__(operand) >= storage.nbytes()
+            needs_base = not (overwrites and whole)
+            base: Content | None = operand.content if needs_base else None
+            standing = certainty
+            if base is not None and overwrites:
+                # the rest of the storage: memory that nobody has written holds nothing that is read
+                standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
+                depth = max(depth, base.depth)
+            self._put(storage, tensor, call, standing, depth + 1, where, base)
+        _let_go(call, own_operands)
+
+    def _optimizers(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Forget what all of an optimizer's tensors hold: nobody asks for it, and it would be a long list."""
+        result = _run_on(keyset, plan, operator, arguments, keywords)
+        for place in plan.written:
+            tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
+            if isinstance(tensors, torch.Tensor):
+                if plan.name.startswith("aten::_amp_foreach"):
+                    self._assume_finite(tensors)  # found_inf
+                continue
+            for each in tensors or ():
+                if each.is_cuda:
+                    attach(each.untyped_storage(), None)
+        return result
+
+    def _assume_finite(self, found_inf: torch.Tensor) -> None:
+        if found_inf.is_cuda and (content := content_of(found_inf.untyped_storage())) is not None:
+            content.certainty = max(content.certainty, Certainty.ASSUMED)
+
+    # ---- what is read
+
+    def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        tensor = arguments[0]
+        if not tensor.is_cuda or getattr(self._here, "answers", 0):
+            return _run_on(keyset, plan, operator, arguments, {})
+        within: str | None = getattr(self._here, "within", None)
+        with self._reads.answered():
+            result = _run_on(keyset, plan, operator, arguments, {})
+        kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
+        name = within or "item"
+        try:
+            operand = self._operand(tensor)
+            if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
+                return truth
+            value = self._evaluation.value_of(operand)
+            found = value.item()
+            certainty = operand.content.certainty
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            found, certainty = result, Certainty.UNKNOWN
+        self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
+        return found
+
+    def _copied_to_host(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        target, source = arguments[0], arguments[1]
+        operand: Any = None
+        try:
+            operand = self._operand(source)
+        except (RuntimeError, NotImplementedError):
+            pass
+        with self._reads.answered():
+            result = _run_on(keyset, plan, operator, arguments, keywords)
+        certainty = Certainty.UNKNOWN
+        size = source.numel() * source.dtype.itemsize
+        if isinstance(operand, Operand) and size <= self._evaluation.bound_of(source.dtype):
+            try:
+                value = self._evaluation.value_of(operand)
+                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                    target.copy_(value)
+                certainty = operand.content.certainty
+            except (EvaluationError, RuntimeError):
+                pass
+        self._reads.note(ReadKind.of_copy(source.dtype), "copy", certainty, size)
+        return result
+
+    def _counted(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator that reads a count back, with the count that it has to read."""
+        if getattr(self._here, "answers", 0):  # within another: its answer counts
+            return _run_on(keyset, plan, operator, arguments, keywords)
+        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=False)
+        certainty, _ = self._standing(call, plan)
+        count, values = self._count(plan, call)
+        if values is None:
+            certainty = Certainty.UNKNOWN
+        result = self._answering(count, keyset, plan, operator, arguments, keywords)
+        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
+        results = result if isinstance(result, tuple | list) else (result,)
+        if values is not None and all(
+            each.size() == value.size() for each, value in zip(results, values, strict=True) if each.numel()
+        ):
+            for each, value in zip(results, values, strict=True):
+                if each.is_cuda and each.numel():
+                    self._keep(each, value, certainty)
+        return result
+
+    def _count(self, plan: OperatorPlan, call: Call) -> tuple[int, list[torch.Tensor] | None]:
+        """Return the count that an operator reads back, and its results on the host; None where they cannot be had."""
+        # not in its context: a result with a content is what the call makes
+        try:
+            values = self._evaluation.results_of(call)
+        except (EvaluationError, RuntimeError, NotImplementedError, IndexError, ValueError):
+            return 0, None
+        dimension = 0
+        if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
+            dimension = int(call.arguments[1])
+        return int(values[0].shape[dimension]), values
+
+    def _coalesced(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Tell a sparse tensor how many of its indices are different."""
+        sparse = arguments[0]
+        if not sparse.is_cuda or getattr(self._here, "answers", 0):
+            return _run_on(keyset, plan, operator, arguments, keywords)
+        indices = sparse._indices()
+        count, certainty = 0, Certainty.UNKNOWN
+        try:
+            operand = self._operand(indices)
+            value = self._evaluation.value_of(operand)
+            certainty = operand.content.certainty
+            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                count = int(torch.unique(value, dim=1).shape[1])
+        except (EvaluationError, RuntimeError):
+            pass
+        result = self._answering(count, keyset, plan, operator, arguments, keywords)
+        self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
+        return result
+
+    def _answering(
+        self,
+        count: int,
+        keyset: Any,
+        plan: OperatorPlan,
+        operator: Any,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> Any:
+        here = self._here
+        here.answers = getattr(here, "answers", 0) + 1
+        self._answer(count)
+        try:
+            with self._reads.answered():
+                return _run_on(keyset, plan, operator, arguments, keywords)
+        finally:
+            self._answer(None)
+            here.answers -= 1
+
+    def _within(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator whose own reads are seen one by one, and name it for them."""
+        here = self._here
+        outer, here.within = getattr(here, "within", None), plan.name
+        try:
+            result = _run_on(keyset, plan, operator, arguments, keywords)
+        finally:
+            here.within = outer
+        if isinstance(result, torch.Tensor) and result.is_cuda:
+            self._note_results(plan, operator, arguments, keywords, (result,))
+        return result
+
+    def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
+        storage = tensor.untyped_storage()
+        with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+            whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            View(tensor).of(whole).copy_(value)
+        content = Content(storage.nbytes(), tensor.dtype, certainty)
+        if storage.nbytes() <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(storage.nbytes()):
+            self._evaluation.keep(content, whole)
+        attach(storage, content)
+
+
+_FILL: Final = torch.ops.aten.full.default
+
+
+def _assumed(call: Call) -> list[Any] | None:
+    """Return what fills a question whether numbers are finite, as arguments of `full`; None for any other question."""
+    name = call.operator._schema.name
+    arguments = call.arguments
+    operand = arguments[0] if arguments else None
+    if not isinstance(operand, Operand) or not operand.content.is_float:
+        return None
+    answer: bool | None = None
+    if name in ("aten::isnan", "aten::isinf", "aten::isfinite"):
+        answer = name == "aten::isfinite"
+    elif name in ("aten::eq", "aten::ne") and len(arguments) > 1:
+        other = arguments[1]
+        if operand.is_same_as(other):  # only what is not a number differs from itself
+            answer = name == "aten::eq"
+        elif isinstance(other, float) and other in (float("inf"), float("-inf")):
+            answer = name == "aten::ne"
+    elif name in ("aten::lt", "aten::le") and len(arguments) > 1 and arguments[1] == float("inf"):
+        answer = True
+    return None if answer is None else [list(operand.size), answer]
+
+
+def _run_on(
+    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Run the operator as it would have run."""
+    for place in plan.number_places:
+        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
+        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
+            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                return plan.with_numbers(*arguments, **keywords)
+    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _operands(call: Call) -> list[Operand]:
+    found: list[Operand] = []
+    for argument in (*call.arguments, *call.keywords.values()):
+        if isinstance(argument, Operand):
+            found.append(argument)
+        elif isinstance(argument, list):
+            found.extend(each for each in argument if isinstance(each, Operand))
+    return found
+
+
+def _unwritten(storage: torch.UntypedStorage, tensor: torch.Tensor) -> Content:
+    dtype = tensor.dtype
+    is_float = dtype.is_floating_point or dtype.is_complex
+    return Content(storage.nbytes(), dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+
+
+def _is_unwritten_whole(content: Content) -> bool:
+    return content.call is None and content.value is None and not content.is_float
+
+
+def _is_among(tensor: torch.Tensor, plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    for place in plan.written:
+        own = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
+        for each in own if isinstance(own, list | tuple) else (own,):
+            if each is tensor:
+                return True
+    return False
+
+
+def _let_go(call: Call, own_operands: set[int]) -> None:
+    """Leave out what a written argument held, where the call does not read it: the target has it if it is needed."""
+
+    def without(argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [without(each) for each in argument]
+        return None if id(argument) in own_operands else argument
+
+    call.arguments = [without(each) for each in call.arguments]
+    call.keywords = {name: without(each) for name, each in call.keywords.items()}

@@ -1,0 +1,102 @@
+"""What an operator's schema says that matters for values, looked up once an operator."""
+
+from typing import Any, Final
+
+import torch
+
+_PASSED: Final = frozenset(
+    (
+        # views and shapes: the content is the storage's
+        *("aten::view", "aten::_unsafe_view", "aten::as_strided", "aten::alias", "aten::detach", "aten::expand"),
+        *("aten::slice", "aten::select", "aten::unsqueeze", "aten::squeeze", "aten::permute", "aten::t"),
+        *("aten::transpose", "aten::split", "aten::split_with_sizes", "aten::unbind", "aten::diagonal", "aten::unfold"),
+        *("aten::_reshape_alias", "aten::view_as_real", "aten::view_as_complex", "aten::unsqueeze_", "aten::squeeze_"),
+        *("aten::transpose_", "aten::t_", "aten::as_strided_", "aten::detach_", "aten::movedim", "aten::real"),
+        *("aten::imag", "aten::lift", "aten::lift_fresh", "aten::chunk", "aten::narrow", "aten::_conj"),
+        # memory without values
+        *("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_"),
+        *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::record_stream", "aten::resize_as_"),
+        *("aten::is_same_size", "aten::result_type", "aten::_has_same_storage_numel", "aten::sym_size"),
+        *("aten::is_pinned", "aten::_pin_memory", "aten::pin_memory", "aten::retain_grad", "aten::rename_"),
+        *("aten::requires_grad_", "aten::_version", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
+    )
+)
+"""Operators that nothing is to be known of: the dispatcher passes by without Python."""
+HEAVY: Final = frozenset(
+    (
+        *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::dot", "aten::mv", "aten::addmv"),
+        *("aten::convolution", "aten::_convolution", "aten::cudnn_convolution", "aten::convolution_backward"),
+        *("aten::cudnn_convolution_transpose", "aten::cudnn_convolution_relu", "aten::_cudnn_rnn"),
+        *("aten::_cudnn_rnn_backward", "aten::_scaled_mm", "aten::_grouped_mm", "aten::_scaled_grouped_mm"),
+        *("aten::_scaled_dot_product_efficient_attention", "aten::_efficient_attention_forward"),
+        *("aten::_scaled_dot_product_efficient_attention_backward", "aten::_efficient_attention_backward"),
+        *("aten::_scaled_dot_product_flash_attention", "aten::_flash_attention_forward"),
+        *("aten::_scaled_dot_product_flash_attention_backward", "aten::_flash_attention_backward"),
+        *("aten::_scaled_dot_product_cudnn_attention", "aten::_cudnn_attention_forward"),
+        *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
+    )
+)
+"""Products and convolutions: never computed unless everything is."""
+_LEAVES: Final = frozenset(("aten::copy_",))
+"""Operators without a kernel of CUDA's own that are made of no other operators."""
+_NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
+
+
+class OperatorPlan:
+    """What is to be done when one operator is called."""
+
+    __slots__ = (
+        *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
+        *("with_numbers", "written"),
+    )
+
+    def __init__(self, operator: Any) -> None:
+        schema = operator._schema
+        self.name: str = schema.name
+        places = [(str(number), each) for number, each in enumerate(schema.arguments) if not each.kwarg_only]
+        places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
+        self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
+        """Places of arguments that are tensors, where a wrapped number arrives as a number."""
+        self.with_numbers = _with_numbers(operator)
+        """The overload that takes a number there."""
+        self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
+        """Arguments that the operator writes: their place, or their name if they have none."""
+        self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        full = operator.name()
+        is_implicit = has(full, "CompositeImplicitAutograd")
+        is_explicit = has(full, "CompositeExplicitAutograd") and not has(full, "CUDA")
+        returns_views = bool(schema.returns) and all(
+            each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+        )
+        self.is_composite = (is_implicit or is_explicit or returns_views) and self.name not in _LEAVES
+        """Whether it is made of other operators, each of which is seen itself, or returns a view."""
+        self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
+        """Whether it is an operation on all of an optimizer's tensors at once."""
+        self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
+
+
+def _with_numbers(operator: Any) -> Any:
+    """Return what takes numbers where an operator has tensors: itself, if PyTorch allows it, or its form for scalars."""
+    base = operator._schema.name.partition("::")[2]
+    if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
+        return operator
+    packet = operator._overloadpacket
+    overload = operator._overloadname
+    for name in ("Scalar_out",) if overload.endswith("out") else (overload.replace("Tensor", "Scalar"), "Scalar"):
+        if name != overload and name in packet.overloads():
+            return getattr(packet, name)
+    return operator
+
+
+def overloads_to_pass(*, everything: bool) -> list[str]:
+    """Return the names of the operators ("empty.memory_format") that the dispatcher is to pass by."""
+    names = _PASSED if everything else _PASSED | HEAVY
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        base, _, overload = name.partition(".")
+        if base in names and overload not in ("out", "out_t"):
+            found.append(name)
+        elif base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES:
+            found.append(name)
+    return found
