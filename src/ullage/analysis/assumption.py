@@ -198,14 +198,25 @@ class _AssumptionSearch:
         lives = rebuilt.lives
         pools = _nearest_pools(self.history, lives, row)
         if self.history.action[row] == Action.OOM:
-            # Of a pool whose first request failed the file shows nothing.
-            yield from (replace(unrecorded, oom_pool=pool) for pool in pools or [1])
+            if not pools and self._gives_back(trial, op):
+                # Of a pool whose first request failed the file shows nothing but that for it no cache was given back.
+                pools = [1]
+            yield from (replace(unrecorded, oom_pool=pool) for pool in pools)
             return
         assert comparison.done.places is not None
         places = np.array([self.history.address[row], comparison.done.places.address[op]], np.int64)
         for number in dict.fromkeys(lives.at(places, np.full(2, row)).tolist()):
             if number >= 0 and not lives.lives[number].pool_is_told:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
+
+    def _gives_back(self, trial: _ReplayWithGuesses, op: int) -> bool:
+        """Tell whether a replay gives memory back at an operation at which the run gave none."""
+        calls = trial.comparison.done.calls
+        assert calls is not None
+        gives = (calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))
+        return bool(gives.any()) and not any(
+            what == "give" for what, _ in trial.comparison.rebuilt.recorded_calls.get(op, ())
+        )
 
     def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield the size of the whole card, as the distance of expandable segments shows it.
