@@ -107,6 +107,14 @@ def closest(
 
 
 @dataclass(frozen=True, slots=True)
+class _Guessed:
+    """What was assumed for a replay, and how far that is from the recording."""
+
+    order: tuple[int, int]
+    unrecorded: Unrecorded
+
+
+@dataclass(frozen=True, slots=True)
 class _ReplayWithGuesses:
     """A replay with what was assumed for it."""
 
@@ -114,10 +122,10 @@ class _ReplayWithGuesses:
     comparison: Comparison
 
     @property
-    def order(self) -> tuple[int, int]:
-        """How far it is from the recording."""
+    def guessed(self) -> _Guessed:
+        """What was assumed for it, and how far it is from the recording."""
         fidelity = self.comparison.fidelity
-        return fidelity.departures, fidelity.displaced
+        return _Guessed((fidelity.departures, fidelity.displaced), self.unrecorded)
 
     @property
     def reached(self) -> float:
@@ -136,33 +144,37 @@ class _AssumptionSearch:
     room_bytes: int | None
     trials: int = 0
 
-    def nearest(self) -> _ReplayWithGuesses:
-        """Return the replay that is closest to the recording.
+    def nearest(self) -> "_Guessed":
+        """Return what was assumed for the replay that is closest to the recording.
 
         The one that follows the recording furthest goes on first; where nothing lets it follow further, the next one.
+        Of all that wait only that one is kept as it is: each holds a whole program.
         """
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
-        best = self._try(Unrecorded())
-        if best.comparison.first_difference is None:
-            return best
-        open_trials = [(-best.reached, 0, best)]
-        tried = {_identity(best.unrecorded)}
-        while open_trials:
-            _, _, trial = heappop(open_trials)
-            best = min(best, trial, key=lambda each: each.order)
-            for unrecorded in self._guesses(trial):
-                if _identity(unrecorded) in tried:
-                    continue
+        kept: _ReplayWithGuesses | None = self._try(Unrecorded())
+        assert kept is not None
+        best = kept.guessed
+        waiting = [(-kept.reached, 0, kept.unrecorded)]
+        tried = {_identity(kept.unrecorded)}
+        while waiting and best.order != (0, 0):
+            unrecorded = heappop(waiting)[2]
+            trial = kept if kept is not None and kept.unrecorded is unrecorded else self._try(unrecorded)
+            kept = None
+            for guess in self._guesses(trial):
                 if self.trials > most:
-                    return min(best, *(left for _, _, left in open_trials), key=lambda each: each.order)
-                tried.add(_identity(unrecorded))
-                found = self._try(unrecorded)
+                    return best
+                if _identity(guess) in tried:
+                    continue
+                tried.add(_identity(guess))
+                found = self._try(guess)
                 if found.comparison.first_difference is None:
-                    return found
+                    return found.guessed
                 # A block that is known to be larger may leave the request to the next hole of that kind.
-                is_size = unrecorded.block_bytes != trial.unrecorded.block_bytes
+                is_size = guess.block_bytes != unrecorded.block_bytes
                 if found.reached > trial.reached or (is_size and found.reached == trial.reached):
-                    heappush(open_trials, (-found.reached, self.trials, found))
+                    best = min(best, found.guessed, key=lambda each: each.order)
+                    heappush(waiting, (-found.reached, self.trials, guess))
+                    kept = found if kept is None or found.reached > kept.reached else kept
         return best
 
     def _try(self, unrecorded: Unrecorded) -> _ReplayWithGuesses:
