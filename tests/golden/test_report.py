@@ -31,6 +31,7 @@ from ullage.prediction.prediction import (
     Prediction,
     RankPeaks,
     Step,
+    ValuesUse,
     Verdict,
 )
 from ullage.report.terminal import draw
@@ -76,6 +77,7 @@ FITS = Prediction(
     ranks=[],
     total_memory_bytes=12478054400,
     context_bytes=512 * MIB,
+    context_interval_bytes=(100 * MIB, 600 * MIB),
     context_source="assumed: no profile of this card was measured",
     peak_allocated_bytes=ALLOCATED,
     peak_reserved_bytes=ALLOCATED + 700 * MIB,
@@ -115,9 +117,11 @@ FITS = Prediction(
     lines=LINES,
     timeline={"allocated_bytes": [number % 40 * GIB // 8 for number in range(120)], "step_ends": [39, 79, 119]},
     reads=[
-        HostRead(file="train.py", line=52, op="item", count=3, bytes=12, decides_shape=False),
-        HostRead(file="train.py", line=40, op="nonzero", count=3, bytes=24, decides_shape=True),
+        HostRead(file="train.py", line=52, op="item", count=3, bytes=12, kind="float", certainty="drawn"),
+        HostRead(file="train.py", line=40, op="nonzero", count=3, bytes=24, kind="shape", certainty="known"),
     ],
+    values=ValuesUse(mode="on", seed=0, routing="drawn", host_bytes=3 * MIB, failures={}),
+    draws=[],
     oom=None,
     oom_count=0,
     notes=[

@@ -83,7 +83,7 @@ RESULT = RunResult(
     notes=["a note"],
     optimizers_changed=0,
     oom_count=1,
-    reads=[HostRead(file=None, line=None, op="nonzero", count=1, bytes=8, decides_shape=True)],
+    reads=[HostRead(file=None, line=None, op="nonzero", count=1, bytes=8, kind="shape", certainty="drawn")],
     unwritten={"cublas:cublasFoo": 2},
     outside=TakenOutside(
         by_library={"libfoo.so": OutsideFigures(calls=1, bytes=2, peak_bytes=3, managed_peak_bytes=4)},

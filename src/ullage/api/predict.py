@@ -9,10 +9,11 @@ from ullage.api.show import write_page
 from ullage.api.values import check_page, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.prediction.compiled import predict_beside_eager
+from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import Request
-from ullage.prediction.script import predict as run_prediction
+from ullage.values.choice import ValuesChoice
 
 
 @public
@@ -32,6 +33,10 @@ def predict(
     context: int | str | None = None,
     cudnn_workspace: int | str | None = None,
     placement: str = PLACEMENTS[0],
+    values: str = "auto",
+    values_seed: int = 0,
+    draws: int = 3,
+    routing: str = "drawn",
     snapshot: str | Path | None = None,
     html: str | Path | None = None,
     picture: bool = False,
@@ -56,6 +61,12 @@ def predict(
         context: what the CUDA context takes; bytes or a text.
         cudnn_workspace: the workspace of every cuDNN plan, in place of cuDNN's own; bytes or a text.
         placement: whose driver puts memory at its addresses: "linux", "wsl", "windows" or "linux-host".
+        values: what is read back from the card: "auto": what is known, and drawn where it is not, for as long as
+            something is read; "on"; "off": zero; "all": everything is computed on the host.
+        values_seed: what is drawn follows from it.
+        draws: how many seeds to try where drawn values may decide; the interval is over all.
+        routing: which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or a number, the
+            exponent of a Zipf law.
         snapshot: where to write a PyTorch memory snapshot.
         html: where to write a page with pictures.
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
@@ -86,12 +97,14 @@ def predict(
         context_bytes=size_of(context, "--context"),
         cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
         placement=placement,
+        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
+        draws=draws,
         snapshot=None if snapshot is None else Path(snapshot),
         picture=picture or html is not None,
         echo=output,
     )
     check_page(html, script, *([snapshot] if snapshot else []))
-    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else run_prediction
+    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
     prediction = work(request, progress=progress)
     if html is not None:
         write_page(prediction, html)

@@ -2,7 +2,7 @@
 
 A process emulates for its whole life: torch binds to the libraries it finds when it is imported. Child processes
 inherit the card through two environment variables: `ULLAGE_EMULATED_CARD` says which, and `PYTHONPATH` leads to
-`_child/hooks/sitecustomize.py`, which loads it. It does not know values: what is read back from the card is zero.
+`_child/hooks/sitecustomize.py`, which loads it. What is read back from the card is worked out by `ullage.values`.
 """
 
 import atexit
@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import MutableMapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import Final
 
 from ullage._child_process import HOOKS_FOLDER, reach_children
@@ -23,6 +24,8 @@ from ullage.emulator.cudnn.start import use_planner, version_of
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import Gpu, find_gpu
+from ullage.tracing.torch_import import ImportWatch
+from ullage.values.choice import ValuesChoice
 
 CARD_VARIABLE: Final = "ULLAGE_EMULATED_CARD"
 _MAX_COUNT: Final = 16
@@ -47,6 +50,8 @@ class Emulation:
     placement: str = library.PLACEMENTS[0]
     """The driver whose addresses are emulated: one of `ullage.emulator.library.PLACEMENTS`."""
     figures: dict[str, int]
+    values: ValuesChoice = field(default_factory=ValuesChoice)
+    """What is read back from the card."""
 
     def __repr__(self) -> str:
         """Return a one-line summary, which a notebook shows for the last line of a cell."""
@@ -66,6 +71,9 @@ def emulate(
     cudnn_workspace_bytes: int | None = None,
     placement: str = library.PLACEMENTS[0],
     count: int = 1,
+    values: str = "on",
+    values_seed: int = 0,
+    routing: str = "drawn",
 ) -> Emulation:
     """Emulate `count` cards in this process and its children, for the rest of its life.
 
@@ -81,12 +89,17 @@ def emulate(
             the process itself maps). Up to torch 2.11 PyTorch takes the lower one of equally large free blocks, so what
             it reserves depends on it.
         count: how many such cards.
+        values: what is read back from the card. "on": what follows from what the host has sent, and plausible numbers
+            for the rest; "off": zero; "all": everything is computed on the host, whatever it costs.
+        values_seed: what plausible numbers are drawn from.
+        routing: which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or a number, the
+            exponent of a Zipf law.
 
     Raises:
         EmulationError: torch is imported already, or this process emulates another card already.
         TorchMissingError: there is no torch built for CUDA.
         UnknownGpuError: no card has that name.
-        UsageError: a size, the placement or the count cannot be.
+        UsageError: a size, the placement, the count or the choice of values cannot be.
     """
     emulation = _emulation_of(
         gpu,
@@ -95,6 +108,7 @@ def emulate(
         context_bytes=context_bytes,
         cudnn_workspace_bytes=cudnn_workspace_bytes,
         count=count,
+        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
     )
     _start(emulation)
     # A choice among this machine's cards says nothing of the emulated ones; a launcher's, in a child, does.
@@ -124,7 +138,8 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: 
 def inherit() -> None:
     """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
     if _current is None:
-        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
+        told = json.loads(os.environ[CARD_VARIABLE])
+        _start(Emulation(**{**told, "values": ValuesChoice(**told["values"])}))
 
 
 def _emulation_of(
@@ -135,6 +150,7 @@ def _emulation_of(
     cudnn_workspace_bytes: int | None = None,
     placement: str = library.PLACEMENTS[0],
     count: int = 1,
+    values: ValuesChoice | None = None,
 ) -> Emulation:
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     context = profile_of(card).context_bytes if context_bytes is None else context_bytes
@@ -142,6 +158,8 @@ def _emulation_of(
     if not 1 <= count <= _MAX_COUNT:
         raise UsageError(f"count={count} cards cannot be emulated; expected 1 to {_MAX_COUNT}")
     check_placement("placement=", placement)
+    values = values or ValuesChoice()
+    values.check()
     if min(total, context, cudnn_workspace_bytes or 0) < 0:
         raise UsageError(
             f"a size is negative: total {total}, context {context}, cuDNN workspace {cudnn_workspace_bytes} bytes"
@@ -159,6 +177,7 @@ def _emulation_of(
         context_bytes=context,
         cudnn_workspace_bytes=cudnn_workspace_bytes,
         placement=placement,
+        values=values,
         figures=figures_of(card)
         | {
             "total_memory_bytes": total,
@@ -222,8 +241,16 @@ def _start(emulation: Emulation) -> None:
     reach_children(os.environ)
     if HOOKS_FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
         sys.path.append(HOOKS_FOLDER)
+    ImportWatch("torch", before=lambda: None, after=lambda torch: _give_values(emulation, torch)).install()
     atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
     _current = emulation
+
+
+def _give_values(emulation: Emulation, torch: ModuleType) -> None:
+    """Have what is read back from the card worked out, once torch is there."""
+    from ullage.values.start import Values
+
+    Values(emulation.values, library.answer).start()
 
 
 def _blocks_per_sm(card: Gpu) -> int:

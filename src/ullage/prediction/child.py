@@ -46,8 +46,11 @@ from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer
+    from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
+_STEPS_WITH_VALUES: Final = 2
+"""Where so many have read nothing, values are no longer looked after; what is read later starts the run anew."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
@@ -63,6 +66,7 @@ class Run:
         self._channel = channel
         self._journal = Journal()
         self._observer: Observer | None = None
+        self._values: Values | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
@@ -87,6 +91,9 @@ class Run:
             cudnn_workspace_bytes=request.cudnn_workspace_bytes,
             placement=request.placement,
             count=request.count,
+            values=request.values.mode,
+            values_seed=request.values.seed,
+            routing=request.values.routing,
         )
         if request.world_size:
             lone_rank.announce(request.rank, request.world_size)
@@ -143,8 +150,10 @@ class Run:
 
     def _after_import(self, torch: ModuleType) -> None:
         from ullage.prediction.observer import Observer
+        from ullage.values.start import current
 
-        self._observer = Observer(self._journal, self._on_step)
+        self._values = current()
+        self._observer = Observer(self._journal, self._values.reads, self._on_step)
         self._observer.install()
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
@@ -262,10 +271,18 @@ class Run:
             ]
         )
         self._channel.send("step", step=number)
+        self._look_after_values(number)
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
             self._finish(Outcome(kind="steps"))
             raise StopScript
+
+    def _look_after_values(self, number: int) -> None:
+        """Stop to work values out where the first steps have read none: it costs time at every operation."""
+        values = self._values
+        if values is not None and values.choice.mode == "auto" and number == _STEPS_WITH_VALUES:
+            if values.is_on and not values.reads.counts:
+                values.stop()
 
     def _has_settled(self) -> bool:
         from ullage.prediction import trace
@@ -335,8 +352,10 @@ class Run:
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
         self._give_history_back()
-        emulation = self._emulation
-        assert emulation is not None
+        emulation, values = self._emulation, self._values
+        assert emulation is not None and values is not None
+        result = replace(result, missed_values=values.has_stopped and bool(values.reads.counts))
+        values.stop()
         return measure(
             result,
             self._journal,
@@ -345,6 +364,7 @@ class Run:
             snapshot=self._request.snapshot,
             picture=self._request.picture,
             emulation=emulation,
+            values=values,
         )
 
 

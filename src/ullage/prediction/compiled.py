@@ -6,6 +6,7 @@ from dataclasses import replace
 from ullage._errors import UllageError
 from ullage.prediction.prediction import Peaks, Prediction
 from ullage.prediction.request import Request
+from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.script import predict
 
 
@@ -15,7 +16,7 @@ def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = 
     Raises:
         UllageError: as `predict` does. An eager run that fails is a note of the prediction.
     """
-    prediction = predict(request, progress=progress)
+    prediction = predict_with_draws(request, progress=progress)
     if not prediction.compiled_graphs:
         return prediction
     try:

@@ -56,7 +56,7 @@ def _doubt(prediction: Prediction) -> str:
     """Return why a script that fitted for as long as it was run may still not fit."""
     if prediction.growth is not None:
         return "BUT GROWS"
-    return "BUT UNDERSTATED" if any(read.decides_shape for read in prediction.reads) else ""
+    return ""
 
 
 def _sections(prediction: Prediction) -> Iterator[Section]:
@@ -73,10 +73,10 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:
         yield _ranks(prediction)
+    if prediction.draws:
+        yield _draws(prediction)
     if prediction.reads:
-        yield Remarks(
-            title="Values read back (an emulated card computes nothing: they were zero)", items=_reads(prediction.reads)
-        )
+        yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
 
@@ -91,13 +91,10 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]
 def _card(prediction: Prediction) -> Meter:
     below, above = doubt_of(prediction.cudnn, prediction.guesses)
     placement = prediction.placement
-    beside = prediction.peak_reserved_bytes + prediction.outside.peak_bytes
-    low_context = prediction.interval_bytes[0] - beside + below
-    high_context = prediction.interval_bytes[1] - beside - above
-    if placement is not None:
-        low_context += placement.below_bytes
-        high_context -= placement.above_bytes
+    low_context, high_context = prediction.context_interval_bytes
     exact = "exact but for workspaces" if below or above else "exact"
+    if is_drawn(prediction):
+        exact = "with drawn values"
     if prediction.oom is not None and prediction.oom.reserved_bytes:
         title, rest = "The card when memory ran out", "free"
         allocated, reserved, context = prediction.oom.allocated_bytes, prediction.oom.reserved_bytes, low_context
@@ -298,12 +295,45 @@ def _settling(prediction: Prediction) -> str:
     return f"; the peak has not settled: {more}"
 
 
+_MEANING = {
+    "known": "as a real card would have it",
+    "assumed": "numbers are taken to be finite",
+    "drawn": "drawn from a seed",
+    "unknown": "UNKNOWN, read as zero",
+}
+
+
+def is_drawn(prediction: Prediction) -> bool:
+    """Tell whether a size or a branch may depend on values that nobody knows."""
+    return any(read.may_decide and read.certainty in ("drawn", "unknown") for read in prediction.reads)
+
+
 def _reads(reads: list[HostRead]) -> tuple[str, ...]:
     shown = []
     for read in reads[:_READS_SHOWN]:
         place = str(Line(read.file, read.line)) if read.file and read.line else "a library"
-        warning = "; it DECIDES A SHAPE, so memory is understated from there on" if read.decides_shape else ""
-        shown.append(f"{place}: {read.op}, {read.count} time{'' if read.count == 1 else 's'}{warning}")
+        decides = f", {read.kind}" if read.kind == "shape" else ""
+        times = f"{read.count} time{'' if read.count == 1 else 's'}"
+        shown.append(f"{place}: {read.op}{decides}, {times}: {_MEANING[read.certainty]}")
     if len(reads) > _READS_SHOWN:
         shown.append(f"and {len(reads) - _READS_SHOWN} other places")
     return tuple(shown)
+
+
+def _draws(prediction: Prediction) -> Table:
+    """Return the peaks of all seeds."""
+    return Table(
+        title="By seed of the drawn values",
+        columns=("seed", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    str(draw.seed),
+                    text_of_bytes(draw.peak_allocated_bytes),
+                    text_of_bytes(draw.peak_reserved_bytes),
+                    draw.verdict.value,
+                )
+            )
+            for draw in prediction.draws
+        ),
+    )

@@ -12,13 +12,15 @@ from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
 from ullage.prediction import placement
 from ullage.prediction.ending import SeenOom
-from ullage.prediction.prediction import Growth, HostRead, Picture, Step
+from ullage.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
     from ullage.prediction.observer import Observer
     from ullage.prediction.trace import Levels, Memory
+    from ullage.values.reads import Reads
+    from ullage.values.start import Values
 
 
 def measure(
@@ -30,6 +32,7 @@ def measure(
     snapshot: str | None,
     picture: bool,
     emulation: Emulation,
+    values: "Values",
 ) -> RunResult:
     """Say what a run used.
 
@@ -41,6 +44,7 @@ def measure(
         snapshot: where to write PyTorch's memory snapshot.
         picture: whether what a page draws is wanted too.
         emulation: the card.
+        values: what was read back from it.
     """
     import torch
 
@@ -56,7 +60,8 @@ def measure(
             managed_on_card_bytes=library.managed_peak_on_card_bytes(device or 0),
             peak_used_bytes=library.used_peak_bytes(device or 0),
         ),
-        reads=_reads(observer),
+        reads=_reads(observer.reads),
+        values=_values_use(values),
         lost_entries=journal.lost(),
         compiled_graphs=_compiled_graphs(),
         architectures=torch.cuda.get_arch_list(),
@@ -209,18 +214,32 @@ def _compiled_graphs() -> int:
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
-def _reads(observer: "Observer") -> list[HostRead]:
-    return [
+def _reads(reads: "Reads") -> list[HostRead]:
+    """Return what was read, first what may decide and is least certain."""
+    found = [
         HostRead(
-            file=line.file if line else None,
-            line=line.line if line else None,
-            op=op,
+            file=read.line.file if read.line else None,
+            line=read.line.line if read.line else None,
+            op=read.operation,
             count=count,
-            bytes=observer.read_bytes[line, op, decides],
-            decides_shape=decides,
+            bytes=reads.bytes[read],
+            kind=read.kind.value,
+            certainty=read.certainty.name.lower(),
         )
-        for (line, op, decides), count in sorted(observer.reads.items(), key=lambda item: (not item[0][2], -item[1]))
+        for read, count in sorted(reads.counts.items(), key=lambda item: (-item[0].certainty, -item[1]))
     ]
+    return sorted(found, key=lambda read: not read.may_decide)
+
+
+def _values_use(values: "Values") -> ValuesUse:
+    choice, evaluation = values.choice, values.evaluation
+    return ValuesUse(
+        mode=choice.mode,
+        seed=choice.seed,
+        routing=choice.routing,
+        host_bytes=evaluation.peak_bytes,
+        failures=dict(evaluation.failures),
+    )
 
 
 def _write_snapshot(path: Path) -> str | None:

@@ -10,7 +10,6 @@ import gc
 import threading
 import weakref
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,8 +24,10 @@ from ullage.prediction.ending import SeenOom
 from ullage.prediction.role import Moments, Note
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
+from ullage.values.content import Certainty
+from ullage.values.reads import ReadKind, Reads
 
-# Ops whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
+# Operators whose result has a size that a value on the card decides. ATen's operator names, torch 2.6 to 2.15.
 SHAPE_OPS = frozenset(
     (
         *("nonzero", "argwhere", "masked_select", "bincount", "one_hot", "repeat_interleave_Tensor", "nms"),
@@ -34,18 +35,18 @@ SHAPE_OPS = frozenset(
         *("_to_sparse", "_to_sparse_sparse_dim", "_coalesce"),
     )
 )
+_TRUTH_BYTES, _WHOLE_BYTES = 1, 8
 _ROLES = tuple(Role)
-ReadKey = tuple[Line | None, str, bool]
 
 
 class Observer:
     """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step."""
 
-    def __init__(self, journal: Journal, on_step: Callable[[int], None]) -> None:
+    def __init__(self, journal: Journal, reads: Reads, on_step: Callable[[int], None]) -> None:
         self.step_ends: list[int] = []
         """The journal index at which each step ended."""
-        self.reads: Counter[ReadKey] = Counter()
-        self.read_bytes: Counter[ReadKey] = Counter()
+        self.reads = reads
+        """What the script has read back from the card."""
         self.backward_lines: list[tuple[int, Line | None]] = []
         """The journal index and the user's line of every backward pass."""
         self.module_names: list[str] = [""]
@@ -293,11 +294,18 @@ class Observer:
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:
+        """Count a read that nobody has answered; its type is guessed by what reads it, and by its size."""
+        if self.reads.is_answered:
+            return
         names = ops.split(">") if ops else []
         shape_op = next((name for name in names if name in SHAPE_OPS), None)
-        key = (callers_line(), shape_op or (names[0] if names else "copy"), shape_op is not None)
-        self.reads[key] += 1
-        self.read_bytes[key] += size
+        if shape_op is not None:
+            kind = ReadKind.SHAPE
+        elif "is_nonzero" in names or size == _TRUTH_BYTES:
+            kind = ReadKind.BRANCH
+        else:
+            kind = ReadKind.NUMBER if size % _WHOLE_BYTES == 0 else ReadKind.FLOAT
+        self.reads.note(kind, shape_op or (names[0] if names else "copy"), Certainty.UNKNOWN, size)
 
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         original = getattr(owner, name)

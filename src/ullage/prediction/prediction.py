@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ullage._public import public
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """The version of the JSON; it rises when a field is removed or changes its meaning."""
 
 
@@ -54,14 +54,36 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRead:
-    """Values that the script read back from the card at one place; on an emulated card they are zero."""
+    """Values that the script read back from the card at one place."""
 
     file: str | None
     line: int | None
     op: str
     count: int
     bytes: int
-    decides_shape: bool
+    kind: str
+    """What they may decide: "shape", "branch", "number" (whole numbers), or "float", which decides nothing known."""
+    certainty: str
+    """How well they are known: "known", "assumed" (of finite numbers), "drawn" from a seed, or "unknown" (zero)."""
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether a size or a branch may depend on them."""
+        return self.kind != "float"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuesUse:
+    """What was done about values that the script read back from the card."""
+
+    mode: str
+    """"on", "off" or "all"."""
+    seed: int
+    routing: str
+    host_bytes: int
+    """The most that values took of the host's memory."""
+    failures: dict[str, str]
+    """Operations that the host could not compute, with its error; their results count as unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +223,13 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrawPeaks(Peaks):
+    """The peaks of a run whose unknown values were drawn from another seed."""
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeaks(Peaks):
     """The peaks of one rank of a distributed script."""
 
@@ -225,6 +254,8 @@ class Prediction:
     """The peaks of every rank, if all were run and this is the fullest; otherwise empty."""
     total_memory_bytes: int
     context_bytes: int
+    context_interval_bytes: tuple[int, int]
+    """The least and the most that the CUDA context may take."""
     context_source: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -255,6 +286,10 @@ class Prediction:
     lines: list[LineUse]
     timeline: dict[str, list[int]]
     reads: list[HostRead]
+    values: ValuesUse
+    draws: list[DrawPeaks]
+    """The peaks of every seed, if values that nobody knows may have decided; otherwise empty. All other figures are of
+    the seed whose run used most, but for the interval and the verdict, which are of all."""
     oom: Oom | None
     oom_count: int
     """The number of out-of-memory errors, including errors that the script handled."""

@@ -7,6 +7,7 @@ from ullage.gpus import Gpu
 from ullage.prediction.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.result import AtOom, Measured, RunResult
+from ullage.tracing.source import Line
 from ullage.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES
 
 
@@ -19,14 +20,21 @@ def growth_text(growth: Growth | None, free: int) -> str:
     return f" by then; every step keeps {text_of_bytes(each)} more{end}"
 
 
-def understatement(reads: Sequence[HostRead]) -> str:
-    ops = shape_deciding(reads)
-    return f"; more than that in truth, because values decide shapes here ({', '.join(ops)})" if ops else ""
+def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
+    """Return the places at which values of these certainties may have decided a size or a branch."""
+    places = [
+        f"{read.op} at {Line(read.file, read.line)}" if read.file and read.line else read.op
+        for read in reads
+        if read.may_decide and read.certainty in certainties
+    ]
+    return list(dict.fromkeys(places))
 
 
-def shape_deciding(reads: Sequence[HostRead]) -> list[str]:
-    """The operations whose values decided a shape."""
-    return sorted({read.op for read in reads if read.decides_shape})
+def reason_of_unknown(reads: Sequence[HostRead]) -> str:
+    """Say that values that nobody knows may have decided."""
+    places = deciding(reads, "unknown")
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"values that an emulated card does not have may decide ({places[0]}{more}); they were read as zero"
 
 
 def lacking_bytes(request: Request, gpu: Gpu, at_oom: AtOom | None) -> int:

@@ -16,9 +16,11 @@ from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.plain_data import from_plain, to_plain
+from ullage.values.choice import ValuesChoice
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
+MOST_DRAWS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class ChildRequest:
     context_bytes: int
     cudnn_workspace_bytes: int | None
     placement: str
+    values: ValuesChoice
     picture: bool
     snapshot: str | None
     """Its absolute path."""
@@ -84,6 +87,10 @@ class Request:
     cudnn_workspace_bytes: int | None = None
     placement: str = PLACEMENTS[0]
     """Whose driver puts memory at its addresses: one of `ullage.emulator.library.PLACEMENTS`."""
+    values: ValuesChoice = ValuesChoice(mode="auto")
+    """What is read back from the card."""
+    draws: int = 3
+    """How many seeds to try where values that nobody knows decide."""
     eager: bool = False
     """With torch.compile switched off."""
     snapshot: Path | None = None
@@ -119,6 +126,9 @@ class Request:
             ranks = f"0 to {self.world_size - 1}" if self.world_size else "no --rank without --world-size"
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         check_placement("--placement ", self.placement)
+        self.values.check()
+        if not 1 <= self.draws <= MOST_DRAWS:
+            raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
@@ -153,6 +163,7 @@ class Request:
             context_bytes=self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
             cudnn_workspace_bytes=self.cudnn_workspace_bytes,
             placement=self.placement,
+            values=self.values,
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
         )

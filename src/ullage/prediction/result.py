@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.prediction.plain_data import from_plain, to_plain
-from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step
+from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step, ValuesUse
 
 Ending = Literal["steps", "time", "ended", "oom", "error"]
 
@@ -148,6 +148,9 @@ class RunResult:
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)
+    values: ValuesUse = ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
+    missed_values: bool = False
+    """Whether something was read after values were no longer looked after, as nothing had been read until then."""
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
     lost_entries: int = 0

@@ -4,11 +4,11 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import ullage._errors
-from ullage._errors import EmulationError, ScriptError, UllageError
+from ullage._errors import EmulationError, ScriptError, UllageError, ValuesError
 from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
@@ -27,13 +27,13 @@ from ullage.prediction.prediction import (
 from ullage.prediction.process import ChildReport, Progress, run
 from ullage.prediction.reason import (
     growth_text,
+    deciding,
     lacking_bytes,
     limit_that_refused,
     placement_of,
     reason_of_ending,
     reason_of_size,
-    shape_deciding,
-    understatement,
+    reason_of_unknown,
 )
 from ullage.prediction.request import Request
 from ullage.prediction.result import NOTHING_MEASURED, Measured, Outcome, RunResult
@@ -44,6 +44,7 @@ from ullage.tracing.source import is_users
 __all__ = ["Request", "predict"]
 
 _TAIL_LINES: Final = 15
+_PLACES_SHOWN: Final = 3
 
 
 def predict(
@@ -81,8 +82,20 @@ def predict(
         raise ScriptError(_death_text(request, told))
     if not has_code_for(gpu.compute_capability, told.result.architectures):
         raise EmulationError(_code_text(gpu, told.result))
+    if told.result.missed_values and request.values.mode == "auto":
+        (progress or (lambda text: None))("once more, as values are read after all")
+        return predict(
+            replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
+        )
     if told.result.outcome.kind == "error":
-        raise ScriptError(_error_text(request, told.result.outcome, told))
+        text = _error_text(request, told.result.outcome, told)
+        if places := deciding(told.result.reads, "drawn", "unknown"):
+            raise ValuesError(
+                f"{text}\nThis came after values were read that an emulated card does not have "
+                f"({', '.join(places[:_PLACES_SHOWN])}): it is likely the emulation's, not your script's; "
+                "--values-seed draws others, --values all computes everything on the host"
+            )
+        raise ScriptError(text)
     return _prediction(request, gpu, torch, told.result, time.perf_counter() - began)
 
 
@@ -160,6 +173,7 @@ class _Use:
 
     total_bytes: int
     context_bytes: int
+    context_interval_bytes: tuple[int, int]
     low_bytes: int
     high_bytes: int
     cudnn: CudnnUse
@@ -181,6 +195,7 @@ def _use(request: Request, gpu: Gpu, result: RunResult, measured: Measured) -> _
     return _Use(
         total_bytes=request.total_bytes(gpu),
         context_bytes=context,
+        context_interval_bytes=(low_context, high_context),
         low_bytes=reserved + outside.peak_bytes + low_context - below - (placement.below_bytes if placement else 0),
         high_bytes=reserved + outside.peak_bytes + high_context + above + (placement.above_bytes if placement else 0),
         cudnn=cudnn,
@@ -210,7 +225,9 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
     if reason is None:
         size = reason_of_size(verdict, use.low_bytes, use.high_bytes, use.total_bytes, use.cudnn, use.placement)
         growth = growth_text(measured.growth, use.total_bytes - use.high_bytes)
-        reason = size + growth + understatement(result.reads)
+        reason = size + growth
+    if verdict is Verdict.FITS and deciding(result.reads, "unknown"):
+        return Verdict.UNKNOWN, reason_of_unknown(result.reads)
     return verdict, reason
 
 
@@ -231,6 +248,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         ranks=[],
         total_memory_bytes=use.total_bytes,
         context_bytes=use.context_bytes,
+        context_interval_bytes=use.context_interval_bytes,
         context_source="given" if request.context_bytes is not None else profile_of(gpu).source,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
@@ -250,6 +268,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         lines=measured.peak.lines,
         timeline=measured.timeline,
         reads=result.reads,
+        values=result.values,
+        draws=[],
         oom=_oom(result.outcome, measured) if result.outcome.kind == "oom" else None,
         oom_count=result.oom_count,
         notes=_notes(request, torch, result, use.cudnn),
@@ -286,11 +306,9 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
 
 def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnUse) -> list[str]:
     notes = list(result.notes)
-    deciding = shape_deciding(result.reads)
-    if deciding:
+    if result.values.failures:
         notes.append(
-            f"shapes depend on values that an emulated card does not have ({', '.join(deciding)}): they read as empty "
-            "or zero, so memory is understated after them"
+            "the host could not compute " + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
         )
     notes += notes_of(cudnn, torch)
     if result.unwritten:

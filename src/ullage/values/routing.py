@@ -5,31 +5,20 @@ from typing import Any, Final
 
 import torch
 
-from ullage._errors import UsageError, quoted
+from ullage.values.choice import skew_of
 from ullage.values.content import Call, Certainty, Operand
 
 _MOST_EXPERTS: Final = 512
 _MOST_CHOSEN: Final = 32
 _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
-NAMES: Final = ("balanced", "drawn", "worst")
 
 
 class Routing:
     """A choice of experts: of `topk`, `argmax` and `max` over few drawn scores of many tokens."""
 
     def __init__(self, name: str = "drawn") -> None:
-        self.skew: float | None = None
         self.name = name
-        if name not in NAMES:
-            try:
-                self.skew = float(name)
-            except ValueError:
-                self.skew = -1.0
-            if not 0 <= self.skew <= 100:
-                raise UsageError(
-                    f"--routing {quoted(name)}: expected {', '.join(NAMES)}, or a number from 0 (balanced) to 100: the "
-                    "exponent of a Zipf law over the experts"
-                )
+        self.skew = skew_of(name)
 
     def results(self, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Return what an operation answers, where it chooses among experts by drawn scores; else None."""

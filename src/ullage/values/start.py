@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from ullage._units import MIB
+from ullage.values.choice import ValuesChoice
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
@@ -16,27 +17,50 @@ BUDGET_BYTES: Final = 512 * MIB
 """What values may take of the host's memory."""
 
 
+_current: "Values | None" = None
+
+
+def current() -> "Values":
+    """Return the values of this process's emulated card."""
+    assert _current is not None, "no card is emulated in this process"
+    return _current
+
+
 class Values:
     """The values of this process's emulated card, from `start` on."""
 
-    def __init__(
-        self, answer: Callable[[int | None], None], *, seed: int = 0, routing: str = "drawn", everything: bool = False
-    ) -> None:
+    def __init__(self, choice: ValuesChoice, answer: Callable[[int | None], None]) -> None:
+        self.choice = choice
         self.reads = Reads()
         self.evaluation = Evaluation(
-            seed=seed, routing=Routing(routing), budget_bytes=BUDGET_BYTES, everything=everything
+            seed=choice.seed,
+            routing=Routing(choice.routing),
+            budget_bytes=BUDGET_BYTES,
+            everything=choice.mode == "all",
         )
         self._interception = Interception(self.evaluation, self.reads, answer)
         self._is_on = False
+        self.has_stopped = False
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Begin when CUDA is initialised: a process that does not use it is not slowed down."""
-        torch.cuda._lazy_call(self._begin)
+        global _current
+        _current = self
+        if self.choice.mode != "off":
+            torch.cuda._lazy_call(self._begin)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether operators are seen."""
+        return self._is_on
 
     def stop(self) -> None:
         """See no more: what is read from now on is unknown."""
+        if not self._is_on:
+            return
         self._is_on = False
+        self.has_stopped = True
         self._interception.include(on=False)
         for undo in reversed(self._undo):
             undo()
