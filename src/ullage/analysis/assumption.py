@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import Call, State, replay
+from ullage.allocator.replay import Call, ReplayDevice, State, replay
 from ullage.analysis.card import recorded_card
 from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
@@ -339,7 +339,11 @@ def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None
     program, places = rebuilt.program, comparison.done.places
     assert op is not None
     assert places is not None
-    blocks = replay(cut(program, op), rebuilt.settings, rebuilt.device).blocks
+    blocks = replay(
+        cut(program, op),
+        rebuilt.settings,
+        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
+    ).blocks
     row = int(np.searchsorted(blocks.address, places.address[op]))
     if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
         return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ullage.allocator.replay import Call, Replay, replay
+from ullage.allocator.replay import Call, Replay, ReplayDevice, replay
 from ullage.history import Action, History
 from ullage.program import Column, Op
 from ullage.rebuild import Rebuilt
@@ -55,7 +55,13 @@ def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
 
 def compare(history: History, rebuilt: Rebuilt) -> Comparison:
     """Do as `fidelity_of`, and return what else came of the replay."""
-    done = replay(rebuilt.program, rebuilt.settings, rebuilt.device, calls=True, places=True)
+    done = replay(
+        rebuilt.program,
+        rebuilt.settings,
+        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
+        calls=True,
+        places=True,
+    )
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
     failed = set(_failed_ops(history, rebuilt))
     fails = {*done.oom_ops.tolist(), *done.rejected_ops.tolist()}

@@ -97,7 +97,7 @@ class Recording:
                 beyond = rebuilt.beyond_room_bytes + refused if rebuilt.beyond_room_bytes else 0
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused, beyond_room_bytes=beyond)
             until = cut(program, failing + 1)
-            device = rebuilt.device
+            device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
             done, held_back = replay(until, rebuilt.settings, device), frozenset[int]()
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
@@ -113,7 +113,7 @@ class Recording:
                     refused_bytes=refused,
                     held_back=held_back,
                 )
-        device = rebuilt.device
+        device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
         done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
             program = cut(program, done.done)
@@ -127,7 +127,11 @@ class Recording:
         """Run a program under other settings on the same room."""
         # A fraction is one of the room.
         is_part = settings.per_process_memory_fraction < 1
-        device = ReplayDevice(total_bytes=self.rebuilt.room_bytes) if is_part else self.rebuilt.device
+        device = (
+            ReplayDevice(total_bytes=self.rebuilt.room_bytes)
+            if is_part
+            else ReplayDevice(total_bytes=self.rebuilt.card_bytes, others_bytes=self.rebuilt.beyond_room_bytes)
+        )
         return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage._errors import UllageError
-from ullage.allocator.replay import replay
+from ullage.allocator.replay import ReplayDevice, replay
 from ullage.history import Action, History
 from ullage.program import Column
 from ullage.rebuild import Rebuilt
@@ -186,7 +186,12 @@ def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
     """Return, for each entry that allocates, the bytes that its block takes in a replay."""
     sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
-        done = replay(rebuilt.program, rebuilt.settings, rebuilt.device, places=True)
+        done = replay(
+            rebuilt.program,
+            rebuilt.settings,
+            ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
+            places=True,
+        )
     except UllageError:
         return sizes
     assert done.places is not None

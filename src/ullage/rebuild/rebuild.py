@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage._units import text_of_bytes
-from ullage.allocator.replay import ReplayDevice
 from ullage.history import Action, History
 from ullage.program import Column, Program
 from ullage.rebuild.before import Before
@@ -65,10 +64,9 @@ class Rebuilt:
     notes: tuple[str, ...]
 
     @property
-    def device(self) -> ReplayDevice:
-        """The card for a replay."""
-        beyond = self.beyond_room_bytes
-        return ReplayDevice(total_bytes=self.room_bytes + beyond, others_bytes=beyond)
+    def card_bytes(self) -> int:
+        """The whole card, as far as it is known: the room, and what is beyond it."""
+        return self.room_bytes + self.beyond_room_bytes
 
 
 def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
