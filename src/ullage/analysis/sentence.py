@@ -63,8 +63,7 @@ def sentence_of(
     """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
-        is_private = recording.failing_op is not None and recording.pool_of_ops()[recording.failing_op] != 0
-        return _free_elsewhere(size, evidence) + (_EMPTY_FIRST if is_private else "")
+        return _free_elsewhere(size, evidence) + _empty_first(recording)
     match cause:
         case Cause.FRAGMENTED:
             return (
@@ -176,7 +175,10 @@ def cure_of(
     )
 
 
-_EMPTY_FIRST: Final = " torch.cuda.empty_cache() before the capture gives back what is free as whole segments."
+def _empty_first(recording: Recording) -> str:
+    if recording.failing_op is None or not recording.pool_of_ops()[recording.failing_op]:
+        return ""
+    return " torch.cuda.empty_cache() before the capture gives back what is free as whole segments."
 
 
 _LET_GO: Final = (
