@@ -21,7 +21,7 @@ from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
-from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, Unrecorded, program_of
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.rebuild.pool import pool_of_rows
 from ullage.rebuild.segment_life import SegmentLife, SegmentLives
@@ -44,6 +44,8 @@ class Assumptions:
     semantics: str | None = None
     """The allocator's version: one of `ullage.settings.SEMANTICS`; None where the usual one is as close as any."""
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
+    rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
+    """What reconstructed the programs that were replayed; it still has the last one."""
 
     def program_of(
         self,
@@ -54,8 +56,9 @@ class Assumptions:
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
         """Reconstruct the program of a history with what is assumed; arguments as `ullage.rebuild.program_of`."""
-        return program_of(
-            history,
+        has_it = self.rebuilder is not None and self.rebuilder.history is history
+        rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)
+        return rebuilder.program_of(
             semantics=semantics or self.semantics,
             alloc_conf=alloc_conf,
             capacity_bytes=capacity_bytes,
@@ -89,8 +92,9 @@ def closest(
     usual, *others = {allocator.tie: each for each, allocator in ALLOCATORS.items()}.values()
     candidates = [semantics] if semantics is not None else [usual, *reversed(others)]
     best: tuple[tuple[int, int], Assumptions] | None = None
+    rebuilder = Rebuilder(history)
     for version in candidates:
-        search = _AssumptionSearch(history=history, semantics=version, alloc_conf=alloc_conf, room_bytes=room)
+        search = _AssumptionSearch(rebuilder=rebuilder, semantics=version, alloc_conf=alloc_conf, room_bytes=room)
         try:
             nearest = search.nearest()
         except SettingsError:  # an option that this version does not know
@@ -99,7 +103,8 @@ def closest(
             continue
         told = version if semantics is None and version != USUAL else None
         if best is None or nearest.order < best[0]:
-            best = nearest.order, Assumptions(semantics=told, unrecorded=nearest.unrecorded)
+            found = Assumptions(semantics=told, unrecorded=nearest.unrecorded, rebuilder=rebuilder)
+            best = nearest.order, found
         if nearest.order == (0, 0):
             break
     assert best is not None
@@ -138,11 +143,16 @@ class _ReplayWithGuesses:
 class _AssumptionSearch:
     """The search for what lets a replay follow the recording further, one entry where it leaves it after the other."""
 
-    history: History
+    rebuilder: Rebuilder
     semantics: str
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
+
+    @property
+    def history(self) -> History:
+        """The recording."""
+        return self.rebuilder.history
 
     def nearest(self) -> "_Guessed":
         """Return what was assumed for the replay that is closest to the recording.
@@ -161,7 +171,7 @@ class _AssumptionSearch:
             trial = kept if kept is not None and kept.unrecorded is unrecorded else self._try(unrecorded)
             kept = None
             for guess in self._guesses(trial):
-                if self.trials > most:
+                if self.trials >= most:
                     return best
                 if _identity(guess) in tried:
                     continue
@@ -179,8 +189,7 @@ class _AssumptionSearch:
 
     def _try(self, unrecorded: Unrecorded) -> _ReplayWithGuesses:
         self.trials += 1
-        rebuilt = program_of(
-            self.history,
+        rebuilt = self.rebuilder.program_of(
             semantics=self.semantics,
             alloc_conf=self.alloc_conf,
             capacity_bytes=self.room_bytes,

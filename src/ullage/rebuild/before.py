@@ -9,7 +9,7 @@ import numpy as np
 
 from ullage._units import GIB
 from ullage.history import PENDING, Action, History, Segment
-from ullage.program import UNMAPPED_KEY, StartSegment
+from ullage.program import UNMAPPED_KEY, Column, StartSegment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
 from ullage.rebuild.segment_life import SegmentLives
@@ -41,7 +41,7 @@ class Before:
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
-        layout = _StartLayout(alive=alive, holes=_Holes.of(history), settings=settings)
+        layout = _StartLayout(alive=alive, holes=_Holes(history), settings=settings)
         there = list(_by_reservation(reserved_before(history, settings)))
         segment_lives = SegmentLives.of(history, there, settings.large_segment_bytes, unrecorded.pools)
         there = [_with_pool(stretches, segment_lives) for stretches in there]
@@ -93,19 +93,19 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
         )
         for address, size, end, is_pending in zip(*(column.tolist() for column in columns), strict=True)
     }
-    made = set(history.address[history.action == Action.ALLOC].tolist())
-    for segment in history.segments:
-        for block in segment.blocks:
-            if block.state.startswith("active") and block.address not in made:
-                is_freed_later = block.address in alive
-                alive[block.address] = _AliveBlock(
-                    size=block.size,
-                    requested=block.requested,
-                    stack=block.stack,
-                    freed_row=len(history),
-                    is_pending=block.state in PENDING and not is_freed_later,
-                    is_exact=True,
-                )
+    active = [block for segment in history.segments for block in segment.blocks if block.state.startswith("active")]
+    addresses = np.array([block.address for block in active], np.int64)
+    made = np.isin(addresses, history.address[history.action == Action.ALLOC]).tolist()
+    for block in (each for each, was_made in zip(active, made, strict=True) if not was_made):
+        is_freed_later = block.address in alive
+        alive[block.address] = _AliveBlock(
+            size=block.size,
+            requested=block.requested,
+            stack=block.stack,
+            freed_row=len(history),
+            is_pending=block.state in PENDING and not is_freed_later,
+            is_exact=True,
+        )
     return alive
 
 
@@ -173,27 +173,32 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
         end = last.address + last.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Holes:
     """The allocations of a history, by address: the first one behind a block shows where that block ends."""
 
-    addresses: list[int]
-    rows: list[int]
+    history: History
+    _sorted: tuple[Column, Column] | None = None
+    """Addresses and rows, once somebody asked: most recordings have no such block."""
 
-    @classmethod
-    def of(cls, history: History) -> "_Holes":
-        made = np.flatnonzero(history.action == Action.ALLOC)
-        order = made[np.argsort(history.address[made], kind="stable")]
-        return cls(addresses=history.address[order].tolist(), rows=order.tolist())
+    def _by_address(self) -> tuple[Column, Column]:
+        if self._sorted is None:
+            made = np.flatnonzero(self.history.action == Action.ALLOC)
+            rows = made[np.argsort(self.history.address[made], kind="stable")]
+            self._sorted = self.history.address[rows], rows
+        return self._sorted
 
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
         """Return the address of the first allocation between two addresses, if there is one before an entry.
 
         The allocator puts it at the beginning of the one free block that lies there.
         """
-        low, high = bisect_left(self.addresses, start), bisect_left(self.addresses, stop)
-        first = min(range(low, high), key=self.rows.__getitem__, default=None)
-        return self.addresses[first] if first is not None and self.rows[first] < before_row else None
+        addresses, rows = self._by_address()
+        low, high = np.searchsorted(addresses, (start, stop)).tolist()
+        if low == high:
+            return None
+        first = low + int(np.argmin(rows[low:high]))
+        return int(addresses[first]) if rows[first] < before_row else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,7 +10,7 @@ shows, or given, and named in `Rebuilt.notes`:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -121,9 +121,43 @@ def program_of(
     Raises:
         SettingsError: `alloc_conf` cannot be read.
     """
-    unrecorded = unrecorded or Unrecorded()
-    settings_text = settings_text_of(history, alloc_conf=alloc_conf, semantics=semantics or USUAL)
-    settings = parse_settings(settings_text, semantics=semantics or USUAL)
+    return Rebuilder(history).program_of(
+        semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes, unrecorded=unrecorded
+    )
+
+
+@dataclass(slots=True)
+class Rebuilder:
+    """Reconstructs programs of one history, and keeps the last: most versions differ in nothing that a program has."""
+
+    history: History
+    _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
+    """The last one, and what it was made of."""
+
+    def program_of(
+        self,
+        *,
+        semantics: str | None = None,
+        alloc_conf: str | None = None,
+        capacity_bytes: int | None = None,
+        unrecorded: Unrecorded | None = None,
+    ) -> Rebuilt:
+        """Do as the function of this name."""
+        version, assumed = semantics or USUAL, unrecorded or Unrecorded()
+        text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
+        settings = parse_settings(text, semantics=version)
+        # How sizes are rounded, and what a segment has, is the same in every version.
+        made_of = replace(settings, semantics=USUAL), capacity_bytes, assumed
+        if self._last is None or self._last[0] != made_of:
+            self._last = None  # one program at a time
+            self._last = made_of, _reconstructed(self.history, settings, capacity_bytes, assumed)
+        made = self._last[1]
+        notes = tuple(_notes(semantics, made.room_bytes, capacity_bytes))
+        return replace(made, settings=settings, settings_text=text, notes=notes)
+
+
+def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
+    """Return what `Rebuilder` completes: without a text of the settings, and without notes."""
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
@@ -145,7 +179,7 @@ def program_of(
             setup=int(np.count_nonzero(written.row < 0)),
         ),
         settings=settings,
-        settings_text=settings_text,
+        settings_text="",
         room_bytes=room,
         beyond_room_bytes=unrecorded.beyond_room_bytes if room < UNBOUNDED_BYTES else 0,
         room_is_known=capacity_bytes is None and room < UNBOUNDED_BYTES,
@@ -156,7 +190,7 @@ def program_of(
         recorded_calls=written.calls,
         is_whole=not before.segments,
         lives=before.lives,
-        notes=tuple(_notes(semantics, room, capacity_bytes)),
+        notes=(),
     )
 
 
