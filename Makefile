@@ -24,7 +24,7 @@ SNAPSHOTS ?= $(dir $(CACHE))snapshots
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,13 +48,19 @@ slow: setup  ## The whole suite with all that `make test` leaves out (an hour an
 coverage: setup  ## Run the suite with its branch coverage measured, and write docs/coverage.md (half an hour; ONLY="tests/unit").
 	tools/coverage.sh $(OLDEST_ENV) $(COVERAGE_ENV) $(JOBS) $(ONLY)
 
-lint: setup  ## Check style, types, layers, and the C code's warnings.
+lint: lint-style lint-types lint-c  ## Check style, types, layers, and the C code's warnings.
+
+lint-style: setup
 	$(OLDEST_ENV)/bin/ruff check src tests tools examples benchmarks
 	$(OLDEST_ENV)/bin/ruff format --check src tests tools examples benchmarks
-	cd src && $(OLDEST_ENV)/bin/mypy
 	cd src && $(OLDEST_ENV)/bin/lint-imports --config ../pyproject.toml
-	tools/check_c.sh $(OLDEST_ENV)
 	tools/check_page.sh $(OLDEST_ENV)
+
+lint-types: setup
+	cd src && $(OLDEST_ENV)/bin/mypy
+
+lint-c: setup
+	tools/check_c.sh $(OLDEST_ENV)
 
 sanitize:  ## Build the allocator core alone with sanitizers and run random programs (new seeds at every run).
 	tools/sanitize.sh

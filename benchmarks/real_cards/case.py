@@ -71,6 +71,8 @@ class Case:
     """Installed beside the environment with what they require; they may not require torch."""
     beside_torch: tuple[str, ...] = ()
     """Installed beside the environment without what they require."""
+    is_recipe: bool = False
+    """Whether `what` is all that was asked of the run: cases that have the same one measured it more than once."""
     cause: str = ""
     """Why it differs, where that is known; the page says so where it does differ."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -157,6 +159,8 @@ class Result:
     """Allocations, frees and segments in order and in size; None: the source has no events."""
     segments: Share | None = None
     """Of the end, equal in size and in every block; None: the source has no segments."""
+    places: Share | None = None
+    """Allocations of a recording that the allocator core puts where the real card did, told where its segments lay."""
     verdict: Verdict | None = None
     intervals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Of figures that the emulated card knows between bounds alone."""
@@ -183,7 +187,7 @@ class Result:
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
         """Read what `json` gave."""
-        share = {name: found[name] and Share(**found[name]) for name in ("events", "segments")}
+        share = {name: found.get(name) and Share(**found[name]) for name in ("events", "segments", "places")}
         return cls(
             **{
                 **found,

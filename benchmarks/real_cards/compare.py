@@ -1,24 +1,26 @@
 """Two recordings of one program, on a real card and on the emulated one, compared event by event and block by block.
 
 Addresses are not compared as such: where a driver puts a segment is its own. Events are compared by what was done and
-how many bytes, in order; a free of another block of the same size is said, and is no difference by itself (autocast
-frees its copies in the order of a table of host addresses). Segments of the end are compared by size, by stream, and by
-every block in order: its size, its state, and the allocation that it came from. Peaks come from running what was
-recorded through the allocator core; `departed` says how many allocations it put elsewhere than they were recorded, and
-only where that is 0 is a peak beyond doubt.
+how many bytes, in order; a free of another block of the same size is said, and is no difference by itself. Where
+autocast frees its copies of weights, as the recorded stacks tell, their order is said and does not count: it is that of
+PyTorch's table of copies, whose key is the address of each weight's object on the host, another one in every process.
+Segments of the end are compared by size, by stream, and by every block in order: its size, its state, and the
+allocation that it came from. Peaks come from running what was recorded through the allocator core, which is told what
+lay where when the recording began, and from then on only where the driver put each segment; `places` says how many
+allocations it puts where they were recorded, and only where that is all of them is a peak beyond doubt.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Final
 
 import numpy as np
 
 from benchmarks.real_cards.case import Figure, Share
 from ullage.allocator.replay import ReplayDevice, replay
-from ullage.history import Action, History, SnapshotBlock
+from ullage.history import Action, Frame, History, SnapshotBlock
 from ullage.rebuild import program_of
 
 _COMPARED: Final = tuple(action for action in Action if action not in (Action.SNAPSHOT, Action.OTHER))
@@ -35,8 +37,8 @@ class Peaks:
     requested_bytes: int
     allocated_bytes: int
     reserved_bytes: int
-    departed: int
-    """Allocations that the core put elsewhere than they were recorded."""
+    places: Share
+    """Allocations that the core puts where they were recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class Compared:
 
     events: Share
     segments: Share
+    places: Share
+    """Allocations of the real recording that the core puts where the real card did, told where its segments lay."""
     figures: dict[str, Figure]
     differs: str
     """The first thing that does, in words; empty where nothing does."""
@@ -52,7 +56,8 @@ class Compared:
 
 def compared(real: History, emulated: History) -> Compared:
     """Compare a recording from a real card with one from the emulated card."""
-    events = events_of(real), events_of(emulated)
+    recorded = events_of(real), events_of(emulated)
+    events = tidied(recorded[0], clears_of(real)), tidied(recorded[1], clears_of(emulated))
     ends = forms_of(real), forms_of(emulated)
     peaks = peaks_of(real), peaks_of(emulated)
     names = ("requested peak", "allocated peak", "reserved peak")
@@ -66,8 +71,9 @@ def compared(real: History, emulated: History) -> Compared:
     return Compared(
         events=share,
         segments=Share(equal=shared, of=max(ends[0].total(), ends[1].total())),
+        places=peaks[0].places,
         figures=figures,
-        differs="; ".join(_differences(*events, *ends, *peaks)),
+        differs="; ".join([*_reordered(recorded, events), *_differences(*events, *ends, *peaks)]),
     )
 
 
@@ -93,6 +99,37 @@ def _events_and_blocks(history: History) -> tuple[list[Event], dict[int, int]]:
                 made.pop(address, None)
         events.append((action, size, number))
     return events, made
+
+
+def clears_of(history: History) -> list[bool]:
+    """Return of every event whether autocast freed a copy of its cache in it, as the event's stack tells."""
+    compared_rows = np.isin(history.action, _COMPARED)
+    stacks, actions = history.stack[compared_rows], history.action[compared_rows]
+    is_free = np.isin(actions, _FREES)
+    known = {
+        int(stack): any(map(_clears, history.stacks.frames_of(int(stack)))) for stack in np.unique(stacks[is_free])
+    }
+    return [bool(free) and known[stack] for free, stack in zip(is_free, stacks.tolist(), strict=True)]
+
+
+def _clears(frame: Frame) -> bool:
+    """Whether a frame is of clearing autocast's cache: in C++, or the end of its `with` in Python."""
+    in_python = frame.name == "__exit__" and frame.file.replace("\\", "/").endswith("torch/amp/autocast_mode.py")
+    return in_python or frame.name.startswith("at::autocast::clear_cache(")
+
+
+def tidied(events: Sequence[Event], clears: Sequence[bool]) -> list[Event]:
+    """Return the events with what autocast frees at once in the order in which it was allocated."""
+    found: list[Event] = []
+    for is_clear, some in groupby(zip(events, clears, strict=True), key=lambda pair: pair[1]):
+        run = [event for event, _ in some]
+        found += sorted(run, key=_by_block) if is_clear else run
+    return found
+
+
+def _by_block(event: Event) -> tuple[int, int, int]:
+    action, size, number = event
+    return number, size, action
 
 
 def equal_events(real: Sequence[Event], emulated: Sequence[Event]) -> int:
@@ -135,13 +172,24 @@ def peaks_of(history: History) -> Peaks:
     assert done.places is not None
     rows = rebuilt.row_of_op
     known = (done.places.address >= 0) & (rows >= 0)
-    departed = np.count_nonzero(done.places.address[known] != history.address[rows[known]])
+    placed = np.count_nonzero(done.places.address[known] == history.address[rows[known]])
     return Peaks(
         requested_bytes=done.peak.requested_bytes,
         allocated_bytes=done.peak.allocated_bytes,
         reserved_bytes=done.peak.reserved_bytes,
-        departed=int(departed),
+        places=Share(equal=int(placed), of=int(np.count_nonzero(known))),
     )
+
+
+def _reordered(
+    recorded: tuple[Sequence[Event], Sequence[Event]], tidy: tuple[Sequence[Event], Sequence[Event]]
+) -> list[str]:
+    """Say how many events are equal only since the order of autocast's frees does not count."""
+    freed = sum(
+        one[1:] != other[1:] and now == then and one[0] == Action.FREE_COMPLETED
+        for one, other, now, then in zip(*recorded, *tidy, strict=False)
+    )
+    return [f"{freed:,} of autocast's copies are freed in another order"] if freed else []
 
 
 def _differences(
@@ -166,8 +214,9 @@ def _differences(
         size, *_, blocks = only[0]
         found.append(f"{len(only):,} segments, the first of {size:,} bytes with {len(blocks)} blocks")
     for which, peaks in (("real", real_peaks), ("emulated", emulated_peaks)):
-        if peaks.departed:
-            found.append(f"the core puts {peaks.departed:,} allocations of the {which} recording elsewhere")
+        if not peaks.places.is_whole:
+            elsewhere = peaks.places.of - peaks.places.equal
+            found.append(f"the core puts {elsewhere:,} allocations of the {which} recording elsewhere")
     return found
 
 

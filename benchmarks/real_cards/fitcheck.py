@@ -7,8 +7,8 @@ model's own configuration leaves empty. Where the row has no figures by phase, i
 
 Quantised weights are loaded by transformers 5 in several threads, straight to the card, so that the same recipe does
 not give the same bytes twice on a card: the order of the threads decides it. `orders` says for each run of a case
-whether they keep one (`drivers/pace.py`) or run as this machine lets them ("any"); the middle is compared, of two the
-larger.
+which they keep (`drivers/pace.py`), or "any": as this machine lets them. The first run is compared; between what all of
+them say is the interval.
 """
 
 import json
@@ -85,27 +85,27 @@ def printed(ended: Ended) -> dict[str, Any]:
 def compared(
     published: Mapping[str, float], runs: Sequence[Mapping[str, float]], resolution: int
 ) -> tuple[dict[str, Figure], dict[str, tuple[int, int]]]:
-    """Return the published figures beside the middle of several runs, and between what the runs lie that differ."""
+    """Return the published figures beside the first of several runs, and between what the runs lie that differ."""
     figures, intervals = {}, {}
     for name, key in _FIGURES.items():
         if key in published:
             emulated = [_bytes(found[key]) for found in runs]
-            figures[name], between = middle_of(_bytes(published[key]), emulated, resolution)
+            figures[name], between = first_of(_bytes(published[key]), emulated, resolution)
             if between:
                 intervals[name] = between
     return figures, intervals
 
 
-def middle_of(published: int, emulated: Sequence[int], resolution: int) -> tuple[Figure, tuple[int, int] | None]:
-    """Return a published figure beside the middle one of several runs, and between what they lie where they differ."""
-    some = sorted(emulated)
-    figure = Figure(published=published, emulated=some[len(some) // 2], resolution=resolution)
-    return figure, (some[0], some[-1]) if some[0] != some[-1] else None
+def first_of(published: int, emulated: Sequence[int], resolution: int) -> tuple[Figure, tuple[int, int] | None]:
+    """Return a published figure beside the first one of several runs, and between what they lie where they differ."""
+    low, high = min(emulated), max(emulated)
+    figure = Figure(published=published, emulated=emulated[0], resolution=resolution)
+    return figure, (low, high) if low != high else None
 
 
 def reason_of(intervals: Mapping[str, tuple[int, int]], runs: int) -> str:
     """Say which of several runs a row shows, where they differ."""
-    said = f"of {runs} runs, in which threads load the weights in different orders"
+    said = f"the first of {runs} runs, in which threads load the weights in different orders"
     return said if intervals else ""
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.real_cards.bench import Bench, Ended, RunError
 from benchmarks.real_cards.case import CANNOT_BE_JUDGED, FITS, OUT_OF_MEMORY, Case, Figure, Result, Verdict
-from benchmarks.real_cards.fitcheck import compared, ended_of, middle_of, printed, reason_of, shape_of
+from benchmarks.real_cards.fitcheck import compared, ended_of, first_of, printed, reason_of, shape_of
 from ullage.message.message import WINDOW, Message, read_message
 
 _OUTCOMES: Final = {"completed": FITS, "oom": OUT_OF_MEMORY}
@@ -92,13 +92,13 @@ def said_last(error: str) -> Message | None:
 
 
 def failures_compared(published: str, ended: Sequence[Ended]) -> tuple[dict[str, Figure], dict[str, tuple[int, int]]]:
-    """Return what PyTorch's error said on the real card beside the middle of what it said here, to its last digit."""
+    """Return what PyTorch's error said on the real card beside the first of what it said here, to its last digit."""
     real, here = read_message(published), [said_last(one.error) for one in ended]
     figures: dict[str, Figure] = {}
     intervals: dict[str, tuple[int, int]] = {}
     for name, part in _MESSAGE.items():
         size = _part(real, part)
-        figures[name], between = middle_of(size, [_part(message, part) for message in here], resolution_of(size))
+        figures[name], between = first_of(size, [_part(message, part) for message in here], resolution_of(size))
         if between:
             intervals[name] = between
     return figures, intervals

@@ -33,7 +33,12 @@ def run(case: Case, bench: Bench) -> Result:
         raise RunError(f"the script ended without writing {given['writes']}")
     found = compared(history_of(published), history_of(written))
     return Result.judged(
-        case=case.name, reason=found.differs, figures=found.figures, events=found.events, segments=found.segments
+        case=case.name,
+        reason=found.differs,
+        figures=found.figures,
+        events=found.events,
+        segments=found.segments,
+        places=found.places,
     )
 
 

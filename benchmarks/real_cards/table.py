@@ -4,11 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from benchmarks.real_cards.case import Case, Figure, Result, Share, Status, Verdict
+from benchmarks.real_cards.repeats import repeats_of, section_of
 
 MIB: Final = 2**20
 _MOST_COLUMNS: Final = 12
 """Where the cases of a source have more figures than this, a row says how many are equal and which is furthest off."""
-_HEAD: Final = ("case", "real card, torch", "emulated card, torch", "run", "events", "segments to the block")
+_SHARES: Final = {
+    "events": "events (allocations, frees, segments)",
+    "segments": "segments at the end, to the block",
+    "places": "allocations where the real card put them, told where its segments lay",
+}
+"""What is counted of a recording, by its name in a result."""
+_HEAD: Final = ("case", "real card, torch", "emulated card, torch", "run")
+_SHARED: Final = ("events", "segments to the block", "placed, segments given")
 _NEAR: Final = {"allocated": 0.001, "reserved": 0.01}
 """How near a peak is that the head of the page counts: figures of these names, or of these with " peak"."""
 _VERDICT: Final = ("real verdict", "emulated verdict")
@@ -33,6 +41,7 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
         "|  | equal |",
         "|---|---|",
         *(f"| {what} | {share.text} |" for what, share in summary_of(found)),
+        *section_of(repeats_of([case for some in cases.values() for case in some], results)),
     ]
     for source, some in cases.items():
         lines += ["", f"## {source.replace('_', ' ').capitalize()}", "", *_table_of(some, results[source])]
@@ -55,8 +64,7 @@ def summary_of(results: Sequence[Result]) -> list[tuple[str, Share]]:
             (f"peaks {name}, within {near:.1%}", _share(_apart(figure) <= near for figure in _peaks(ran, name)))
             for name, near in _NEAR.items()
         ),
-        ("events (allocations, frees, segments)", _sum([result.events for result in ran])),
-        ("segments at the end, to the block", _sum([result.segments for result in ran])),
+        *((what, _sum([getattr(result, name) for result in ran])) for name, what in _SHARES.items()),
         ("verdicts (fits, or out of memory)", _share(verdict.is_right for verdict in verdicts)),
         ("verdicts left open (cannot be judged)", _share(verdict.is_open for verdict in verdicts)),
     ]
@@ -80,11 +88,11 @@ def _sum(shares: Sequence[Share | None]) -> Share:
 def _table_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]:
     found = {case.name: results.get(case.name, _UNRUN) for case in cases}
     names = list(dict.fromkeys(name for result in found.values() for name in result.figures))
-    has_events = any(result.events or result.segments for result in found.values())
+    has_events = any(getattr(result, name) for result in found.values() for name in _SHARES)
     has_verdicts = any(result.verdict for result in found.values())
     is_wide = len(names) > _MOST_COLUMNS
     columns = ["figures equal", "furthest off"] if is_wide else names
-    head = [*(_HEAD if has_events else _HEAD[:4]), *(_VERDICT if has_verdicts else []), *columns]
+    head = [*_HEAD, *(_SHARED if has_events else ()), *(_VERDICT if has_verdicts else []), *columns]
     rows = [
         [*_facts(case, found[case.name]), *(_shares(found[case.name]) if has_events else [])]
         + (_verdict(found[case.name].verdict) if has_verdicts else [])
@@ -117,7 +125,7 @@ def _reason(case: Case, result: Result) -> str:
 
 
 def _shares(result: Result) -> list[str]:
-    return [share.text if share else "" for share in (result.events, result.segments)]
+    return [share.text if share else "" for share in (getattr(result, name) for name in _SHARES)]
 
 
 def _in_short(result: Result) -> list[str]:

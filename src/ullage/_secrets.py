@@ -43,7 +43,7 @@ _KEY_OF_DATA: Final = _words(
     "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
     "user assistant sample "
 )
-"""What stands before `key` where it is a key of data, not a secret."""
+"""The words before `key` that make it a key of data, not a secret."""
 _TOKEN_OF_TEXT: Final = _words(
     "pad eos bos unk sep cls mask stop special image images video audio start end prompt trigger placeholder "
     "initializer instance class per next num n max min new total train eval val valid test vocab register global "
@@ -52,11 +52,11 @@ _TOKEN_OF_TEXT: Final = _words(
     "warmup lr decay global local special seen visual vision vq latent patch object time action state goal count "
     "draft speculative chunk chunked prefill packed ignore use no with by and of"
 )
-"""What stands before `token` where it is one of a text."""
+"""The words before `token` that make it a piece of a text."""
 _PASS_OF_DATA: Final = _words(
     "two single one first second third low high band all multi num n per by forward backward extra each last no"
 )
-"""What stands before `pass` where it is one over data."""
+"""The words before `pass` that make it a pass over data."""
 _KEY_OF_ACCESS: Final = _words(
     "api access private encryption signing ssh deploy storage subscription master shared client consumer account "
     "host service app admin"

@@ -101,4 +101,4 @@ def count_used() -> DriverCount:
             )
     except DriverSilentError as why:
         return DriverCount(why_not=str(why))
-    return DriverCount(cards=cards, why_not="" if cards else "the driver has no card that tells its memory")
+    return DriverCount(cards=cards, why_not="" if cards else "no card of the driver reports its memory")

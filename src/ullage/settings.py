@@ -21,16 +21,16 @@ UNLIMITED: Final = (1 << 64) - 1
 """`max_split_bytes` of an allocator that splits blocks of any size (PyTorch's SIZE_MAX)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 BLOCK_UNIT_BYTES: Final = 512
-"""What the size of every block is a multiple of (kMinBlockSize)."""
+"""The unit in which the size of every block is rounded up (kMinBlockSize)."""
 LARGEST_SMALL_BYTES: Final = MIB
 """The largest request that the small pool serves (kSmallSize). Of a block of the large pool a rest up to this size is
 not split off (DeviceCachingAllocator::should_split)."""
 SMALL_SEGMENT_BYTES: Final = 2 * MIB
 """The size of a segment of the small pool, and of its pages in an expandable segment (kSmallBuffer)."""
 DRIVER_PAGE_BYTES: Final = 2 * MIB
-"""What the driver gives memory in multiples of."""
+"""The unit in which the driver gives memory."""
 LARGE_UNIT_BYTES: Final = 2 * MIB
-"""What the size of a large segment that a request gets for itself is a multiple of (kRoundLarge)."""
+"""The unit of a large segment that one request gets for itself (kRoundLarge)."""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.

@@ -259,6 +259,7 @@ def test_unknown_words_of_memory_are_quoted_and_not_judged() -> None:
         ("12B", 12),
         ("0.000000B", 0),
         ("64K", 65536),
+        ("-1.28GiB", -parse_bytes("1.28 GiB")),
     ],
 )
 def test_sizes_as_programs_write_them(text: str, size: int) -> None:
@@ -276,6 +277,49 @@ def test_tensorflows_shape_is_a_size() -> None:
 def test_a_cache_below_zero_is_what_is_missing() -> None:
     told = explain_text(f"Available KV cache memory: -0.3 GiB\n{NO_BLOCKS}")
     assert "have taken all of that, and 307.2 MiB more." in told.explanation.sentence
+
+
+NINES = "9" * 400
+TOO_SMALL = (
+    "ValueError: To serve at least one request with the models's max seq len ({}), ({} KV cache is needed, which is "
+    "larger than the available KV cache memory ({})."
+)
+ON_A_NODE = (
+    "Task was killed due to the node running low on memory. Memory on the node was {} / 16.00GB (0.95), which exceeds "
+    "the memory usage threshold of {}."
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ON_A_NODE.format("15.00GB", "1.5.2"),
+        ON_A_NODE.format("15.00GB", "...9"),
+        ON_A_NODE.format("-15.00GB", "0.95"),
+        f"INFO total_gpu_memory=14.6GiB gpu_memory_utilization=...\n{NO_BLOCKS}",
+        f"INFO total_gpu_memory=14..6GiB gpu_memory_utilization=0.9.0\n{NO_BLOCKS}",
+        "Free memory on device (../.. GiB) on startup is less than desired GPU memory utilization (.., 1 GiB)",
+        TOO_SMALL.format(NINES, "8.00 GiB", "1.00 GiB"),
+        TOO_SMALL.format(4096, "8.00 GiB", "-1.28 GiB") + f" the estimated maximum model length is {NINES}",
+        "Error in memory profiling. Initial free memory -3.0 GiB, current free memory 4..5 GiB.",
+        f"OOM when allocating tensor with shape[{NINES},{NINES}] and type float on /device:GPU:0 by allocator x",
+        "Executor creation failed due to insufficient GPU memory: x could not be created: y "
+        "Total GPU memory (GiB): .. Free GPU memory before component creation attempt (GiB): ..",
+    ],
+)
+def test_figures_that_are_none_break_nothing(text: str) -> None:
+    """Damaged logs have them: several points, no digit, hundreds of digits, a sign. What is told has no such figure."""
+    told = explain_text(text).explanation
+    every = [told.sentence, *(f"{one.action} {one.remark}" for one in told.remedies), *told.notes]
+    assert not re.search(r"(?<!\w)-\d|99999|\.\.\d", " ".join(every)), every
+
+
+def test_a_budget_below_zero_leaves_nothing_for_a_request() -> None:
+    """vLLM prints it so, where weights alone are more than its share: no length fits then."""
+    told = explain_text(TOO_SMALL.format(4096, "8.00 GiB", "-1.28 GiB")).explanation
+    assert "the budget leaves 0 B." in told.sentence
+    assert not any("max_model_len" in (one.action or "") for one in told.remedies)
+    assert any("9.28 GiB" in f"{one.action} {one.remark}" for one in told.remedies)
 
 
 @pytest.mark.parametrize(

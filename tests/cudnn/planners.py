@@ -5,6 +5,8 @@ import time
 
 import psutil
 
+_PATIENCE_SECONDS = 60
+
 
 def planners_of(client: int) -> list[int]:
     """Return the planners of a process; two are two too many."""
@@ -26,9 +28,9 @@ def planner_of(client: int | None = None) -> int:
     return found[0]
 
 
-def is_emptied(process: int, *, within_seconds: float) -> bool:
-    """Wait for the end of a process that is nobody's child."""
-    end = time.monotonic() + within_seconds
+def is_emptied(process: int) -> bool:
+    """Wait for the end of a process that is nobody's child: at once, or as soon as a busy machine gets to it."""
+    end = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < end:
         try:
             if psutil.Process(process).status() == psutil.STATUS_ZOMBIE:

@@ -78,7 +78,7 @@ def test_the_planner_ends_with_its_client() -> None:
     client, _ = _client()
     planner = planner_of(client)
     os.kill(client, signal.SIGKILL)
-    assert is_emptied(planner, within_seconds=3)
+    assert is_emptied(planner)
     os.waitpid(client, 0)
 
 
@@ -89,7 +89,7 @@ def test_the_planner_does_not_wait_for_forks_of_its_client() -> None:
     planner = planner_of(client)
     os.kill(client, signal.SIGKILL)
     try:
-        assert is_emptied(planner, within_seconds=3)
+        assert is_emptied(planner)
         assert psutil.pid_exists(fork)
     finally:
         os.kill(fork, signal.SIGKILL)
@@ -132,7 +132,7 @@ def test_a_planner_that_keeps_dying_is_left_in_peace() -> None:
         convolve(width)
         for planner in planners_of(os.getpid()):
             os.kill(planner, signal.SIGKILL)
-            assert is_emptied(planner, within_seconds=3)
+            assert is_emptied(planner)
     convolve(20)
     convolve(21)
     assert planners_of(os.getpid()) == []

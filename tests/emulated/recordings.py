@@ -26,6 +26,7 @@ CARDS, CARD_BYTES, CONTEXT_BYTES = 3, 1 << 30, 64 * MIB
 ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, count=CARDS)  # before torch is imported
 
 import torch  # noqa: E402  the cards have to be there first
+import torch._inductor  # noqa: E402  PyTorch imports it for every snapshot: once here, not in every program's process
 
 from ullage.analysis.assumption import closest  # noqa: E402  after the cards
 from ullage.analysis.card import card_to_explain, recorded_cards  # noqa: E402

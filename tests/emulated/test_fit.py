@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SCRIPTS, Ended, command, environment_of, slow
+from .conftest import SCRIPTS, Ended, command, environment_of, processes_of, slow
 
 CARD = ("--gpu", "T4", "--total-memory", "1GiB", "--context", "100MiB")
 
@@ -143,9 +143,12 @@ def test_ctrl_c_leaves_nothing(workplace: Path) -> None:
         cwd=workplace,
         env=environment_of(workplace),
     )
-    time.sleep(3)
+    while len(processes_of(workplace / "tmp")) < 2:  # its first run has begun
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "interrupted; nothing was left behind" in error
     assert "Traceback" not in error
+    assert processes_of(workplace / "tmp") == []

@@ -41,7 +41,7 @@ def marked(token: str) -> list[psutil.Process]:
     return found
 
 
-def gone(token: str, *, seconds: float = 5.0) -> bool:
+def gone(token: str, *, seconds: float = 60.0) -> bool:
     until = time.monotonic() + seconds
     while marked(token) and time.monotonic() < until:
         time.sleep(0.02)
@@ -255,8 +255,12 @@ def test_what_is_too_slow_is_ended(quiet: str) -> None:
 
     with pytest.raises(ullage.IsolationError, match=r"sleep was ended after timeout_seconds=0.5: it or what it called"):
         ullage.isolated(sleep, timeout_seconds=0.5)
-    with pytest.raises(ullage.IsolationError, match=r"it had returned, but threads or exit handlers"):
-        ullage.isolated(leave_a_thread, timeout_seconds=2.5)
+    for seconds in (2.5, 10, 40):  # on a busy machine the process may not have come to the function before
+        with pytest.raises(ullage.IsolationError) as ended:
+            ullage.isolated(leave_a_thread, timeout_seconds=seconds)
+        if "it had returned, but threads or exit handlers" in str(ended.value):
+            break
+    assert "it had returned, but threads or exit handlers" in str(ended.value)
 
 
 def test_a_call_that_cannot_be_is_refused_by_name(quiet: str) -> None:
@@ -323,7 +327,7 @@ def test_ctrl_c_ends_it_all(quiet: str) -> None:
     """Output was seen while it ran; the function's own `finally` runs, and KeyboardInterrupt comes out here."""
     with started(quiet) as process:
         os.killpg(process.pid, signal.SIGINT)
-        out, error = process.communicate(timeout=20)
+        out, error = process.communicate(timeout=120)
         assert gone(quiet, seconds=0)
     assert out == "cleaned up\n"
     assert error.endswith("KeyboardInterrupt\n")
@@ -334,7 +338,7 @@ def test_it_does_not_outlive_this_process(quiet: str) -> None:
     """Not even one that was killed and could do nothing; what left the group is the one thing that can stay."""
     with started(quiet) as process:
         process.kill()
-        process.communicate(timeout=20)  # its output is at its end: the function's process has it no more
+        process.communicate(timeout=120)  # its output is at its end: the function's process has it no more
         assert [left.cmdline()[-1] for left in marked(quiet)] == ["import time; time.sleep(60)"]
     assert gone(quiet)
 

@@ -141,21 +141,22 @@ def test_smaller_holders_are_one_row() -> None:
 
 
 @inside
-def test_a_hundred_thousand_tensors_take_two_seconds() -> None:
-    """And sum to the byte. One of three has to: a busy machine may be slow."""
+def test_four_times_the_tensors_take_about_four_times_as_long() -> None:
+    """And sum to the byte. benchmarks/ownership/many.py measures the seconds."""
     import torch
 
     from ullage.ownership.owners import owners
 
-    kept = [torch.empty(1, device="cuda") for _ in range(MANY)]
+    kept: list[torch.Tensor] = []
     taken = []
-    while not taken or (min(taken) >= 2 and len(taken) < 3):
+    for count in (MANY // 4, MANY):
+        kept += [torch.empty(1, device="cuda") for _ in range(count - len(kept))]
         began = time.process_time()
         holdings = owners(0)
         taken.append(time.process_time() - began)
     assert holdings.total_bytes == torch.cuda.memory_allocated() == 512 * len(kept)
     assert [row.blocks for row in holdings] == [MANY]
-    assert min(taken) < 2
+    assert taken[1] < 0.5 + 8 * taken[0]
 
 
 @pytest.mark.skipif(is_from("2.15"), reason="the document shows what is so until torch 2.15: cuBLAS's workspaces")

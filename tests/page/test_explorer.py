@@ -366,7 +366,7 @@ def test_the_axis_is_in_events_where_time_would_hide_them(shown: Show) -> None:
     times = found.history.time_us
     assert np.diff(times).max() > times[-1] / 2
     assert found.ask("[e.byTime, e.$('axis').selectedOptions[0].text]") == [False, "events"]
-    assert found.ask("[...e.$('facet').options].map((each) => each.text)") == ["your line", "stream"]
+    assert found.ask("[...e.$('facet').options].map((each) => each.text)") == ["your line", "stream", "role"]
 
 
 def test_the_shortest_way_to_a_line_is_its_colour(normal: Shown) -> None:

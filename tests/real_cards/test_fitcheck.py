@@ -23,7 +23,7 @@ from benchmarks.real_cards.case import (
     Status,
     Verdict,
 )
-from benchmarks.real_cards.fitcheck import compared, middle_of, shape_of
+from benchmarks.real_cards.fitcheck import compared, first_of, shape_of
 from benchmarks.real_cards.fitcheck_verdicts import (
     archived,
     asked_of,
@@ -105,10 +105,10 @@ def test_the_last_digit_of_a_size_is_a_hundredth_of_its_unit(size: int, resoluti
     assert resolution_of(size) == resolution
 
 
-def test_of_several_runs_the_middle_is_compared() -> None:
-    assert middle_of(7, [9, 5, 7], 1) == (Figure(published=7, emulated=7), (5, 9))
-    assert middle_of(7, [8], 1) == (Figure(published=7, emulated=8), None)
-    runs = [{**MEASURED, "peak_reserved_mib": mib} for mib in (1210.0, 1200.0, 1190.0)]
+def test_of_several_runs_the_first_is_compared() -> None:
+    assert first_of(7, [7, 9, 5], 1) == (Figure(published=7, emulated=7), (5, 9))
+    assert first_of(7, [8], 1) == (Figure(published=7, emulated=8), None)
+    runs = [{**MEASURED, "peak_reserved_mib": mib} for mib in (1200.0, 1210.0, 1190.0)]
     figures, intervals = compared(MEASURED, runs, 1)
     assert figures["reserved"] == Figure(published=1200 * MIB, emulated=1200 * MIB)
     assert intervals == {"reserved": (1190 * MIB, 1210 * MIB)}

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.real_cards.drivers.pace import Order, order_of
+from benchmarks.real_cards.drivers.pace import Order, order_of, times_of
 
 
 def test_equal_weights_are_taken_as_they_come() -> None:
@@ -17,6 +17,19 @@ def test_a_large_first_weight_holds_up_the_taking() -> None:
     taken_before, loaded_before = order_of([9, 2, 2, 2, 2], threads=2)
     assert taken_before == [0] * 5
     assert loaded_before == [5] * 5
+
+
+def test_copies_that_wait_for_one_another_hold_up_the_threads() -> None:
+    taken_before, loaded_before = order_of([9, 2, 2, 2, 2], threads=2, queued=True)
+    assert taken_before == [0, 0, 0, 1, 2]
+    assert loaded_before == [3, 4, 5, 5, 5]
+
+
+def test_copies_that_are_not_equally_fast_are_the_same_each_time() -> None:
+    sizes = [1000] * 50
+    assert times_of(sizes, "") == sizes
+    assert times_of(sizes, "1") == times_of(sizes, "1") != times_of(sizes, "2")
+    assert min(times_of(sizes, "1")) < 500 < 2000 < max(times_of(sizes, "1"))
 
 
 def test_one_thread_is_one_weight_ahead() -> None:

@@ -95,9 +95,12 @@ def test_a_sample_that_is_overwritten_meanwhile_is_not_read(tmp_path: Path) -> N
     code = (
         "import sys; from pathlib import Path; from ullage.run_files.live import *\n"
         "writer = LiveWriter(Path(sys.argv[1]))\n"
-        "for step in range(60_000): writer.add(Sample(step, 0.0, 0, step, step, step, -1, 0, 0, 0))\n"
+        "for step in range(60_000):\n"
+        "    if step == 100: input()\n"
+        "    writer.add(Sample(step, 0.0, 0, step, step, step, -1, 0, 0, 0))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE)
+    assert process.stdin is not None
     seen, lost, readings = 0, 0, 0
     is_over = False
     while not is_over:
@@ -107,6 +110,9 @@ def test_a_sample_that_is_overwritten_meanwhile_is_not_read(tmp_path: Path) -> N
             assert [one.step for one in live.recent] == list(range(live.first, live.samples))
             lost += live.first - seen
             seen, readings = live.samples, readings + bool(live.recent)
+        if seen == 100 and not process.stdin.closed:
+            process.stdin.write(b"\n")
+            process.stdin.close()
         if readings % 3 == 0:
             time.sleep(0.15)  # slower than the ring is long: what is oldest is being overwritten
     assert (process.wait(), seen) == (0, 60_000)

@@ -22,7 +22,7 @@ from typing import Final
 import psutil
 
 MARK: Final = "ULLAGE_TESTS_ENDING"
-_ENDING_SECONDS: Final = 10
+_ENDING_SECONDS: Final = 60
 _JUMPS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -22,6 +22,7 @@ from ullage.run_files.live import LiveFileError, read_live
 SCRIPTS = Path(__file__).parent / "scripts"
 RUN = [sys.executable, "-m", "ullage", "run"]
 SLOW = "ULLAGE_SLOW" in os.environ
+_PATIENCE_SECONDS = 120  # how long a busy machine may take for what is otherwise there at once
 
 
 def _run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -210,7 +211,7 @@ def test_when_it_is_killed_so_is_the_command(tmp_path: Path) -> None:
     pids = [int(word) for word in process.stdout.readline().split()]
     process.kill()
     process.communicate()
-    until = time.monotonic() + 20
+    until = time.monotonic() + _PATIENCE_SECONDS
     while any(map(_is_alive, pids)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(_is_alive, pids))
@@ -233,7 +234,7 @@ class _Terminal:
             os.execv(command[0], command)
         self.text = ""
 
-    def until(self, text: str, seconds: float = 20) -> None:
+    def until(self, text: str, seconds: float = _PATIENCE_SECONDS) -> None:
         """Read until a text has come."""
         until = time.monotonic() + seconds
         while text not in self.text:
@@ -345,7 +346,10 @@ def test_a_script_that_is_killed_leaves_its_samples(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "going\n"
     [live] = tmp_path.glob("ullage-runs/*/*.live")
-    time.sleep(1.5)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while read_live(live).recent[-1].step <= 20:
+        assert time.monotonic() < until, "no sample is written"
+        time.sleep(0.05)
     os.kill(read_live(live).facts["pid"], signal.SIGKILL)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == -signal.SIGKILL
@@ -480,7 +484,7 @@ class _Shell(_Terminal):
 
     def until_state(self, pid: int, states: str) -> None:
         """Wait until a process runs, sleeps (RS), or is stopped (T)."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + _PATIENCE_SECONDS
         while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in states:
             assert time.monotonic() < until, self.text
             time.sleep(0.02)
@@ -521,7 +525,7 @@ def _begin_asking(shell: _Shell, tmp_path: Path, behind: str = "") -> int:
     """Start a script that reads the terminal; return its process."""
     shell.type(f"{shlex.join([*RUN, str(_script(tmp_path, ASKING))])}{behind}\n")
     shell.until("asking 0\r\n" if "&" not in behind else "[1]")
-    until = time.monotonic() + 20
+    until = time.monotonic() + _PATIENCE_SECONDS
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < until, shell.text
         time.sleep(0.02)
@@ -556,7 +560,7 @@ def test_what_is_behind_it_in_a_pipeline_may_read_the_terminal(tmp_path: Path, s
     )
     pager = "sh -c 'trap : INT; read word </dev/tty; echo heard $word; cat'"
     shell.type(f"{shlex.join([*RUN, 'counts.py'])} | {pager}\n")
-    until = time.monotonic() + 20
+    until = time.monotonic() + _PATIENCE_SECONDS
     while not (tmp_path / "ready").exists():
         assert time.monotonic() < until, shell.text
         time.sleep(0.02)
@@ -579,7 +583,7 @@ def test_bg_goes_on_behind_and_stops_where_it_would_read(tmp_path: Path, shell: 
     shell.ask("bg")
     assert "Running" in shell.ask("jobs")
     (tmp_path / "go").touch()
-    until = time.monotonic() + 20
+    until = time.monotonic() + _PATIENCE_SECONDS
     while "Stopped" not in shell.ask("jobs"):
         assert time.monotonic() < until, shell.text
     assert (tmp_path / "went").exists()
@@ -594,7 +598,7 @@ def test_what_was_begun_behind_can_be_brought_to_the_front(tmp_path: Path, shell
     """Stopped where it reads; at the front it reads, and Ctrl-C ends it and not the shell."""
     pid = _begin_asking(shell, tmp_path, " &")
     shell.until_state(pid, "T")
-    until = time.monotonic() + 20
+    until = time.monotonic() + _PATIENCE_SECONDS
     while "Stopped" not in shell.ask("jobs"):
         assert time.monotonic() < until, shell.text
     shell.type("fg\n")

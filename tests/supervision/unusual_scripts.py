@@ -418,18 +418,21 @@ TABLE: Mapping[str, Unusual] = {
             import signal, subprocess, sys, time
             subprocess.Popen(["sleep", "77"], stdout=-3, stderr=-3)
             signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
+            open("ready", "w").close()
             until = time.monotonic() + 4
             while time.monotonic() < until: time.sleep(0.1)
             sys.exit(4)
         """,
         shell="""
-            timeout 2 {} script.py; echo $?
+            timeout 2 {} script.py; echo $?; rm -f ready
             {plain} -c 'import os, signal, subprocess, sys, time
-            process = subprocess.Popen(sys.argv[1:], process_group=0); time.sleep(2); os.killpg(process.pid, 15)
-            print(process.wait())' {} script.py
-            {plain} -c 'import subprocess, sys, time
-            process = subprocess.Popen(sys.argv[1:]); time.sleep(2); process.send_signal(10)
-            print(process.wait())' {} script.py
+            process = subprocess.Popen(sys.argv[1:], process_group=0)
+            while not os.path.exists("ready"): time.sleep(0.01)
+            os.killpg(process.pid, 15); print(process.wait())' {} script.py; rm -f ready
+            {plain} -c 'import os, subprocess, sys, time
+            process = subprocess.Popen(sys.argv[1:])
+            while not os.path.exists("ready"): time.sleep(0.01)
+            process.send_signal(10); print(process.wait())' {} script.py
         """,
         is_slow=True,
     ),

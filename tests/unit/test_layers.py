@@ -1,6 +1,7 @@
 """The architecture as it is written down: documents, the linter's contract and the code say the same."""
 
 import ast
+import itertools
 import re
 import tomllib
 from collections import defaultdict
@@ -111,3 +112,18 @@ def test_a_class_has_a_name_of_its_own() -> None:
                 places[node.name.lstrip("_")].append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
     assert len(places) > 300, "the search finds nothing"
     assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_what_is_said_of_an_attribute_can_be_read_alone() -> None:
+    """A tooltip and docs/api.md show the text beside the name: "Of the process." would say nothing there."""
+    texts = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            body = getattr(node, "body", None)
+            for each, following in itertools.pairwise(body if isinstance(body, list) else []):
+                match each, following:
+                    case ast.Assign() | ast.AnnAssign(), ast.Expr(value=ast.Constant(value=str(text))):
+                        texts[f"{path.relative_to(PACKAGE)}:{following.lineno}"] = text
+    assert len(texts) > 500, "the search finds nothing"
+    headless = re.compile(r"(As|By|For|From|How|If|In|Of|On|Per|Than|That|To|Until|What|When|Where|Which|Whose|With)\b")
+    assert not {place: text for place, text in texts.items() if headless.match(text)}

@@ -483,13 +483,17 @@ OFTEN = {
 
 
 @pytest.mark.parametrize("name", OFTEN)
-def test_a_log_that_says_the_same_a_million_times_takes_seconds(name: str) -> None:
-    """The first thousand are read; the rest are counted, every one."""
+def test_a_log_that_says_the_same_a_million_times_is_read_in_one_pass(name: str) -> None:
+    """The first thousand are read; the rest are counted, every one: four times the log takes about four times as
+    long."""
     words, times = OFTEN[name]
+    began = time.process_time()
+    explain_text(words * (times // 4))
+    quarter = time.process_time() - began
     text = words * times
     began = time.process_time()
     told = explain_text(text).explanation
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 0.5 + 8 * quarter
     assert told.evidence["messages"] == times
     assert (
         f"at least {times} messages of memory running out, {MOST_READ - 1} of the {MOST_READ} that were read"

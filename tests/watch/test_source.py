@@ -299,7 +299,7 @@ def test_lines_end_with_what_they_watch(start: Start, tmp_path: Path) -> None:
         while "runs, step" not in watching.stdout.readline():
             pass
         made.end(process)
-        out, error = watching.communicate(timeout=30)
+        out, error = watching.communicate(timeout=120)
     assert (watching.returncode, error) == (0, "")
     assert "out of memory, step" in out
     assert out.count(f"evidence: ullage explain {tmp_path / f'oom-{process.pid}-1'}") == 1
@@ -323,7 +323,7 @@ def test_lines_end_with_ctrl_c(start: Start, tmp_path: Path) -> None:
         assert watching.stdout is not None
         first = watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        rest, error = watching.communicate(timeout=30)
+        rest, error = watching.communicate(timeout=120)
     assert watching.returncode == 0, error
     assert "Traceback" not in error
     for line in (first + rest).splitlines():

@@ -78,7 +78,8 @@ class Terminal:
     def _tmux(self, *arguments: str) -> str:
         environment = {name: text for name, text in os.environ.items() if name not in ("TMUX", "ULLAGE_RECORDING")}
         command = ["tmux", "-u", "-S", self._socket, *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=20).stdout
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=_SECONDS)
+        return done.stdout
 
 
 def watching(folder: Path) -> list[int]:

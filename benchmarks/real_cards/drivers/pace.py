@@ -7,25 +7,28 @@ many words, holds up the taking while the other threads go on.
 """
 
 import heapq
+import random
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 
-def order_of(sizes: Sequence[int], threads: int) -> tuple[list[int], list[int]]:
+def order_of(sizes: Sequence[int], threads: int, *, queued: bool = False) -> tuple[list[int], list[int]]:
     """Return, of every weight, how many are taken before its load begins, and how many loads begin before it is taken.
 
     Args:
         sizes: of the weights in the order in which they are loaded and taken, in bytes.
         threads: how many load.
+        queued: whether a copy begins when those before it have ended; its memory is allocated before.
     """
     free = [0] * threads
     begins, takes, latest = [], [], 0
     for size in sizes:
         begin = heapq.heappop(free)
-        heapq.heappush(free, begin + size)
+        end = (latest if queued else begin) + size
+        heapq.heappush(free, end)
         begins.append(begin)
-        latest = max(latest, begin + size)
+        latest = max(latest, end)
         takes.append(latest)
     return (
         [sum(take < begin for take in takes[:number]) for number, begin in enumerate(begins)],
@@ -36,8 +39,8 @@ def order_of(sizes: Sequence[int], threads: int) -> tuple[list[int], list[int]]:
 class Order:
     """Which loads and takes are done, and who has to wait."""
 
-    def __init__(self, sizes: Sequence[int], threads: int) -> None:
-        self.taken_before, self.loaded_before = order_of(sizes, threads)
+    def __init__(self, sizes: Sequence[int], threads: int, *, queued: bool = False) -> None:
+        self.taken_before, self.loaded_before = order_of(sizes, threads, queued=queued)
         self.loaded = self.taken = 0
         self.changed = threading.Condition()
 
@@ -64,12 +67,21 @@ class Order:
                 self.changed.notify_all()
 
 
-def keep(weights: dict[str, int]) -> None:
-    """Let transformers load these weights, whose sizes are in bytes, in the order."""
+def times_of(sizes: Sequence[int], seed: str) -> list[int]:
+    """Return how long each copy takes: as its bytes, or from a seed up to several times as long or as short."""
+    if not seed:
+        return list(sizes)
+    drawn = random.Random(seed)
+    return [round(size * drawn.lognormvariate(0, 1)) for size in sizes]
+
+
+def keep(weights: dict[str, int], order: str) -> None:
+    """Let transformers load these weights, whose sizes are in bytes, in an order: "kept", "kept:SEED" or "queued"."""
     from transformers import core_model_loading as loading
 
     sizes = [weights[name] for name in sorted(weights, key=loading.dot_natural_key)]
-    kept = Order(sizes, loading.GLOBAL_WORKERS)
+    kind, _, seed = order.partition(":")
+    kept = Order(times_of(sizes, seed), loading.GLOBAL_WORKERS, queued=kind == "queued")
     load, take, spawn = loading._materialize_copy, loading.WeightRenaming.convert, loading.spawn_materialize
     numbers: dict[int, int] = {}  # as the loads are handed to the threads: which of these goes first is the machine's
 

@@ -2,7 +2,7 @@
 
     python zeros.py ORDER MODEL FOLDER SCRIPT [ARGUMENTS]
 
-ORDER is that of the threads that load weights: "any", or "kept" (`pace.py`). MODEL is JSON: a `model_type` of
+ORDER is that of the threads that load weights: "any", or one of `pace.keep`. MODEL is JSON: a `model_type` of
 transformers and the fields of its configuration. FOLDER is made, and is what the script loads by `from_pretrained`,
 unmodified. The file of weights has holes and takes no room on the disk.
 """
@@ -51,10 +51,10 @@ def main() -> None:
     """Make the checkpoint and run the script."""
     order, model, folder, script, *arguments = sys.argv[1:]
     weights = make_checkpoint(json.loads(model), Path(folder))
-    if order == "kept":
+    if order != "any":
         import pace
 
-        pace.keep(weights)
+        pace.keep(weights, order)
     sys.path[0] = str(Path(script).resolve().parent)
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")

@@ -19,7 +19,7 @@ class RecordedCard:
     failures: int
     """Number of requests that failed."""
     failed_bytes: int | None
-    """What the last request that failed asked for."""
+    """The size of the last request that failed."""
     allocated_bytes: int
     """Bytes of the blocks that are allocated at the end."""
     reserved_bytes: int
@@ -27,7 +27,7 @@ class RecordedCard:
     peak_reserved_bytes: int
     """The most bytes that were reserved while recording."""
     last_failure_us: int
-    """When the last request failed, in microseconds; -1 where none did or no time was recorded."""
+    """The time of the last request that failed, in microseconds; -1 where none did or no time was recorded."""
 
 
 def recorded_card(history: History) -> RecordedCard:

@@ -61,15 +61,16 @@ class Explanation:
     remedies: tuple[Remedy, ...]
     notes: tuple[str, ...]
     fidelity: Fidelity | None = None
-    """What a replay under the run's own settings was compared with, and what differs; None for a text."""
+    """The recorded figures that a replay under the run's own settings was compared with, and those that differ; None
+    for a text."""
     device: int | None = None
     """The number of the card that is explained; None for a text."""
     cards: tuple[RecordedCard, ...] = ()
     """All cards of the snapshot that were used, where there are several."""
     roles: tuple[RoleShare, ...] = ()
-    """What memory was for at the moment that matters, the largest first; empty where no stack was recorded."""
+    """The roles of memory at the moment that matters, the largest first; empty where no stack was recorded."""
     streams: tuple[StreamMemory, ...] = ()
-    """What each stream and private pool held at the moment that matters."""
+    """The memory of each stream and private pool at the moment that matters."""
     others: tuple["Explanation", ...] = ()
     """The explanations of the other cards, where all were asked for."""
     headline: str = ""

@@ -27,8 +27,8 @@ class StepGrowth:
     them."""
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each step: the operation at which it ends, and the keys of the blocks that it allocated and that stay, of any
-    line."""
+    """One pair for each step: the operation at which it ends, and the keys of the blocks that it allocated and that
+    stay, of any line."""
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:

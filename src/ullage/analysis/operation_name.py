@@ -27,7 +27,7 @@ _KINDS: Final = (
     ),
     (re.compile(r"\bautograd::Engine::"), "(backward)"),
 )
-"""What a frame says of an allocation, the clearest first."""
+"""The text for an allocation with such a frame, the clearest first."""
 _OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 
 

@@ -26,7 +26,7 @@ _RECORD: Final = (
 
 
 _TOLD_BYTES: Final = 1 << 62
-"""From here on the size of a request that failed is not told apart."""
+"""The size from which on requests that failed are not told apart."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 
 

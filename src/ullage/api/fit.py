@@ -14,6 +14,7 @@ from ullage.fitting.fit import Fit
 from ullage.fitting.fit import fit as run_fit
 from ullage.gpus import find_gpu
 from ullage.prediction.request import Request
+from ullage.values.choice import ValuesChoice
 
 
 @public
@@ -35,6 +36,10 @@ def fit(
     context: int | str | None = None,
     cudnn_workspace: int | str | None = None,
     placement: str = PLACEMENTS[0],
+    values: str = "auto",
+    values_seed: int = 0,
+    draws: int = 1,
+    routing: str = "drawn",
     html: str | Path | None = None,
     picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
@@ -48,8 +53,9 @@ def fit(
         vary: the option and its values: "--batch-size", "--batch-size=8..64:8"; two of them for a frontier.
         margin: what has to stay free on the card; bytes, or a text such as "1GiB" or "5%".
         changes: try what needs no change to the script too: allocator settings, optimizer defaults.
-        steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, html,
-            picture: as of `ullage.predict`, for every run.
+        draws: how many seeds to try for every value of the option where drawn values may decide.
+        steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, values,
+            values_seed, routing, html, picture: as of `ullage.predict`, for every run.
         progress: called with a short text whenever the search gets further.
 
     Raises:
@@ -73,6 +79,8 @@ def fit(
         context_bytes=size_of(context, "--context"),
         cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
         placement=placement,
+        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
+        draws=draws,
         picture=picture or html is not None,
     )
     check_page(html, script)

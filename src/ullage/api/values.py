@@ -16,7 +16,7 @@ _STEPS: Final = 3
 _MORE_STEPS: Final = 6
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
-"""What --device has for every card of a snapshot."""
+"""The value of --device that stands for every card of a snapshot."""
 
 
 def size_of(size: int | str | None, option: str) -> int | None:

@@ -7,7 +7,7 @@ import typer
 
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, PlacementOption
+from ullage.cli.values import WORKSPACES, DrawsOption, PlacementOption, RoutingOption, SeedOption, ValuesOption
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -46,6 +46,10 @@ def run_fit(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     placement: PlacementOption = "linux",
+    values: ValuesOption = "auto",
+    values_seed: SeedOption = 0,
+    draws: DrawsOption = 1,
+    routing: RoutingOption = "drawn",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
@@ -76,6 +80,10 @@ def run_fit(
             context=context_size,
             cudnn_workspace=cudnn_workspace,
             placement=placement,
+            values=values,
+            values_seed=values_seed,
+            draws=draws,
+            routing=routing,
             picture=html is not None,
             progress=progress,
         )

@@ -9,7 +9,7 @@ import typer
 from ullage._errors import UsageError, quoted
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, PlacementOption
+from ullage.cli.values import WORKSPACES, DrawsOption, PlacementOption, RoutingOption, SeedOption, ValuesOption
 
 if TYPE_CHECKING:
     from ullage.prediction.prediction import Prediction
@@ -46,14 +46,10 @@ def predict(
         str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
     ] = None,
     placement: PlacementOption = "linux",
-    values: Annotated[
-        str, typer.Option(help="What is read back from the card: auto, on, off (zero), all (compute everything).")
-    ] = "auto",
-    values_seed: Annotated[int, typer.Option(help="What values that nobody knows are drawn from.")] = 0,
-    draws: Annotated[int, typer.Option(help="How many seeds to try where drawn values may decide.")] = 3,
-    routing: Annotated[
-        str, typer.Option(help="Experts that drawn scores choose: drawn, balanced, worst, or a skew such as 1.5.")
-    ] = "drawn",
+    values: ValuesOption = "auto",
+    values_seed: SeedOption = 0,
+    draws: DrawsOption = 3,
+    routing: RoutingOption = "drawn",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,

@@ -86,7 +86,7 @@ def run(
         has_something = place.is_in_place and _report_run(place, is_quiet=is_quiet, has_ended_well=has_ended_well)
         if not place.is_in_place:
             if not place.is_removed:
-                _print_line(f"the folder {place.path} was moved while the run went on: nothing is told of it")
+                _print_line(f"the folder {place.path} was moved while the run went on: there is no summary of it")
         elif folder is None and (has_ended_well or not place.names()) and not has_something:
             place.remove(is_live)
         elif not quiet:

@@ -12,3 +12,11 @@ PlacementOption = Annotated[
     str,
     typer.Option(help="Whose driver: linux, wsl, windows, linux-host. Up to torch 2.11 it decides what is reserved."),
 ]
+ValuesOption = Annotated[
+    str, typer.Option(help="What is read back from the card: auto, on, off (zero), all (everything is computed).")
+]
+SeedOption = Annotated[int, typer.Option(help="What values that nobody knows are drawn from.")]
+DrawsOption = Annotated[int, typer.Option(help="How many seeds to try where drawn values may decide.")]
+RoutingOption = Annotated[
+    str, typer.Option(help="Experts that drawn scores choose: drawn, balanced, worst, or a skew such as 1.5.")
+]

@@ -91,4 +91,4 @@ class MachineFacts:
     torch: Torch | None = None
     is_emulated: bool = False
     workspaces: str | None = None
-    """For an emulated card: where cuDNN's workspaces come from."""
+    """The source of cuDNN's workspaces, on an emulated card."""

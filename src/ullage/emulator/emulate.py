@@ -51,7 +51,7 @@ class Emulation:
     """The driver whose addresses are emulated: one of `ullage.emulator.library.PLACEMENTS`."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
-    """What is read back from the card."""
+    """The way in which values that are read back from the card are answered."""
 
     def __repr__(self) -> str:
         """Return a one-line summary, which a notebook shows for the last line of a cell."""
@@ -250,7 +250,9 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
     """Have what is read back from the card worked out, once torch is there."""
     from ullage.values.start import Values
 
-    Values(emulation.values, library.answer).start()
+    if emulation.values.mode == "all":
+        library.hold_values()
+    Values(emulation.values, library).start()
 
 
 def _blocks_per_sm(card: Gpu) -> int:

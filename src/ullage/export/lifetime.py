@@ -101,7 +101,7 @@ class _Ends:
     """When blocks are freed, and when their places can be used again; `NONE`: not in the recording."""
 
     freed: Column
-    """By the entry that allocates."""
+    """The entry that frees a block, by the entry that allocates it."""
     died: Column
     before: Mapping[int, tuple[int, int]]
     """Both, by address, of blocks that no entry allocates."""

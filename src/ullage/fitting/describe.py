@@ -7,7 +7,10 @@ from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
 from ullage.prediction.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
+from ullage.prediction.reason import deciding
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
+
+_PLACES_SHOWN = 2
 
 
 def describe(fit: Fit) -> Report:
@@ -67,9 +70,11 @@ def _sentence(fit: Fit) -> str:
 
 
 def _certainty(probe: Probe) -> str:
-    deciding = sorted({read.op for read in probe.prediction.reads if read.decides_shape})
-    if deciding:
-        return f" as far as an emulated card can see (values decide shapes: {', '.join(deciding)})"
+    places = deciding(probe.prediction.reads, "drawn", "unknown")
+    if places:
+        seeds = len(probe.prediction.draws)
+        tried = f"with {seeds} seeds" if seeds else "with one seed"
+        return f" {tried} of values that only a real card has, which decide ({', '.join(places[:_PLACES_SHOWN])})"
     if probe.prediction.growth:
         return ""
     is_estimated = probe.prediction.cudnn.problems.keys() & {"table", "unknown"}

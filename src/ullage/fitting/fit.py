@@ -18,9 +18,9 @@ from ullage.fitting.axis import LARGEST, Axis
 from ullage.fitting.changes import CHANGES, FitChange
 from ullage.fitting.search import FitSearch, ProbedNeed
 from ullage.gpus import find_gpu
+from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
-from ullage.prediction.script import predict
 
 SCHEMA: Final = 2
 PARALLEL_RUNS: Final = 2
@@ -293,7 +293,7 @@ class Fitter:
         if key not in self._known:
             self.progress(f"running {label}")
             try:
-                prediction = predict(request, cancelled=self._cancelled.is_set)
+                prediction = predict_with_draws(request, cancelled=self._cancelled.is_set)
             except ScriptError as error:
                 raise ScriptError(f"with {label}: {error}") from None
             self._known[key] = prediction

@@ -27,10 +27,10 @@ from ullage.guard.signals import Signals
 from ullage.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""How far apart two losses may be by rounding alone, relative to their size, by the coarsest type of numbers."""
+"""The largest difference of two losses by rounding alone, relative to their size, by the coarsest type of numbers."""
 _TF32: Final = 1e-3
 _GRADIENT: Final = 50
-"""How much farther apart gradients may be than losses."""
+"""The factor by which gradients may be farther apart than losses."""
 _SMALLEST: Final = 1e-2
 """The size below which a loss's rounding is that of larger numbers it is made of."""
 _ELEMENTS: Final = 1 << 20

@@ -48,6 +48,11 @@ class Copies:
             return False
         return tensor.nbytes <= SMALL_BYTES or name in self._changing
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no tensor is watched."""
+        return not self._tensors
+
     def record(self) -> None:
         """Note versions, and copy, again."""
         if not self._tensors:

@@ -26,7 +26,7 @@ class Event:
     parts: int = 1
     """The number of parts in which the step is now taken."""
     remark: str = ""
-    """What the user has to know of how the step is taken again; empty if it is as if nothing had happened."""
+    """A sentence for the user on how the step is taken again; empty if it is as if nothing had happened."""
 
     def __str__(self) -> str:
         asked = self.message.requested_bytes

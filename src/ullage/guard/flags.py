@@ -2,12 +2,18 @@
 whether gradients are recorded; and hooks that it has registered and not removed yet."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 from operator import attrgetter
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
+
+from ullage.guard.installed import is_installed
+from ullage.guard.switches import read_switches, switch_back, switched
 
 _training: Final = attrgetter("training")
 _requires_grad: Final = attrgetter("requires_grad")
@@ -31,7 +37,7 @@ class Flags:
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
         self._parameters = parameters
-        self._saved: tuple[list[bool], list[bool], bool, int] | None = None
+        self._saved: tuple[list[bool], list[bool], bool, int, Any] | None = None
 
     def record(self) -> None:
         self._saved = (
@@ -39,6 +45,7 @@ class Flags:
             list(map(_requires_grad, self._parameters)),
             torch.is_grad_enabled(),
             RemovableHandle.next_id,
+            read_switches(),
         )
 
     @property
@@ -50,8 +57,9 @@ class Flags:
         """Return what was switched, and not switched back."""
         if self._saved is None:
             return []
-        training, requires_grad, _, next_id = self._saved
-        found = [
+        training, requires_grad, _, next_id, switches = self._saved
+        found = switched(switches)
+        found += [
             f"{type(module).__name__}.training"
             for module, before in zip(self._modules, training, strict=True)
             if module.training != before
@@ -69,7 +77,8 @@ class Flags:
         saved = saved or self._saved
         if saved is None:
             return
-        training, requires_grad, records_gradients, next_id = saved
+        training, requires_grad, records_gradients, next_id, switches = saved
+        switch_back(switches)
         for module, before in zip(self._modules, training, strict=True):
             if module.training != before:
                 module.training = before
@@ -84,6 +93,32 @@ class Flags:
                 del hooks[number]
                 for beside in _BESIDE_HOOKS:
                     getattr(owner, beside, {}).pop(number, None)
+
+
+class Hooks:
+    """The hooks of modules and parameters that are the user's own."""
+
+    def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
+        self._modules = modules
+        self._parameters = parameters
+        self._next_id = -1
+        self._own: list[Any] = []
+
+    def own(self) -> list[Any]:
+        """Return them; they are looked for again when another hook was registered anywhere."""
+        if RemovableHandle.next_id != self._next_id:
+            self._next_id = RemovableHandle.next_id
+            every = chain(
+                _new_hooks(self._modules, _HOOKS_OF_MODULES, 0), _new_hooks(self._parameters, _HOOKS_OF_PARAMETERS, 0)
+            )
+            self._own = [hook for owner, hooks, number in every if not _is_installed(hook := hooks[number])]
+        return self._own
+
+
+def _is_installed(hook: Any) -> bool:
+    if isinstance(hook, partial):
+        return _is_installed(hook.func)
+    return is_installed(hook if isinstance(hook, FunctionType | MethodType) else type(hook))
 
 
 def _new_hooks(owners: Sequence[Any], names: Sequence[str], next_id: int) -> Iterator[tuple[Any, dict[int, Any], int]]:

@@ -137,10 +137,7 @@ class Guard:
         self._drops_all = _are_all_in(self._optimizers, parameters)
         self._room = Room(parameter.device for parameter in parameters)
         self._norms = BatchNorms(self._modules, self._batchnorm)
-        trained = {
-            id(one) for optimizer in self._optimizers for group in optimizer.param_groups for one in group["params"]
-        }
-        rewind = Rewind(self._modules, parameters, self._room.devices, trained=trained)
+        rewind = Rewind(self._modules, parameters, self._room.devices, optimizers=self._optimizers)
         self._ladder = Ladder(
             room=self._room,
             rewind=rewind,

@@ -260,9 +260,9 @@ class Climb:
 
     def _undo(self, failure: Exception) -> None:
         part = self._pending.popleft()
-        self._counted = self._on.rewind.left_alone()
         try:
             with self._on.room.retrying():
+                self._counted = self._on.rewind.left_alone()
                 finished = self._on.rewind.restore()
         except RuntimeError as error:
             raise error from failure  # the out-of-memory error stays visible behind the one about restoring

@@ -58,6 +58,15 @@ class RandomState:
             return True
         return bool(self._python.state() != self._states[2] or _words_of(of_numpy) != _words_of(recorded))
 
+    def are_any_used(self) -> bool:
+        """Tell whether a random number has been drawn since from any of the generators."""
+        if self._states is None:
+            return False
+        on_torch = [self._states[0], *self._states[1], *self._states[4]]
+        now = [torch.default_generator.get_state(), *(one.get_state() for one in self._of_cards)]
+        now += [_other_state(device) for device in self._others]
+        return self.are_others_used() or not all(map(torch.equal, now, on_torch))
+
     def restore(self, states: tuple[Any, ...] | None = None) -> None:
         """Set the generators to recorded states; do nothing if none were recorded."""
         states = states or self._states

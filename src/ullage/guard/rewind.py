@@ -18,11 +18,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
-from ullage.guard.contents import Contents, WatchedContents, has_own_attributes
+from ullage.guard.contents import NOTHING, Contents, WatchedContents, has_own_attributes
 from ullage.guard.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
-from ullage.guard.flags import Flags
+from ullage.guard.flags import Flags, Hooks
 from ullage.guard.function_state import record_function, record_methods
+from ullage.guard.layers import Layers
+from ullage.guard.odd_node import OptimizerNode
 from ullage.guard.random_state import RandomState
 from ullage.guard.written_parameters import WrittenParameters, names_of
 
@@ -39,29 +42,36 @@ class Rewind:
         parameters: Sequence[nn.Parameter],
         devices: Sequence[torch.device],
         *,
-        trained: Collection[int] = (),
+        optimizers: Sequence[Optimizer] = (),
     ) -> None:
-        """Take the modules, their parameters and devices, and the `id`s of the parameters that an optimizer has."""
+        """Take the modules, their parameters and devices, and the optimizers that train them."""
         self.parameters = parameters
         self._random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
         self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
         every = list(dict.fromkeys(child for module in modules for child in module.modules()))
         self._flags = Flags(every, parameters)
+        trained = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
         self._written = WrittenParameters(names_of(modules, parameters), trained)
-        self._attributes, self._metrics = _attributes_of(modules, parameters)
-        self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)}
+        self._layers = Layers([module for module in every if _is_layer(module)], parameters)
+        self._optimizers = Contents()
+        self._optimizers.nodes += [OptimizerNode(type(one).__name__, one, is_state_read=False) for one in optimizers]
+        apart = set(map(id, optimizers))
+        self._attributes, self._metrics = _attributes_of(modules, parameters, apart)
+        self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)} | apart
         self._registries = [one for module in every for one in (module._modules, module._parameters)]
+        self._registries += self._layers.attributes
         self._size = sum(map(len, self._registries))
+        self._hooks = Hooks(every, parameters)
         self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
-        self._around = self._in_forward = self._in_batch = _NOTHING
+        self._around = self._in_forward = self._in_batch = NOTHING
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
         self._is_recorded = False
 
     @property
     def has_grown(self) -> bool:
-        """Whether modules or parameters have joined, or gone."""
+        """Whether modules, parameters or attributes have joined, or gone."""
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
@@ -73,7 +83,7 @@ class Rewind:
     def end(self) -> None:
         """Drop what was recorded of the loss function and the batch."""
         self._subject = None, None
-        self._around = self._in_forward = self._in_batch = _NOTHING
+        self._around = self._in_forward = self._in_batch = NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
@@ -85,6 +95,9 @@ class Rewind:
                     self._gradients[index] = gradient, gradient._version
         self._is_recorded = False  # nothing but gradients is restored if recording fails
         self._flags.record()
+        self._layers.record()
+        for node in self._optimizers.nodes:
+            node.record()
         self._attributes.record()
         self._metrics.record()
         self._written.record()
@@ -112,8 +125,10 @@ class Rewind:
         if not self._is_recorded:
             return finished
         self._flags.restore()
+        self._layers.restore()
         self._random_state.restore()
-        watched = (self._written, self._attributes, self._metrics, self._around, self._in_forward, self._in_batch)
+        of_model = (self._written, self._attributes, self._metrics, self._optimizers)
+        watched = (*of_model, self._around, self._in_forward, self._in_batch)
         lost = self._found_out() + [name for one in watched for name in one.restore()]
         self._buffers.restore()
         self._check_apart(finished)
@@ -124,30 +139,41 @@ class Rewind:
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
         """Record what the loss function, the methods of modules and the batch hold."""
         function, batch = self._subject
-        around = in_forward = in_batch = _NOTHING
+        around = in_forward = in_batch = NOTHING
         if self._kinds:
             in_forward = Contents(self._known, is_foreign_opened=False)
             record_methods(in_forward, self._kinds)
         if function is not None:
             around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
             record_function(around, function)
+            for hook in self._hooks.own():
+                record_function(around, hook)
         if batch is not None:
-            in_batch = Contents(copies=False)
+            in_batch = Contents(copies=False, is_code_opened=False)
             in_batch.add("batch", batch)
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of what the attempt has changed beside gradients, random numbers, BatchNorm's statistics and
-        metrics, on which no loss depends."""
-        of_model = (self._flags, self._buffers, self._written, self._attributes)
+        """Return the names of what the attempt has changed beside random numbers, BatchNorm's statistics and metrics,
+        on which no loss depends. It has to be one without a backward of the guard's."""
+        of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written, self._attributes)
         beside = (self._around, self._in_forward, self._in_batch)
         names = [name for one in (*of_model, *beside) for name in one.changed()]
+        names += ["gradients, by a backward of its own"] if self._has_added_to_gradients() else []
         return [name for name in names if not name.endswith(_LIST_OF_METRICS)]
 
+    def _has_added_to_gradients(self) -> bool:
+        gradients = (self._gradients.get(index, (None, 0)) for index in range(len(self.parameters)))
+        return any(
+            parameter.grad is not gradient or (gradient is not None and gradient._version != version)
+            for parameter, (gradient, version) in zip(self.parameters, gradients, strict=True)
+        )
+
     def left_alone(self) -> list[str]:
-        """Return the names of numbers and the like that the loss function has counted outside of the model: these are
-        not put back."""
-        return self._around.left_alone()
+        """Return the names of numbers and the like that the loss function has counted outside of the model, and of
+        caches that may keep random numbers of the attempt: these are not put back."""
+        caches = [name for one in (self._around, self._in_forward, self._attributes) for name in one.only_told()]
+        return self._around.left_alone() + (caches if caches and self._random_state.are_any_used() else [])
 
     @property
     def are_other_generators_used(self) -> bool:
@@ -227,8 +253,9 @@ class Rewind:
         The function returns whether gradients of earlier calls had to be dropped, because they were added to since.
         """
         states, gradients, buffers = self._random_state.states, dict(self._gradients), self._buffers.values()
-        flags = self._flags.saved
+        flags, layers = self._flags.saved, self._layers.saved
         watched = (
+            self._optimizers.mark(),
             self._written.mark(),
             self._attributes.mark(),
             self._metrics.mark(),
@@ -243,6 +270,7 @@ class Rewind:
                 parameter.grad = gradient if is_whole else None
                 is_dropped |= not is_whole
             self._flags.restore(flags)
+            self._layers.restore(layers)
             self._random_state.restore(states)
             self._buffers.set_values(buffers)
             lost = [name for put_back in watched for name in put_back()]
@@ -286,20 +314,23 @@ class Rewind:
 
 
 def _attributes_of(
-    modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
+    modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
 ) -> tuple[WatchedContents, WatchedContents]:
-    """Return a record of the attributes of all modules but PyTorch's own layers, which keep theirs in buffers; and one
-    of those of metrics."""
+    """Return a record of the attributes of parameters and of all modules but PyTorch's own layers, which keep theirs in
+    buffers; and one of those of metrics."""
     named = {child: name for module in modules for name, child in module.named_modules()}
     metrics = {id(module) for module in named if _is_metric(module)}
     known = {id(module) for module in named if _is_layer(module)}
-    known |= set(map(id, parameters)) | {id(module._buffers) for module in named}
-    known |= {id(buffer) for module in named for buffer in module._buffers.values()}
+    known |= apart | set(map(id, parameters)) | {id(module._buffers) for module in named}
+    of_python = [module for module in named if isinstance(module._buffers, dict)]
+    known |= {id(buffer) for module in of_python for buffer in module._buffers.values()}
     roots = [
         (f"{type(module).__name__}{f' ({name})' if name else ''}", module)
         for module, name in named.items()
         if id(module) not in known
     ]
+    own = [(name, one) for name, one in names_of(modules, parameters) if type(one) is nn.Parameter]
+    roots += [(name, attributes) for name, one in own if (attributes := vars(one))]
     of_others = [root for root in roots if id(root[1]) not in metrics]
     of_metrics = [root for root in roots if id(root[1]) in metrics]
     return WatchedContents(of_others, known | metrics), WatchedContents(of_metrics, known)
@@ -326,10 +357,9 @@ def _text_of_lost(names: Sequence[str]) -> str:
 
 
 _LIST_OF_METRICS: Final = "._metric_attributes"
-"""Where Lightning keeps a module's metrics by name, once one is logged."""
-_NOTHING: Final = Contents()
+"""The attribute in which Lightning keeps a module's metrics by name, once one is logged."""
 _NAMES: Final = 6
-"""How many names an error tells."""
+"""The number of names that an error shows."""
 
 
 class _RepeatedAdditions:
@@ -362,7 +392,9 @@ class _Buffers:
     """The buffers of modules and copies of them, in lists that one `torch._foreach_copy_` copies."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._modules = [child for module in modules for child in module.modules()]
+        every = [child for module in modules for child in module.modules()]
+        # TorchScript's modules have no dictionary of buffers; these are recorded with their attributes.
+        self._modules = [module for module in every if isinstance(module._buffers, dict)]
         self._dicts = [module._buffers for module in self._modules]
         self._full: list[dict[str, torch.Tensor | None]] = []
         self._empty = self._dicts

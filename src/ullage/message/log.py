@@ -65,7 +65,7 @@ class FoundMessage:
     context: tuple[str, ...] = ()
     """The program whose log it is and what that did, by the lines before: names of `ullage.message.context`."""
     server: ServerMemory | None = None
-    """What a server of models has written of its memory before this message."""
+    """The figures of its memory that a server of models has written before this message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Mention:
 
     row: int
     text: str
-    """That row, at most 160 characters."""
+    """The text of that row, at most 160 characters."""
 
 
 def find_messages(text: str) -> list[FoundMessage]:

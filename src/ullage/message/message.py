@@ -90,7 +90,7 @@ class Message:
     host_total_bytes: int | None = None
     """Bytes of the machine's memory."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """What else another program's words say, as written: {"utilization": "0.9", "needed_bytes": "24.00 GiB"}."""
+    """Further figures in another program's words, as written: {"utilization": "0.9", "needed_bytes": "24.00 GiB"}."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,18 @@ A table only. `ullage.message.program_figures` reads what the patterns of a row 
 `ullage.analysis.text.programs` says what it means, by the row's `wording`.
 """
 
+import re
 from typing import Final
 
 from ullage.message.wording import MessageKind, Words, words
 
-_SIZE: Final = r"-?\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B?\b|B\b)?"
+_FIGURES: Final = {
+    "SIZE": r"-?\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B?\b|B\b)?",
+    "NUMBER": r"\d[\d.]{0,24}",
+    "COUNT": r"\d{1,20}",
+    "INDEX": r"\d{1,4}",
+}
+"""What stands for a figure in the patterns of a row: bounded, because a damaged log has digits without end."""
 
 
 def _program(
@@ -30,7 +37,7 @@ def _program(
         before=before,
         backend=name,
         likely=likely,
-        figures=tuple(pattern.replace("SIZE", _SIZE) for pattern in figures),
+        figures=tuple(re.sub("|".join(_FIGURES), lambda name: _FIGURES[name[0]], pattern) for pattern in figures),
     )
 
 
@@ -43,8 +50,8 @@ _VLLM: Final = (
         "Free memory on device",
         r"(?: \w{1,8}:\d{1,4})? \([\d./]{3,40} GiB\) on startup is less",
         figures=(
-            r"on device(?: \w+:(?P<device>\d+))? \((?P<free_gib>[\d.]+)/(?P<total_gib>[\d.]+) GiB\) on startup",
-            r"utilization \((?P<utilization>[\d.]+), (?P<wanted_bytes>SIZE)\)",
+            r"on device(?: \w+:(?P<device>INDEX))? \((?P<free_gib>NUMBER)/(?P<total_gib>NUMBER) GiB\) on startup",
+            r"utilization \((?P<utilization>NUMBER), (?P<wanted_bytes>SIZE)\)",
         ),
     ),
     _program(
@@ -53,8 +60,8 @@ _VLLM: Final = (
         "To serve at least one request with the model",
         r".{0,20}max seq len",
         figures=(
-            r"max seq len \((?P<length>\d+)\),? \(?(?P<needed_bytes>SIZE) KV.{0,80}\((?P<available_bytes>SIZE)\)",
-            r"estimated maximum model length is (?P<fitting_length>\d+)",
+            r"max seq len \((?P<length>COUNT)\),? \(?(?P<needed_bytes>SIZE) KV.{0,80}\((?P<available_bytes>SIZE)\)",
+            r"estimated maximum model length is (?P<fitting_length>COUNT)",
         ),
     ),
     _program(
@@ -63,13 +70,13 @@ _VLLM: Final = (
         "s max seq len (",
         r"\d{1,12}\) is larger than",
         before=("The model'", ""),
-        figures=(r"max seq len \((?P<length>\d+)\) is larger than .{0,80}KV cache \((?P<fitting_length>\d+)\)",),
+        figures=(r"max seq len \((?P<length>COUNT)\) is larger than .{0,80}KV cache \((?P<fitting_length>COUNT)\)",),
     ),
     _program(
         "vLLM",
         "vllm_sampler",
         "CUDA out of memory occurred when warming up sampler",
-        figures=(r"with (?P<requests>\d+) dummy requests",),
+        figures=(r"with (?P<requests>COUNT) dummy requests",),
     ),
     _program(
         "vLLM",
@@ -90,7 +97,7 @@ _SERVERS: Final = (
         "SGLang",
         "sglang_fraction",
         "Not enough memory. Please try to increase --mem-fraction-static",
-        figures=(r"mem_fraction_static=(?P<fraction>[\d.]+)",),
+        figures=(r"mem_fraction_static=(?P<fraction>NUMBER)",),
     ),
     _program(
         "FlashInfer",
@@ -107,15 +114,15 @@ _SERVERS: Final = (
         "tgi",
         "Not enough memory to handle ",
         r"\d{1,12} (?:total|prefill) tokens",
-        figures=(r"handle (?:(?P<total_tokens>\d+) total tokens with )?(?P<prefill_tokens>\d+) prefill tokens",),
+        figures=(r"handle (?:(?P<total_tokens>COUNT) total tokens with )?(?P<prefill_tokens>COUNT) prefill tokens",),
     ),
     _program(
         "TensorRT-LLM",
         "trtllm_executor",
         "Executor creation failed due to insufficient GPU memory",
         figures=(
-            r"could not be created: (?P<component>[\w ()/-]{1,60}?) Total GPU memory \(GiB\): (?P<total_gib>[\d.]+)",
-            r"Free GPU memory before component creation attempt \(GiB\): (?P<free_gib>[\d.]+)",
+            r"could not be created: (?P<component>[\w ()/-]{1,60}?) Total GPU memory \(GiB\): (?P<total_gib>NUMBER)",
+            r"Free GPU memory before component creation attempt \(GiB\): (?P<free_gib>NUMBER)",
         ),
     ),
     _program(
@@ -131,21 +138,21 @@ _SERVERS: Final = (
         "Requested amount of ",
         r"(?:GPU )?memory \(\d{1,20} bytes\) could not be allocated",
         kind=MessageKind.WARNING,
-        figures=(r"memory \((?P<requested_bytes>\d+) bytes\)",),
+        figures=(r"memory \((?P<requested_bytes>COUNT) bytes\)",),
     ),
     _program(
         "TensorRT",
         "tensorrt_no_way",
         "due to insufficient memory on requested size of ",
         r"\d{1,20}[\s\S]{1,2000}?Could not find any implementation for node",
-        figures=(r"requested size of (?P<requested_bytes>\d+)",),
+        figures=(r"requested size of (?P<requested_bytes>COUNT)",),
     ),
     _program("TensorRT", "tensorrt_driver", "Cuda Error in ", r"\S{0,80}allocate: 2 \(out of memory\)"),
     _program("TensorRT", "tensorrt_driver", "OutOfMemory Error in "),
     _program("TensorRT", "tensorrt_driver", "Error Code 2: OutOfMemory"),
 )
 _LLAMA_BUFFER: Final = (
-    r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>\d+)",
+    r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>COUNT)",
     r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
 )
 _LLAMA: Final = (
@@ -154,7 +161,7 @@ _LLAMA: Final = (
         "llama_buffer",
         "ggml_backend_cuda_buffer_type_alloc_buffer: allocating ",
         r"[\d.]{1,20} MiB on device \d{1,4}: cudaMalloc failed: out of memory",
-        figures=(r"allocating (?P<requested_bytes>SIZE) on device (?P<device>\d+)", *_LLAMA_BUFFER),
+        figures=(r"allocating (?P<requested_bytes>SIZE) on device (?P<device>INDEX)", *_LLAMA_BUFFER),
     ),
     *(
         _program(
@@ -177,14 +184,14 @@ _LLAMA: Final = (
         "out of memory",
         r"[^\n]{0,80}\n[^\n]{0,200}?current device: \d{1,4}, in function",
         before=("CUDA error: ", "ROCm error: "),
-        figures=(r"current device: (?P<device>\d+)",),
+        figures=(r"current device: (?P<device>INDEX)",),
     ),
     _program("llama.cpp", "llama_driver", "CUDA error 2 at ", r"[^\n]{0,200}ggml[^\n:]{0,80}:\d{1,6}: out of memory"),
     _program(
         "llama.cpp",
         "llama_buffer",
         "ggml_vulkan: Device memory allocation of size ",
-        figures=(r"of size (?P<requested_bytes>\d+)",),
+        figures=(r"of size (?P<requested_bytes>COUNT)",),
     ),
     _program(
         "MLX", "mlx", "[METAL] Command buffer execution failed: Insufficient Memory", r"(?: \(\w{1,16}:\w{1,60}\))?"
@@ -221,7 +228,7 @@ _RAY: Final = (
         kind=MessageKind.HOST,
         figures=(
             r" was (?P<host_used_bytes>SIZE) / (?P<host_total_bytes>SIZE) \([\d.]+\)",
-            r"usage threshold of (?P<threshold>[\d.]*\d)",
+            r"usage threshold of (?P<threshold>NUMBER)",
             r"memory used=(?P<task_bytes>SIZE)\)",
         ),
     ),
@@ -231,7 +238,7 @@ _RAY: Final = (
         "ray",
         "RayOutOfMemoryError: More than ",
         kind=MessageKind.HOST,
-        figures=(r"is used \((?P<host_used_gib>[\d.]+) / (?P<host_total_gib>[\d.]+) GB\)",),
+        figures=(r"is used \((?P<host_used_gib>NUMBER) / (?P<host_total_gib>NUMBER) GB\)",),
     ),
     # One of the reasons that Ray lists where a worker is gone.
     _program("Ray", "ray_perhaps", "killed by SIGKILL by OOM killer", kind=MessageKind.HOST, likely=True),
@@ -251,14 +258,14 @@ _FRAMEWORKS: Final = (
         "jax_pool",
         "RESOURCE_EXHAUSTED: Out of memory allocating ",
         r"\d{1,20} bytes",
-        figures=(r"allocating (?P<requested_bytes>\d+) bytes", _XLA_PLAN),
+        figures=(r"allocating (?P<requested_bytes>COUNT) bytes", _XLA_PLAN),
     ),
     _program(
         "JAX",
         "jax_pool",
         "Failed to allocate request for ",
         r"[\d.]{1,12}[KMGT]?i?B \(\d{1,20}B\) on device",
-        figures=(r"request for \S+ \((?P<requested_bytes>\d+)B\)", r"device ordinal (?P<device>\d+)", _XLA_PLAN),
+        figures=(r"request for \S+ \((?P<requested_bytes>COUNT)B\)", r"device ordinal (?P<device>INDEX)", _XLA_PLAN),
     ),
     _program(
         "JAX",
@@ -293,8 +300,8 @@ _FRAMEWORKS: Final = (
         "OOM when allocating tensor ",
         r"(?:with|of) shape",
         figures=(
-            r"shape ?\[(?P<shape>[\d,]+)\](?: and type (?P<type>\w+))?",
-            r"device:(?P<place>[CG]PU):(?P<device>\d+) by allocator",
+            r"shape ?\[(?P<shape>\d{1,18}(?:,\d{1,18}){0,11})\](?: and type (?P<type>\w+))?",
+            r"device:(?P<place>[CG]PU):(?P<device>INDEX) by allocator",
         ),
     ),
     _program(
@@ -318,14 +325,14 @@ _FRAMEWORKS: Final = (
         "failed to allocate ",
         r"[\d.]{1,12}[KMGT]i?B? \(\d{1,20} bytes\) from device(?:: \w{1,60})?",
         likely=True,
-        figures=(r"\((?P<requested_bytes>\d+) bytes\) from device: \w+",),
+        figures=(r"\((?P<requested_bytes>COUNT) bytes\) from device: \w+",),
     ),
     _program(
         "TensorFlow",
         "tf_pinned",
         "could not allocate pinned host memory of size: ",
         kind=MessageKind.HOST,
-        figures=(r"of size: (?P<requested_bytes>\d+)",),
+        figures=(r"of size: (?P<requested_bytes>COUNT)",),
     ),
     _program(
         "TensorFlow",
@@ -333,13 +340,13 @@ _FRAMEWORKS: Final = (
         "failed to alloc ",
         r"\d{1,20} bytes on host: CUDA_ERROR_OUT_OF_MEMORY",
         kind=MessageKind.HOST,
-        figures=(r"failed to alloc (?P<requested_bytes>\d+) bytes",),
+        figures=(r"failed to alloc (?P<requested_bytes>COUNT) bytes",),
     ),
     _program(
         "onnxruntime",
         "onnxruntime",
         "Failed to allocate memory for requested buffer of size ",
-        figures=(r"of size (?P<requested_bytes>\d+)",),
+        figures=(r"of size (?P<requested_bytes>COUNT)",),
     ),
     _program(
         "Paddle",
@@ -347,7 +354,7 @@ _FRAMEWORKS: Final = (
         "Out of memory error on GPU ",
         r"\d{1,4}\. Cannot allocate",
         figures=(
-            r"on GPU (?P<device>\d+)\. Cannot allocate (?P<requested_bytes>SIZE) (?:GPU )?memory",
+            r"on GPU (?P<device>INDEX)\. Cannot allocate (?P<requested_bytes>SIZE) (?:GPU )?memory",
             r"on GPU \d+, (?P<allocated_bytes>SIZE) memory has been allocated",
             r"available memory is (?:only )?(?P<free_bytes>SIZE)",
         ),
@@ -356,7 +363,7 @@ _FRAMEWORKS: Final = (
         "Paddle",
         "paddle",
         "enforce allocating <= available failed",
-        figures=(r"failed, (?P<requested_bytes>\d+) > (?P<free_bytes>\d+)",),
+        figures=(r"failed, (?P<requested_bytes>COUNT) > (?P<free_bytes>COUNT)",),
     ),
     *(
         _program(
@@ -365,8 +372,8 @@ _FRAMEWORKS: Final = (
             find,
             r"[\s\S]{1,300}?out of memory",
             figures=(
-                r"cudaMalloc (?P<requested_bytes>\d+) bytes(?: on device (?P<device>\d+))?",
-                r" dev (?P<device>\d+) space .{1,60}? size (?P<requested_bytes>\d+) bytes",
+                r"cudaMalloc (?P<requested_bytes>COUNT) bytes(?: on device (?P<device>INDEX))?",
+                r" dev (?P<device>INDEX) space .{1,60}? size (?P<requested_bytes>COUNT) bytes",
             ),
         )
         for find in ("failed to cudaMalloc", "Failed to cudaMalloc", "StandardGpuResources: alloc", "Faiss assertion")
@@ -383,7 +390,7 @@ _FRAMEWORKS: Final = (
         "directml",
         "Could not allocate tensor with ",
         r"\S{1,20} bytes\. There is not enough GPU video memory available",
-        figures=(r"tensor with (?P<requested_bytes>\d+) bytes",),
+        figures=(r"tensor with (?P<requested_bytes>COUNT) bytes",),
     ),
     _program("Blender", "blender", "System is out of GPU", r"(?: and shared host)? memory"),
     _program(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from ullage.message.figure import bytes_of
+from ullage.message.figure import bytes_of, number_of
 
 _MOST_LINES: Final = 10_000
 """Number of such lines that are read; a log with more of them is no log of a start."""
@@ -51,12 +51,12 @@ class ServerMemory:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text.replace("SIZE", r"-?\d[\d.]{0,20} ?Gi?B"), re.ASCII)
+    return re.compile(text.replace("SIZE", r"-?NUMBER ?Gi?B").replace("NUMBER", r"\d[\d.]{0,20}"), re.ASCII)
 
 
 _SIZES: Final = (
     ("total_gpu_memory", "vLLM", _pattern(r"total_gpu_memory[ =]\(?(?P<total>SIZE)")),
-    ("total_gpu_memory", "vLLM", _pattern(r"gpu_memory_utilization[ =]\(?(?P<utilization>[\d.]+)")),
+    ("total_gpu_memory", "vLLM", _pattern(r"gpu_memory_utilization[ =]\(?(?P<utilization>NUMBER)")),
     ("model weights take", "vLLM", _pattern(r"model weights take\s+(?P<weights>SIZE)")),
     ("non_torch_memory", "vLLM", _pattern(r"non_torch_memory(?: takes |=|\s+)(?P<non_torch>SIZE)")),
     ("activation peak memory", "vLLM", _pattern(r"activation peak memory(?: takes|)\s+(?P<activation>SIZE)")),
@@ -72,7 +72,7 @@ _SIZES: Final = (
     (
         "Desired GPU memory utilization is",
         "vLLM",
-        _pattern(r"utilization is \((?P<utilization>[\d.]+), SIZE\)"),
+        _pattern(r"utilization is \((?P<utilization>NUMBER), SIZE\)"),
     ),
     ("Actual usage", "vLLM", _pattern(r"Actual usage.{0,40}?(?P<weights>SIZE) for (?:weights?|consumed)")),
     ("for peak activation", "vLLM", _pattern(r"(?P<activation>SIZE) for peak activation")),
@@ -83,7 +83,7 @@ _SIZES: Final = (
     ("KV Cache is allocated", "SGLang", _pattern(r"K size: (?P<kv_cache>SIZE), V size: (?P<kv_cache_too>SIZE)")),
     ("apture cuda graph end", "SGLang", _pattern(r"mem usage=(?P<graphs>SIZE)")),
 )
-_AT_START: Final = _pattern(r"Free memory on device[^(\n]{0,12}\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup\.")
+_AT_START: Final = _pattern(r"Free memory on device[^(\n]{0,12}\((?P<free>NUMBER)/(?P<total>NUMBER) GiB\) on startup\.")
 _NEW_START: Final = ("Initializing a V", "Initializing an LLM engine")
 _HEADS: Final = tuple(dict.fromkeys(head for head, _, _ in _SIZES))
 _ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
@@ -137,11 +137,11 @@ class ServerLog:
             figures: dict[str, Any] = {}
             for name, text in match.groupdict().items():
                 if name == "utilization":
-                    figures["utilization"] = float(text.rstrip("."))
+                    figures["utilization"] = number_of(text)
                 elif name == "kv_cache_too":
-                    figures["kv_cache_bytes"] += _signed(text)
+                    figures["kv_cache_bytes"] += bytes_of(text)
                 else:
-                    figures[f"{name}_bytes"] = _signed(text)
+                    figures[f"{name}_bytes"] = bytes_of(text)
             self._add(rank, program, figures)
         if (match := _AT_START.search(row)) is not None:
             sizes = {"total_bytes": f"{match['total']} GiB", "free_at_start_bytes": f"{match['free']} GiB"}
@@ -152,7 +152,3 @@ class ServerLog:
         if memory.peak_torch_bytes is not None and memory.weights_bytes is not None and memory.activation_bytes is None:
             memory = replace(memory, activation_bytes=max(0, memory.peak_torch_bytes - memory.weights_bytes))
         self.workers[rank] = memory
-
-
-def _signed(text: str) -> int:
-    return -bytes_of(text[1:]) if text.startswith("-") else bytes_of(text)

@@ -6,7 +6,7 @@ from ullage.message import program_wording, wording
 from ullage.message.wording import Words
 
 TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
-"""Where two wordings begin with the same words, the first that fits counts: a program's own goes before."""
+"""All wordings. The first that fits counts where two begin with the same words, so a program's own go before."""
 BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
     find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
 }

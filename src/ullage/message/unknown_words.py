@@ -43,7 +43,7 @@ _DRIVER: Final = re.compile(
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""What only the driver or its functions say: the card's memory is then refused outside of any pool."""
+"""Words of the driver and its functions alone: the card's memory is then refused outside of any pool."""
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
     r"|_OUT_OF_|\bERR\b|OOM:",
@@ -58,7 +58,7 @@ _ABOUT: Final = re.compile(
     r" (?:error|issue|problem|exception)s? (?:was|were|is|are|can|may|might|goes|when|if|should|in)\b",
     re.ASCII | re.IGNORECASE,
 )
-"""What follows where a sentence is about such an error."""
+"""Words that follow in a sentence about such an error."""
 _MEMORY: Final = re.compile(
     r"memory|vram|\bbytes\b|\b[KMG]i?B\b|buffer|tensor|\bRAM\b|workspace|cache|array|device|\bOutOfMemory",
     re.ASCII | re.IGNORECASE,
@@ -72,7 +72,7 @@ _START: Final = re.compile(
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""What may stand before words with which a row begins: the marks of launchers, containers and of a list."""
+"""Marks that may stand before the first words of a row: those of launchers, of containers and of a list."""
 HEADS: Final = (
     *("ut of memory", "ut Of Memory", "UT OF MEMORY", "ut of GPU", "ut of device", "ut of video", "ut of VRAM"),
     *("ut of vram", "ut of host", "ut of system", "ot enough", "nsufficient", "ailed to alloc", "nable to alloc"),
@@ -83,7 +83,7 @@ HEADS: Final = (
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
-"""What is needed and what there is."""
+"""Two sizes: the memory that is needed, and the memory that there is."""
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
 

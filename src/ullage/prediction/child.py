@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _STEPS_WITH_VALUES: Final = 2
-"""Where so many have read nothing, values are no longer looked after; what is read later starts the run anew."""
+"""The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
@@ -280,9 +280,10 @@ class Run:
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
         values = self._values
-        if values is not None and values.choice.mode == "auto" and number == _STEPS_WITH_VALUES:
-            if values.is_on and not values.reads.counts:
-                values.stop()
+        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
+            return
+        if values.is_on and not values.reads.counts:
+            values.stop()
 
     def _has_settled(self) -> bool:
         from ullage.prediction import trace
@@ -353,7 +354,8 @@ class Run:
         self._observer.remove()
         self._give_history_back()
         emulation, values = self._emulation, self._values
-        assert emulation is not None and values is not None
+        assert emulation is not None
+        assert values is not None
         result = replace(result, missed_values=values.has_stopped and bool(values.reads.counts))
         values.stop()
         return measure(

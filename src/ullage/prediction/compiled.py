@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ullage._errors import UllageError
+from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Peaks, Prediction
 from ullage.prediction.request import Request
-from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.script import predict
 
 

@@ -46,7 +46,7 @@ class Observer:
         self.step_ends: list[int] = []
         """The journal index at which each step ended."""
         self.reads = reads
-        """What the script has read back from the card."""
+        """The values that the script has read back from the card."""
         self.backward_lines: list[tuple[int, Line | None]] = []
         """The journal index and the user's line of every backward pass."""
         self.module_names: list[str] = [""]

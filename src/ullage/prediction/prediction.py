@@ -62,9 +62,10 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """What they may decide: "shape", "branch", "number" (whole numbers), or "float", which decides nothing known."""
+    """The kind of thing that they may decide: "shape", "branch", "number" (whole numbers), or "float", which decides
+    nothing known."""
     certainty: str
-    """How well they are known: "known", "assumed" (of finite numbers), "drawn" from a seed, or "unknown" (zero)."""
+    """The sureness of the values: "known", "assumed" (of finite numbers), "drawn" from a seed, or "unknown" (zero)."""
 
     @property
     def may_decide(self) -> bool:

@@ -55,7 +55,7 @@ class ChildReport:
     hung: bool = False
     """It had to be killed before it said anything final."""
     exit_code: int | None = None
-    """Of the process; negative: the signal that ended it."""
+    """The exit code of the process; negative: the signal that ended it."""
     output: str = ""
     """The end of what the script printed."""
 
@@ -111,7 +111,7 @@ class _Listener:
     progress: Progress
     cancelled: Callable[[], bool]
     _limit: float = 0.0
-    """When the present state has lasted too long."""
+    """The time at which the present state has lasted too long."""
     _asked: bool = False
     """The script was asked to stop."""
     _importing_since: float = 0.0

@@ -7,8 +7,8 @@ from ullage.gpus import Gpu
 from ullage.prediction.prediction import CudnnUse, Growth, HostRead, Placement, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.result import AtOom, Measured, RunResult
-from ullage.tracing.source import Line
 from ullage.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES
+from ullage.tracing.source import Line
 
 
 def growth_text(growth: Growth | None, free: int) -> str:

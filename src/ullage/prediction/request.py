@@ -3,7 +3,7 @@
 import math
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ class ChildRequest:
     script: str
     """Its absolute path."""
     name: str
-    """As it was given: the script's own `sys.argv[0]`."""
+    """The script as it was given: its own `sys.argv[0]`."""
     arguments: tuple[str, ...]
     gpu: str
     arch: str | None
@@ -76,9 +76,9 @@ class Request:
     rank: int = 0
     steps: int = 3
     more_steps: int = 0
-    """How many more to run while the peaks of the steps have not settled."""
+    """The number of further steps to run while their peaks have not settled."""
     seconds: float = 300.0
-    """For the script, the import of torch not counted."""
+    """The time limit of the script, the import of torch not counted."""
     alloc_conf: str | None = None
     optimizer_default: str | None = None
     """"fused" or "foreach=False": what optimizers of torch.optim use where the script does not say."""
@@ -86,13 +86,13 @@ class Request:
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
     placement: str = PLACEMENTS[0]
-    """Whose driver puts memory at its addresses: one of `ullage.emulator.library.PLACEMENTS`."""
-    values: ValuesChoice = ValuesChoice(mode="auto")
-    """What is read back from the card."""
+    """The driver that chooses addresses: one of `ullage.emulator.library.PLACEMENTS`."""
+    values: ValuesChoice = field(default_factory=lambda: ValuesChoice(mode="auto"))
+    """The way in which values that are read back from the card are answered."""
     draws: int = 3
-    """How many seeds to try where values that nobody knows decide."""
+    """The number of seeds to try where values that nobody knows decide."""
     eager: bool = False
-    """With torch.compile switched off."""
+    """Whether torch.compile is switched off."""
     snapshot: Path | None = None
     picture: bool = False
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""

@@ -24,9 +24,9 @@ class Outcome:
     text: str = ""
     traceback: str = ""
     exit_code: int | None = None
-    """With which the script ended itself."""
+    """The exit code with which the script ended itself."""
     file: str | None = None
-    """Of the user's line."""
+    """The file of the user's line."""
     line: int | None = None
 
 
@@ -53,7 +53,7 @@ class AtOom:
 
     levels: OomLevels
     free_bytes: int
-    """What the driver had left."""
+    """The memory that the driver had left."""
     limit_bytes: int | None
     """The most that the process may reserve by its own limit (per_process_memory_fraction); None if it has none."""
     alive: Alive
@@ -64,7 +64,7 @@ class Elsewhere:
     """What a run would have reserved at most, in bytes, had segments lain elsewhere."""
 
     ties: int
-    """How often an address decided between equally large free blocks of different segments."""
+    """The number of times that an address decided between equally large free blocks of different segments."""
     low_bytes: int
     high_bytes: int
     fits_somewhere: bool
@@ -91,7 +91,7 @@ class Measured:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     reserved_at_peak_bytes: int
-    """When the most was allocated."""
+    """The bytes that were reserved when the most was allocated."""
     peak: Alive
     role_peaks: dict[str, int]
     steps: list[Step]
@@ -129,7 +129,7 @@ NOTHING_MEASURED: Final = Measured(
     picture=None,
     at_oom=None,
 )
-"""What stands in a prediction where nothing was allocated."""
+"""The measured figures of a prediction in which nothing was allocated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,9 @@ class RunResult:
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)
-    values: ValuesUse = ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
+    values: ValuesUse = field(
+        default_factory=lambda: ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
+    )
     missed_values: bool = False
     """Whether something was read after values were no longer looked after, as nothing had been read until then."""
     unwritten: dict[str, int] = field(default_factory=dict)
@@ -156,7 +158,7 @@ class RunResult:
     lost_entries: int = 0
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
-    """For which this build of torch has code."""
+    """The architectures that this build of torch has code for."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

@@ -26,8 +26,8 @@ from ullage.prediction.prediction import (
 )
 from ullage.prediction.process import ChildReport, Progress, run
 from ullage.prediction.reason import (
-    growth_text,
     deciding,
+    growth_text,
     lacking_bytes,
     limit_that_refused,
     placement_of,

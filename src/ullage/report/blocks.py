@@ -18,7 +18,7 @@ class Facet:
 
     title: str
     labels: tuple[str, ...]
-    """What a block can be, the most important first."""
+    """The names of what a block can be, the most important first."""
     of_block: Column
     """The index of each block's label."""
 
@@ -30,9 +30,9 @@ class LifeColumns:
     born: Column
     """The moment at which the block was allocated; 0 for one that was there before."""
     life: Column
-    """How many moments later it was freed; up to the number of moments, or beyond, for one that never was."""
+    """The number of moments until it was freed; one that never was has at least the number of all moments."""
     wait: Column
-    """How many moments after that others could use its memory: above 0 where another stream still used it."""
+    """The number of moments from then until others could use its memory: above 0 where another stream still used it."""
     size_bytes: Column
     address: Column
     stack: Column
@@ -45,7 +45,7 @@ class SegmentColumns:
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """How many moments later it was given back; up to the number of moments, or beyond, for one that never was."""
+    """The number of moments until it was given back; one that never was has at least the number of all moments."""
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
     is_page: Column = field(default_factory=_none)
@@ -53,7 +53,7 @@ class SegmentColumns:
     kind: Column = field(default_factory=_none)
     """An index of `kinds`."""
     kinds: tuple[str, ...] = ()
-    """What segments are told apart by: pool and stream."""
+    """The kinds of segments: a pool and a stream each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,9 +88,9 @@ class BlockHistory:
     """The moment that matters, shown first."""
     moment_label: str
     moment_remark: str = ""
-    """What happens at that moment, where it is no allocation or free."""
+    """The event at that moment, where it is no allocation or free."""
     limit_bytes: int | None = None
-    """What the allocator could reserve at most."""
+    """The most that the allocator could reserve."""
     limit_label: str = ""
     small_bytes: Column = field(default_factory=_none)
     """Bytes of blocks that are left out because there are too many, at each moment; empty where none is."""

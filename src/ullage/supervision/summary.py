@@ -87,7 +87,7 @@ def _lines_of(process: RunProcess, *, is_named: bool) -> Iterator[str]:
     )
     yield from facts.growth or (_no_growth(facts.steps, process.told_steps),)
     if damaged := process.live.damaged:
-        yield f"{damaged:,} of its samples are damaged and were left out: what is told may lack the peak"
+        yield f"{damaged:,} of its samples are damaged and were left out: the peak may be among them"
     yield _cost(process, peak.device)
 
 

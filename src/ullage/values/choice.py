@@ -6,7 +6,7 @@ from typing import Final
 from ullage._errors import UsageError, quoted
 
 MODES: Final = ("auto", "on", "off", "all")
-"""What may be asked for: see `ValuesChoice.mode`."""
+"""The modes that may be asked for: see `ValuesChoice.mode`."""
 ROUTINGS: Final = ("balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
 _MOST_SKEW: Final = 100.0
@@ -20,9 +20,10 @@ class ValuesChoice:
     """"on": worked out where they are read; "auto": the same, until two steps have read nothing; "off": every read is
     zero; "all": everything is computed on the host, which is slow and right."""
     seed: int = 0
-    """What is drawn follows from it."""
+    """The seed that all drawn values follow from."""
     routing: str = "drawn"
-    """Which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or the exponent of a Zipf law."""
+    """The experts that a router with drawn scores chooses: "drawn", "balanced", "worst", or the exponent of a Zipf
+    law."""
 
     def check(self) -> None:
         """Raise UsageError where there is no such choice."""

@@ -1,9 +1,9 @@
-"""What a storage on the card holds: bytes that are there, or the operation that would make them.
+"""What a block of the card's memory holds: bytes that are there, or the operation that would make them.
 
-A content belongs to a storage, not to a tensor, so that views share it. It is attached to the storage's Python object
-and dies with it: PyTorch keeps one such object for each storage for as long as the storage lives (torch 2.6 to 2.15).
+A content belongs to a block, not to a tensor, so that views share it, and goes when the allocator gets the block back.
 """
 
+import ctypes
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import torch
 
-ATTRIBUTE: Final = "ullage_content"
+from ullage.tracing.journal.recent import RecentBlocks
+
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
 2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
+_ROUNDED_BYTES: Final = 512
 _serials = itertools.count(1)
 
 
@@ -23,7 +25,7 @@ class Certainty(IntEnum):
     """How well a value is known; of several that lead to one the highest counts."""
 
     KNOWN = 0
-    """What a real card would hold: it follows from what the host sent."""
+    """The value that a real card would hold: it follows from what the host sent."""
     ASSUMED = 1
     """It follows from numbers being finite, which is taken for granted."""
     DRAWN = 2
@@ -68,15 +70,29 @@ class Content:
         self.value = value
         """The bytes on the host, once they were asked for."""
         self.depth = depth
-        """How many operations lead to it."""
+        """The number of operations that lead to it."""
         self.sign = sign
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
+
+    def grow(self, size_bytes: int) -> None:
+        """Count more of the block to it, which nobody has written."""
+        if self.value is not None:
+            self.value = extended(self.value, size_bytes)
+        self.bytes = size_bytes
 
     @property
     def is_float(self) -> bool:
         """Whether it holds floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
+
+
+def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
+    """Return a copy of bytes on the host with zeros behind them."""
+    whole = torch.UntypedStorage(size_bytes)
+    ctypes.memset(whole.data_ptr(), 0, size_bytes)
+    ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
+    return whole
 
 
 class View:
@@ -95,8 +111,18 @@ class View:
         """How many bytes its elements have."""
         return self.size.numel() * self.dtype.itemsize
 
+    @property
+    def end_bytes(self) -> int:
+        """How many bytes of its block there are up to its last element."""
+        if not self.size.numel():
+            return 0
+        last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Return this view of a storage on the host."""
+        """Return this view of a storage on the host; what lies beyond its end is zero."""
+        if self.end_bytes > storage.nbytes():
+            storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
     def __eq__(self, other: object) -> bool:
@@ -132,7 +158,7 @@ class Target:
         self.place = place
         """The number of the result, or the name of the argument that is written."""
         self.base = base
-        """What the storage held before, where the call writes a part of it or reads it."""
+        """The storage's content before, where the call writes a part of it or reads it."""
 
 
 class Call:
@@ -150,17 +176,56 @@ class Call:
         self.targets: list[Target] = []
 
 
-def content_of(storage: torch.UntypedStorage) -> Content | None:
-    """Return the content of a storage on the card; None where nothing was written that we saw."""
-    found: Content | None = storage.__dict__.get(ATTRIBUTE)
-    if found is not None and found.bytes != storage.nbytes():  # it was resized meanwhile
-        return None
-    return found
+class Contents:
+    """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
+    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the storage,
+    and autograd does not add gradients to it in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
+    """
 
-def attach(storage: torch.UntypedStorage, content: Content | None) -> None:
-    """Say what a storage holds from now on; None: nothing that we know."""
-    if content is None:
-        storage.__dict__.pop(ATTRIBUTE, None)
-    else:
-        storage.__dict__[ATTRIBUTE] = content
+    def __init__(self) -> None:
+        self._contents: dict[int, Content] = {}
+        self._blocks = RecentBlocks(self._forget)
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    def _forget(self, address: int | None) -> None:
+        if address is None:
+            self._contents.clear()
+        else:
+            self._contents.pop(address, None)
+
+    def block_of(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """Return the address of the block that a tensor lies in, and how many bytes of it are known to be used.
+
+        Raises:
+            RuntimeError, NotImplementedError: the tensor has no memory of its own, as a sparse one.
+        """
+        item, offset = tensor.itemsize, tensor.storage_offset()
+        elements = offset + tensor.numel()
+        if not tensor.is_contiguous() and tensor.numel():
+            elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+        return tensor.data_ptr() - offset * item, elements * item
+
+    def get(self, block: tuple[int, int]) -> Content | None:
+        """Return what a block holds; None where nothing was written that we saw."""
+        self._blocks.follow()
+        address, used = block
+        content = self._contents.get(address)
+        if content is not None and content.bytes < used:
+            content.grow(used)
+        return content
+
+    def put(self, block: tuple[int, int], content: Content | None) -> None:
+        """Say what a block holds from now on; None: nothing that we know."""
+        self._blocks.follow()
+        if content is None:
+            self._contents.pop(block[0], None)
+        elif block[0]:
+            self._contents[block[0]] = content
+
+    def whole_bytes(self, block: tuple[int, int]) -> int:
+        """Return how large a block is: what is used of it, unless it is larger by more than PyTorch rounds."""
+        size = self._blocks.sizes.get(block[0], 0)
+        return size if size - block[1] >= _ROUNDED_BYTES else block[1]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from ullage._units import MIB
-from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View
+from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View, extended
 from ullage.values.draw import draw
 from ullage.values.routing import Routing
 
@@ -121,9 +121,7 @@ class Evaluation:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
         if self.everything:
             return True
-        makes_floats = all(
-            content.is_float for target in call.targets if (content := target.content()) is not None
-        )
+        makes_floats = all(content.is_float for target in call.targets if (content := target.content()) is not None)
         if not makes_floats:
             return True
         return all(
@@ -193,11 +191,11 @@ class Evaluation:
     ) -> torch.Tensor:
         """Return the view that an operation writes, of bytes that are its own."""
         content = target.content()
-        size = content.bytes if content is not None else (target.base.bytes if target.base else target.view.bytes)
+        size = max(content.bytes if content is not None else 0, target.view.end_bytes)
         if target.base is None:
             storage = torch.zeros(size, dtype=torch.uint8).untyped_storage()
         else:
-            storage = self._storage_of(target.base, passing).clone()
+            storage = extended(self._storage_of(target.base, passing), max(size, target.base.bytes))
         written[str(target.place)] = storage
         return target.view.of(storage)
 

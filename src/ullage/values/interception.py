@@ -13,26 +13,19 @@ import torch
 
 from ullage.values.collective import note_collective
 from ullage.values.content import (
-    INTERCEPTION_KEY,
     Call,
     Certainty,
     Content,
+    Contents,
     Operand,
     Target,
     View,
-    attach,
-    content_of,
 )
+from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
 from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.operator_plan import OperatorPlan, overloads_to_pass
+from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 
-_KEY: Final = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
-_ONLY: Final = torch._C.DispatchKeySet(_KEY)
-_PYTHON: Final = torch._C.DispatchKey.Python
-_NUMBERS: Final = frozenset((int, float, bool, complex))
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
 _HOST_ARGUMENT_BYTES: Final = 64 << 20
@@ -51,71 +44,76 @@ _OVERWRITES: Final = frozenset(
     )
 )
 """Operators whose written argument is not read."""
+_WRITES_BY_INDEX: Final = frozenset(
+    (
+        *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
+        *("aten::_cummax_helper", "aten::_cummin_helper"),
+    )
+)
+"""Operators that put what is given to them into memory that may be new."""
+_KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
+"""Operators whose sparse results have parts that were given, or made by operators that are seen."""
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
-_ANSWERS_TRUTH: Final = frozenset(("aten::equal", "aten::allclose"))
-"""Operators whose result on the host is read within them."""
 
 
-class Interception:
-    """Sees operators from `install` on, in every thread that `include` is called in."""
+class Interception(Watch):
+    """Sees what operators write on the card and read of it."""
 
-    def __init__(self, evaluation: Evaluation, reads: Reads, answer: Callable[[int | None], None]) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        reads: Reads,
+        answer: Callable[[int | None], None],
+        take_sent: Callable[[int, int, int], bool],
+    ) -> None:
+        super().__init__(everything=False)
         self._evaluation = evaluation
         self._reads = reads
         self._answer = answer
+        self._take_sent = take_sent
+        self.contents = Contents()
+        """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
-        self._libraries: list[Any] = []
         self._here = threading.local()
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
-    def install(self) -> None:
-        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        everything = self._evaluation.everything
-        aten = torch.library.Library("aten", "IMPL")
-        profiler = torch.library.Library("profiler", "IMPL")
-        for name in overloads_to_pass(everything=everything):
-            namespace, _, short = name.partition("::")
-            if namespace in ("aten", "profiler"):
-                library = aten if namespace == "aten" else profiler
-                library.impl(short, torch.library.fallthrough_kernel, INTERCEPTION_KEY)
-        whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._see, INTERCEPTION_KEY, with_keyset=True)
-        self._libraries = [aten, profiler, whole]
-
-    def include(self, *, on: bool = True) -> None:
-        """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
-
     # ---- one operator
 
-    def _see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
-        if plan.is_composite or keyset.has(_PYTHON):
-            return _run_on(keyset, plan, operator, arguments, keywords)
+        if plan.is_composite or keyset.has(PYTHON):
+            return run_on(keyset, plan, operator, arguments, keywords)
         name = plan.name
         if name == "aten::_local_scalar_dense":
             return self._scalar(keyset, plan, operator, arguments)
         if plan.written:
             return self._written(keyset, plan, operator, arguments, keywords)
+        if name == "aten::lift_fresh":
+            return self._made_of_a_list(keyset, plan, operator, arguments)
         if name in _COUNTED and arguments[0].is_cuda and arguments[0].layout == torch.strided:
             return self._counted(keyset, plan, operator, arguments, keywords)
         if name == "aten::_coalesce":
             return self._coalesced(keyset, plan, operator, arguments, keywords)
-        if name in _SIZED_BY_READS or name in _ANSWERS_TRUTH:
+        if name == "aten::equal" and arguments[0].is_cuda:
+            return self._equal(keyset, plan, operator, arguments)
+        if name in _SIZED_BY_READS:
             return self._within(keyset, plan, operator, arguments, keywords)
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
-                self._note_results(plan, operator, arguments, keywords, (result,))
+                if result.layout == torch.strided:
+                    self._note_results(plan, operator, arguments, keywords, (result,))
+                elif not name.startswith(_KEEPS_PARTS):
+                    self._forget_parts(result)
         elif kind is tuple or kind is list:
             if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
                 self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(plan.name, arguments, result)
+            note_collective(self.contents, plan.name, arguments)
         return result
 
     def _note_results(
@@ -123,24 +121,37 @@ class Interception:
     ) -> Call | None:
         """Write down how the results came about."""
         try:
-            call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+            call = self._call(plan, operator, arguments, keywords)
             certainty, depth = self._standing(call, plan)
             sources = {id(operand.content) for operand in _operands(call)}
             for place, result in enumerate(results):
                 if result.__class__ is not torch.Tensor or not result.is_cuda or result.layout != torch.strided:
                     continue
-                storage = result.untyped_storage()
-                there = content_of(storage)
+                block = self.contents.block_of(result)
+                there = self.contents.get(block)
                 if there is not None and id(there) in sources:  # an argument was returned
                     continue
-                self._put(storage, result, call, certainty, depth, place)
+                self._put(block, result, call, certainty, depth, place)
         except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
             return None
         return call
 
+    def _forget_parts(self, sparse: torch.Tensor) -> None:
+        """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        if sparse.layout == torch.sparse_coo:
+            parts = (sparse._indices(), sparse._values())
+        elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (sparse.crow_indices(), sparse.col_indices(), sparse.values())
+        elif sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = (sparse.ccol_indices(), sparse.row_indices(), sparse.values())
+        else:
+            return
+        for part in parts:
+            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part.dtype))
+
     def _put(
         self,
-        storage: torch.UntypedStorage,
+        block: tuple[int, int],
         tensor: torch.Tensor,
         call: Call,
         certainty: Certainty,
@@ -148,21 +159,21 @@ class Interception:
         place: int | str,
         base: Content | None = None,
     ) -> None:
-        """Say that a call makes what a storage holds from now on."""
+        """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
-        size = storage.nbytes()
+        size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
         content = Content(size, dtype, certainty, depth=depth)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
-            attach(storage, content)
+            self.contents.put(block, content)
             return
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
         call.targets.append(Target(content, View(tensor), place, base))
-        attach(storage, content)
+        self.contents.put(block, content)
         if evaluation.everything:
             evaluation.bytes_of(content)
         elif depth >= _DEEPEST:
@@ -177,11 +188,12 @@ class Interception:
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.Tensor):
             if argument.is_cuda:
-                storage = argument.untyped_storage()
-                content = content_of(storage)
+                contents = self.contents
+                block = contents.block_of(argument)
+                content = contents.get(block)
                 if content is None:
-                    content = _unwritten(storage, argument)
-                    attach(storage, content)
+                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
         if isinstance(argument, list | tuple):
@@ -204,10 +216,17 @@ class Interception:
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
 
+    def _call(self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+        """Write an operation down."""
+        return Call(
+            plan.for_host(operator, arguments),
+            self._operands(arguments),
+            self._operand_values(keywords),
+            is_random=plan.is_random,
+        )
+
     def _operands(self, arguments: Sequence[Any]) -> list[Any]:
-        return [
-            self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments
-        ]
+        return [self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
 
     def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._operand(each) for name, each in keywords.items()}
@@ -237,13 +256,13 @@ class Interception:
         if isinstance(target, list):
             target = target[0] if target else None
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
             if plan.name == "aten::copy_" and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
-            return _run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
+        call = self._call(plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         try:
             self._note_written(plan, call, arguments, keywords)
         except (RuntimeError, NotImplementedError):
@@ -256,7 +275,7 @@ class Interception:
         ]
         for place, each in fresh:
             certainty, depth = self._standing(call, plan)
-            self._put(each.untyped_storage(), each, call, certainty, depth, place)
+            self._put(self.contents.block_of(each), each, call, certainty, depth, place)
         return result
 
     def _note_written(
@@ -282,28 +301,32 @@ class Interception:
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
         for operand in _operands(call):
-            if id(operand) in own_operands and overwrites:
+            if id(operand) in own_operands and (
+                overwrites or (plan.name in _WRITES_BY_INDEX and _is_unwritten_whole(operand.content))
+            ):
                 continue
             certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
-            storage = tensor.untyped_storage()
-            whole = View.bytes.__get__(operand) >= storage.nbytes()
-            needs_base = not (overwrites and whole)
-            base: Content | None = operand.content if needs_base else None
+            block = self.contents.block_of(tensor)
+            base: Content | None = operand.content
+            if self.contents.get(block) is not base or (
+                overwrites and View(tensor).bytes >= operand.content.bytes
+            ):  # `out=` has other memory now
+                base = None
             standing = certainty
             if base is not None and overwrites:
                 # the rest of the storage: memory that nobody has written holds nothing that is read
                 standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
                 depth = max(depth, base.depth)
-            self._put(storage, tensor, call, standing, depth + 1, where, base)
+            self._put(block, tensor, call, standing, depth + 1, where, base)
         _let_go(call, own_operands)
 
     def _optimizers(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Forget what all of an optimizer's tensors hold: nobody asks for it, and it would be a long list."""
-        result = _run_on(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
         for place in plan.written:
             tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
             if isinstance(tensors, torch.Tensor):
@@ -312,22 +335,41 @@ class Interception:
                 continue
             for each in tensors or ():
                 if each.is_cuda:
-                    attach(each.untyped_storage(), None)
+                    self.contents.put(self.contents.block_of(each), None)
         return result
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
-        if found_inf.is_cuda and (content := content_of(found_inf.untyped_storage())) is not None:
+        if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
+
+    def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Take what a tensor made of numbers, or of an array, holds from its copy.
+
+        PyTorch makes it with our key shut out (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
+        """
+        tensor = arguments[0]
+        if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
+            evaluation = self._evaluation
+            block = self.contents.block_of(tensor)
+            size = block[1]
+            if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                    value = torch.UntypedStorage(size)
+                if size and self._take_sent(block[0], size, value.data_ptr()):
+                    content = Content(size, tensor.dtype, Certainty.KNOWN)
+                    evaluation.keep(content, value)
+                    self.contents.put(block, content)
+        return run_on(keyset, plan, operator, arguments, {})
 
     # ---- what is read
 
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
         if not tensor.is_cuda or getattr(self._here, "answers", 0):
-            return _run_on(keyset, plan, operator, arguments, {})
+            return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
-            result = _run_on(keyset, plan, operator, arguments, {})
+            result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
         try:
@@ -352,13 +394,13 @@ class Interception:
         except (RuntimeError, NotImplementedError):
             pass
         with self._reads.answered():
-            result = _run_on(keyset, plan, operator, arguments, keywords)
+            result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
         size = source.numel() * source.dtype.itemsize
         if isinstance(operand, Operand) and size <= self._evaluation.bound_of(source.dtype):
             try:
                 value = self._evaluation.value_of(operand)
-                with torch._C._ExcludeDispatchKeyGuard(_ONLY):
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     target.copy_(value)
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
@@ -371,8 +413,8 @@ class Interception:
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
         if getattr(self._here, "answers", 0):  # within another: its answer counts
-            return _run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=False)
+            return run_on(keyset, plan, operator, arguments, keywords)
+        call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
         if values is None:
@@ -406,19 +448,36 @@ class Interception:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
         if not sparse.is_cuda or getattr(self._here, "answers", 0):
-            return _run_on(keyset, plan, operator, arguments, keywords)
+            return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
-        count, certainty = 0, Certainty.UNKNOWN
+        count, certainty, different = 0, Certainty.UNKNOWN, None
         try:
             operand = self._operand(indices)
             value = self._evaluation.value_of(operand)
             certainty = operand.content.certainty
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                count = int(torch.unique(value, dim=1).shape[1])
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                different = torch.unique(value, dim=1)
+                count = int(different.shape[1])
         except (EvaluationError, RuntimeError):
             pass
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
+        self._forget_parts(result)
+        if different is not None and result._indices().size() == different.size() and different.numel():
+            self._keep(result._indices(), different, certainty)
         self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
+        return result
+
+    def _equal(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Tell whether two tensors are equal; within, PyTorch compares without its dispatcher."""
+        certainty, is_equal = Certainty.UNKNOWN, False
+        try:
+            call = self._call(plan, operator, arguments, {})
+            certainty, _ = self._standing(call, plan)
+            is_equal = bool(self._evaluation.results_of(call)[0])
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            certainty = Certainty.UNKNOWN
+        result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
+        self._reads.note(ReadKind.BRANCH, "equal", certainty, 1)
         return result
 
     def _answering(
@@ -435,7 +494,7 @@ class Interception:
         self._answer(count)
         try:
             with self._reads.answered():
-                return _run_on(keyset, plan, operator, arguments, keywords)
+                return run_on(keyset, plan, operator, arguments, keywords)
         finally:
             self._answer(None)
             here.answers -= 1
@@ -447,7 +506,7 @@ class Interception:
         here = self._here
         outer, here.within = getattr(here, "within", None), plan.name
         try:
-            result = _run_on(keyset, plan, operator, arguments, keywords)
+            result = run_on(keyset, plan, operator, arguments, keywords)
         finally:
             here.within = outer
         if isinstance(result, torch.Tensor) and result.is_cuda:
@@ -455,14 +514,14 @@ class Interception:
         return result
 
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        storage = tensor.untyped_storage()
-        with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-            whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+        block = self.contents.block_of(tensor)
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
             View(tensor).of(whole).copy_(value)
-        content = Content(storage.nbytes(), tensor.dtype, certainty)
-        if storage.nbytes() <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(storage.nbytes()):
+        content = Content(block[1], tensor.dtype, certainty)
+        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
             self._evaluation.keep(content, whole)
-        attach(storage, content)
+        self.contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default
@@ -489,18 +548,6 @@ def _assumed(call: Call) -> list[Any] | None:
     return None if answer is None else [list(operand.size), answer]
 
 
-def _run_on(
-    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Run the operator as it would have run."""
-    for place in plan.number_places:
-        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in _NUMBERS:
-            with torch._C._ExcludeDispatchKeyGuard(_ONLY):
-                return plan.with_numbers(*arguments, **keywords)
-    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
-
-
 def _operands(call: Call) -> list[Operand]:
     found: list[Operand] = []
     for argument in (*call.arguments, *call.keywords.values()):
@@ -511,10 +558,9 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(storage: torch.UntypedStorage, tensor: torch.Tensor) -> Content:
-    dtype = tensor.dtype
+def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
     is_float = dtype.is_floating_point or dtype.is_complex
-    return Content(storage.nbytes(), dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+    return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _is_unwritten_whole(content: Content) -> bool:

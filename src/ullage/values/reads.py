@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import torch
 
 from ullage.tracing.source import Line, callers_line
+from ullage.values.consequence import may_decide
 from ullage.values.content import Certainty, Content
 
 _PRINTING: Final = ("torch/_tensor_str.py",)
@@ -84,7 +85,10 @@ class Reads:
         """Count a read."""
         if _is_called_from(_PRINTING):
             return
-        read = Read(callers_line(), kind, operation, certainty)
+        line = callers_line()
+        if kind == ReadKind.FLOAT and certainty >= Certainty.DRAWN and line and may_decide(line.file, line.line):
+            kind = ReadKind.BRANCH
+        read = Read(line, kind, operation, certainty)
         self.counts[read] += 1
         self.bytes[read] += size_bytes
 

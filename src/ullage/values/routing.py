@@ -37,7 +37,9 @@ class Routing:
             else keywords.get("dim", arguments[1] if len(arguments) > 1 else None)
         )
         is_last = dimension in (-1, scores.dim() - 1)
-        if not (is_last and 2 <= experts <= _MOST_EXPERTS and chosen <= min(experts, _MOST_CHOSEN) and tokens >= experts):
+        if not (
+            is_last and 2 <= experts <= _MOST_EXPERTS and chosen <= min(experts, _MOST_CHOSEN) and tokens >= experts
+        ):
             return None
         indices = self._indices(tokens, experts, chosen).reshape(*scores.shape[:-1], chosen)
         if name == "aten::topk":

@@ -1,20 +1,39 @@
 """Values for this process: from the moment CUDA is initialised, in the threads that use it."""
 
 import threading
-from collections.abc import Callable
-from typing import Any, Final
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import torch
 
 from ullage._units import MIB
 from ullage.values.choice import ValuesChoice
+from ullage.values.computation import Computation
+from ullage.values.content import Contents
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
 
 BUDGET_BYTES: Final = 512 * MIB
-"""What values may take of the host's memory."""
+"""The most of the host's memory that values may take."""
+
+
+class Driver(Protocol):
+    """What values ask of the emulated runtime: `ullage.emulator.library`."""
+
+    def answer(self, number: int | None, /) -> None:
+        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+
+    def remember_sent(self, *, on: bool) -> None:
+        """Keep what each thread sends to the card last."""
+
+    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
+        """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
 
 
 _current: "Values | None" = None
@@ -29,7 +48,7 @@ def current() -> "Values":
 class Values:
     """The values of this process's emulated card, from `start` on."""
 
-    def __init__(self, choice: ValuesChoice, answer: Callable[[int | None], None]) -> None:
+    def __init__(self, choice: ValuesChoice, driver: Driver) -> None:
         self.choice = choice
         self.reads = Reads()
         self.evaluation = Evaluation(
@@ -38,7 +57,12 @@ class Values:
             budget_bytes=BUDGET_BYTES,
             everything=choice.mode == "all",
         )
-        self._interception = Interception(self.evaluation, self.reads, answer)
+        self._interception: Interception | Computation = (
+            Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
+            if choice.mode == "all"
+            else Interception(self.evaluation, self.reads, driver.answer, driver.take_sent)
+        )
+        self._driver = driver
         self._is_on = False
         self.has_stopped = False
         self._undo: list[Callable[[], None]] = []
@@ -49,6 +73,12 @@ class Values:
         _current = self
         if self.choice.mode != "off":
             torch.cuda._lazy_call(self._begin)
+
+    @property
+    def contents(self) -> Contents:
+        """What the card's memory holds, where not everything is computed."""
+        assert isinstance(self._interception, Interception)
+        return self._interception.contents
 
     @property
     def is_on(self) -> bool:
@@ -62,6 +92,7 @@ class Values:
         self._is_on = False
         self.has_stopped = True
         self._interception.include(on=False)
+        self._driver.remember_sent(on=False)
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -70,10 +101,15 @@ class Values:
         if self._is_on:
             return
         self._is_on = True
+        self._driver.remember_sent(on=True)
         self._interception.install()
         self._interception.include()
         self._watch_threads()
-        self._watch_graphs()
+        if isinstance(self._interception, Computation):
+            self._replay_graphs(self._interception)
+            self._watch_seeds(self._interception)
+        else:
+            self._watch_graphs(self._interception)
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
@@ -86,9 +122,8 @@ class Values:
         threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
 
-    def _watch_graphs(self) -> None:
+    def _watch_graphs(self, interception: Interception) -> None:
         graph: Any = torch.cuda.CUDAGraph
-        interception = self._interception
         for name, is_recording in (("capture_begin", True), ("capture_end", False)):
             original = getattr(graph, name)
 
@@ -100,3 +135,51 @@ class Values:
 
             setattr(graph, name, around)
             self._undo.append(lambda name=name, original=original: setattr(graph, name, original))  # type: ignore[misc]
+
+    def _replay_graphs(self, computation: Computation) -> None:
+        """Have a CUDA graph do at each replay what it has captured."""
+        graph: Any = torch.cuda.CUDAGraph
+        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
+        recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+        def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = begin(this, *arguments, **keywords)
+            computation.begin_capture()
+            return result
+
+        def capture_end(this: Any) -> Any:
+            recorded[this] = computation.end_capture()
+            return end(this)
+
+        def replay(this: Any) -> None:
+            computation.replay(recorded.get(this, ()), lambda: launch(this))
+
+        for name, original, own in (
+            ("capture_begin", begin, capture_begin),
+            ("capture_end", end, capture_end),
+            ("replay", launch, replay),
+        ):
+            setattr(graph, name, own)
+            self._undo.append(lambda name=name, original=original: setattr(graph, name, original))  # type: ignore[misc]
+
+    def _watch_seeds(self, computation: Computation) -> None:
+        numbers = computation.random_numbers
+        # the first calls the others, and has the last word
+        for modules, names, note in (
+            ((torch, torch.random), ("manual_seed",), numbers.seed),
+            ((torch.cuda, torch.cuda.random), ("manual_seed", "manual_seed_all"), numbers.seed_card),
+        ):
+            for name in names:
+                self._note_after(modules, name, note)
+
+    def _note_after(self, modules: Sequence[Any], name: str, note: Callable[[], None]) -> None:
+        original = getattr(modules[0], name)
+
+        def around(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            note()
+            return result
+
+        for module in modules:
+            setattr(module, name, around)
+            self._undo.append(lambda module=module: setattr(module, name, original))  # type: ignore[misc]

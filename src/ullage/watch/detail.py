@@ -76,7 +76,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
         texts.append(Text(f"  {used} of {total} used, {rest}"))
         texts += (Text(f"  {_of_holder(one)}") for one in card.holders)
         if card.hidden_bytes:
-            texts.append(Text(f"  {text_of_bytes(card.hidden_bytes)} more by what cannot be told apart from here"))
+            texts.append(Text(f"  {text_of_bytes(card.hidden_bytes)} more by processes that are not shown here"))
     texts += (Text(note, style="yellow") for note in view.notes)
     return [line for text in texts for line in wrapped(text, width)]
 

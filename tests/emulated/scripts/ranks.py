@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as distributed
@@ -40,9 +39,10 @@ for _ in range(3):
     if "gloo" in sys.argv:
         distributed.all_reduce(torch.ones(()))
     distributed.barrier()
-    # What a collective used is let go by NCCL's watchdog, a thread that looks a few times a second: on a busy machine
-    # it comes too late for the next step's peak, and the buckets of DDP are there twice.
-    time.sleep(0.5)
+    # What a collective used is let go by NCCL's watchdog, a thread that looks a few times a second: too late for the
+    # next step's peak on a busy machine, and the buckets of DDP are there twice. Its list of works is waited for.
+    for group in distributed.distributed_c10d._world.pg_map:
+        group._wait_for_pending_works()
 stats = torch.cuda.memory_stats(rank)
 said = f"{distributed.get_rank()} {stats['allocated_bytes.all.peak']} {stats['reserved_bytes.all.peak']}\n"
 os.write(1, said.encode())  # in one piece: several processes write to one place

@@ -19,7 +19,7 @@ TEXT = (
     "is allocated by PyTorch, and 5.11 MiB is reserved by PyTorch but unallocated."
 )
 """Memory that is truly full: the second error of a step is followed by a split."""
-FAMILIES = ("self_supervised", "batches", "carried", "losses", "loops")
+FAMILIES = ("self_supervised", "batches", "carried", "losses", "loops", "elsewhere")
 LATE = 1
 """The step, counted from 0, in which the batch is made to be cut."""
 

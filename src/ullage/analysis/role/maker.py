@@ -88,7 +88,7 @@ _STARTS: Final = frozenset(("<module>", "_bootstrap", "_bootstrap_inner", "_run_
 """Functions with which a thread of Python's own begins; those of the autograd engine begin with others."""
 _BUFFER_LINES: Final = range(90, 130)
 _PARAMETER_LINES: Final = range(15, 60)
-"""How many lines below its call of itself `Module._apply` moves a parameter, and a buffer."""
+"""The distances in lines between the call of itself in `Module._apply` and where it moves a parameter, and a buffer."""
 
 # Bits of a frame.
 _CALL, _STEP, _RUN, _AGAIN, _BEGIN, _ACCUMULATE = (1 << bit for bit in range(6))

@@ -28,7 +28,7 @@ def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdi
         return None
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
-        sentence=f"The figures of the text cannot be, so nothing can be told from it: {why}.",
+        sentence=f"The figures of the text are impossible, so nothing can be concluded from it: {why}.",
         notes=("give the text as the program wrote it; torch.cuda.mem_get_info() says what a card has, while it can",),
     )
 

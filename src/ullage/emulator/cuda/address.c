@@ -75,6 +75,17 @@ static void reserve_space(void) {
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 }
 
+/* Where values are computed on the host, what the card hands out is the host's memory, at the card's own addresses: a page
+ * takes room when it is first written, and gives it back with its range. */
+static bool holds_values;
+void card_hold_values(void) { holds_values = true; }
+bool card_holds_values(void) { return holds_values; }
+
+static bool give_pages(uint64_t address, size_t size, bool are_readable) {
+  int access = are_readable ? PROT_READ | PROT_WRITE : PROT_NONE;
+  return mmap((void *)address, size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
 bool list_grow(void **items, size_t *capacity, size_t count, size_t item_size) {
   if (count < *capacity) return true;
   size_t wanted = *capacity ? 2 * *capacity : 64;
@@ -254,7 +265,7 @@ uint64_t address_take(int device, size_t size, enum range_kind kind) {
   if (kind == ALLOCATED && is_wsl(device)) take_first_stacks(device);
   if (!list_grow((void **)&list->item, &list->capacity, list->count, sizeof *list->item)) return 0;
   uint64_t address = place(device, size, kind);
-  if (!address) return 0;
+  if (!address || (holds_values && kind != DRIVERS && !give_pages(address, size, true))) return 0;
   size_t at = first_above(list, address);
   memmove(list->item + at + 1, list->item + at, (list->count - at) * sizeof *list->item);
   list->item[at] = (struct range){address, size, kind};
@@ -274,6 +285,7 @@ void address_drop(struct range *range) {
   int device = card_device_of(range->address);
   struct ranges *list = &ranges[device];
   size_t at = (size_t)(range - list->item);
+  if (holds_values && range->kind != DRIVERS) give_pages(range->address, range->size, false);
   if (range->kind == ALLOCATED) leave_chunk(device, range);
   memmove(range, range + 1, (list->count - at - 1) * sizeof *range);
   list->count--;

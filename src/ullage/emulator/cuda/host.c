@@ -1,13 +1,14 @@
 /* The host's side of the card: pinned memory, and what is read back.
  *
  * A card computes nothing: what is read back is zero, unless somebody who knows what it would be (the package ullage.values)
- * has said so for the calling thread just before.
+ * has said so for the calling thread just before, or computes everything on the host (card_hold_values).
  */
 #define _GNU_SOURCE
 #include "address.h"
 #include "card.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,13 +83,64 @@ static void read_back(void *destination, size_t size) {
   if (answer.given) memcpy(destination, &answer.number, size < sizeof answer.number ? size : sizeof answer.number);
 }
 
+/* While the calling thread runs an operator that the host computes, the card's own copies and fills leave memory alone: they
+ * move what its kernels, which do not run, would have made. */
+static _Thread_local bool leaves_memory;
+void card_leave_memory(bool leaves) { leaves_memory = leaves; }
+
+static bool is_written(const void *destination) {
+  return card_device_of((uint64_t)destination) < 0 || (card_holds_values() && !leaves_memory);
+}
+
+/* ---- what was sent last */
+
+/* PyTorch makes tensors of Python's lists with all that watches its operations shut out: only the copy is to be seen. */
+enum { SENT_MOST = 64 << 20 };
+struct sent {
+  uint64_t address;
+  size_t size;
+  char bytes[];
+};
+static atomic_bool remembers;
+static pthread_key_t sent_key; /* each thread's own, freed with the thread */
+static pthread_once_t sent_once = PTHREAD_ONCE_INIT;
+
+static void make_sent_key(void) { pthread_key_create(&sent_key, free); }
+
+void card_remember_sent(bool on) {
+  pthread_once(&sent_once, make_sent_key);
+  atomic_store(&remembers, on);
+}
+
+static void remember(const void *destination, const void *source, size_t size) {
+  free(pthread_getspecific(sent_key));
+  struct sent *sent = size <= SENT_MOST ? malloc(sizeof *sent + size) : NULL;
+  if (sent) {
+    sent->address = (uint64_t)destination, sent->size = size;
+    memcpy(sent->bytes, source, size);
+  }
+  pthread_setspecific(sent_key, sent);
+}
+
+bool card_take_sent(uint64_t address, size_t size, void *out) {
+  if (!atomic_load(&remembers)) return false;
+  struct sent *sent = pthread_getspecific(sent_key);
+  bool found = sent && sent->address == address && sent->size == size;
+  if (found) memcpy(out, sent->bytes, size);
+  free(sent);
+  pthread_setspecific(sent_key, NULL);
+  return found;
+}
+
 void card_copy(void *destination, const void *source, size_t size) {
   bool to_card = card_device_of((uint64_t)destination) >= 0, from_card = card_device_of((uint64_t)source) >= 0;
-  if (size == 0 || destination == source || to_card) return;
-  if (from_card) read_back(destination, size);
+  if (to_card && !from_card && size && atomic_load(&remembers)) remember(destination, source, size);
+  if (size == 0 || destination == source || !is_written(destination)) return;
+  bool is_read_back = from_card && (!card_holds_values() || answer.given);
+  if (is_read_back) read_back(destination, size);
   else memmove(destination, source, size);
 }
 
 void card_fill(void *destination, int value, size_t size) {
-  if (card_device_of((uint64_t)destination) < 0) memset(destination, value, size);
+  if (is_written(destination)) memset(destination, value, size);
 }

@@ -9,6 +9,7 @@ from ullage._errors import UsageError, quoted
 from ullage._units import parse_bytes
 
 MARKER: Final = "gpu_memory"
+VALUES: Final = ("on", "off", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class Allowance:
     """The bytes that may be held after the test in addition to those before; None: any number."""
     gpu: str | None = None
     """The name of the emulated card; None: the default one."""
+    values: str = "on"
+    """The answer to what is read back from the emulated card, as in `ullage.emulate`."""
 
 
 def allowance_of(item: pytest.Item) -> Allowance:
@@ -31,17 +34,20 @@ def allowance_of(item: pytest.Item) -> Allowance:
     """
     given: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers(MARKER))):
-        if mark.args or not mark.kwargs.keys() <= {"peak", "leak", "gpu"}:
+        if mark.args or not mark.kwargs.keys() <= {"peak", "leak", "gpu", "values"}:
             raise UsageError(
                 f"@pytest.mark.gpu_memory of {item.nodeid} has {[*mark.args, *mark.kwargs]}; "
-                "expected peak=, leak= and gpu= by name"
+                "expected peak=, leak=, gpu= and values= by name"
             )
         given |= mark.kwargs
     allowance = Allowance(
         peak_bytes=_bytes_of("peak", given.get("peak")),
         leak_bytes=_bytes_of("leak", given.get("leak")),
         gpu=given.get("gpu") or item.config.getoption("gpu_memory_gpu"),
+        values=given.get("values", "on"),
     )
+    if allowance.values not in VALUES:
+        raise UsageError(f"values={quoted(allowance.values)}; expected one of {', '.join(VALUES)}")
     if not isinstance(allowance.gpu, str | None):
         raise UsageError(f"gpu={quoted(allowance.gpu)} is not the name of a card; expected one such as 'T4' or '24GiB'")
     return allowance

@@ -49,7 +49,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
     start = receive(source)
     sys.path[:], sys.argv[:] = start["path"], start["argv"]
     os.chdir(start["folder"])
-    emulate(start["gpu"])
+    emulate(start["gpu"], values=start["values"])
     import torch  # noqa: F401  # once, for all tests
 
     import ullage.integrations.pytest.measurement  # noqa: F401

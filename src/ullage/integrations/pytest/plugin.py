@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers",
-        'gpu_memory(peak="2GiB", leak=0, gpu="T4"): limit the bytes that are allocated at once in the test, and those '
+        'gpu_memory(peak="2GiB", leak=0, gpu="T4", values="on"): limit the bytes that are allocated at once in the test, and those '
         "that are held after it beyond those before; on an emulated card, or with --gpu-memory-device=real",
     )
 
@@ -102,7 +102,7 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
             from ullage.integrations.pytest.measurement import measured_reports
 
             return measured_reports(item, nextitem, allowance)
-        reports = _processes_of(item.config).run(item, allowance.gpu or _DEFAULT_GPU)
+        reports = _processes_of(item.config).run(item, allowance.gpu or _DEFAULT_GPU, allowance.values)
         last = _torn_down(item, nextitem)
         return [*reports, last] if last.failed else reports
     except UllageError as error:

@@ -73,27 +73,27 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes of this session that have emulated cards, by card."""
+    """The processes of this session that have emulated cards, by card and by what is read back from it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._by_card: dict[Gpu, _Process] = {}
+        self._by_card: dict[tuple[Gpu, str], _Process] = {}
         self._started = 0
 
-    def run(self, item: pytest.Item, gpu: str) -> list[pytest.TestReport]:
+    def run(self, item: pytest.Item, gpu: str, values: str) -> list[pytest.TestReport]:
         """Run a test on an emulated card and return its reports.
 
         Raises:
             UllageError: the test could not be completed.
         """
         try:
-            card = find_gpu(gpu)
+            card = (find_gpu(gpu), values)
         except UsageError as error:
             raise UsageError(f"gpu={quoted(gpu)}: {error}") from None
         process = self._by_card.get(card)
         if process is None:
             self._started += 1
-            process = self._by_card[card] = _Process(self._config, gpu, self._started)
+            process = self._by_card[card] = _Process(self._config, gpu, values, self._started)
         refusal, is_reusable, is_busy = None, False, True
         try:
             reports, refusal, is_reusable = process.run(item)
@@ -114,7 +114,7 @@ class Processes:
 class _Process:
     """One process that has an emulated card."""
 
-    def __init__(self, config: pytest.Config, gpu: str, number: int) -> None:
+    def __init__(self, config: pytest.Config, gpu: str, values: str, number: int) -> None:
         self._config = config
         self._gpu = gpu
         request_end, request = new_pipe()
@@ -138,7 +138,8 @@ class _Process:
             os.close(end)
         self._requests = os.fdopen(request, "wb")
         self._answers = os.fdopen(answer, "rb")
-        send(self._requests, {"gpu": gpu, "path": sys.path, "argv": sys.argv, **_session_of(config, number)})
+        session = _session_of(config, number)
+        send(self._requests, {"gpu": gpu, "values": values, "path": sys.path, "argv": sys.argv, **session})
 
     def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
         """Return the reports of a test, or why there are none, and whether the process can run another test."""

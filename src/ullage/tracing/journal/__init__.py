@@ -61,39 +61,40 @@ _READ_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint64)
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """Load the compiled journal, once."""
     path = Path(__file__).parent / "libullage_journal.so"
     if not path.exists():
         raise EmulationError(
             f"the compiled journal is missing from this installation ({path}); it is built on Linux x86-64 when the "
             "package is installed: pip install --force-reinstall . (in the source tree)"
         )
-    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    library.journal_length.restype = ctypes.c_uint64
-    library.journal_lost.restype = ctypes.c_uint64
-    library.journal_mark.restype = ctypes.c_uint64
-    library.journal_mark.argtypes = [ctypes.c_uint64]
-    library.journal_read.restype = ctypes.c_uint64
-    library.journal_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
-    library.journal_set_phase.argtypes = [ctypes.c_uint16]
-    library.journal_set_module.argtypes = [ctypes.c_uint32]
-    library.journal_set_module.restype = ctypes.c_uint32
-    library.journal_set_read_callback.argtypes = [_READ_CALLBACK]
-    return library
+    loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    loaded.journal_length.restype = ctypes.c_uint64
+    loaded.journal_lost.restype = ctypes.c_uint64
+    loaded.journal_mark.restype = ctypes.c_uint64
+    loaded.journal_mark.argtypes = [ctypes.c_uint64]
+    loaded.journal_read.restype = ctypes.c_uint64
+    loaded.journal_read.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
+    loaded.journal_set_phase.argtypes = [ctypes.c_uint16]
+    loaded.journal_set_module.argtypes = [ctypes.c_uint32]
+    loaded.journal_set_module.restype = ctypes.c_uint32
+    loaded.journal_set_read_callback.argtypes = [_READ_CALLBACK]
+    return loaded
 
 
 class Journal:
     """The one journal of this process. Load it (by making one) before torch is imported."""
 
     def __init__(self) -> None:
-        library = _library()
-        self.length: Callable[[], int] = library.journal_length
-        self.set_phase: Callable[[int], None] = library.journal_set_phase
-        self.set_module: Callable[[int], int] = library.journal_set_module
-        self._mark = library.journal_mark
-        self._library = library
+        loaded = library()
+        self.length: Callable[[], int] = loaded.journal_length
+        self.set_phase: Callable[[int], None] = loaded.journal_set_phase
+        self.set_module: Callable[[int], int] = loaded.journal_set_module
+        self._mark = loaded.journal_mark
+        self._library = loaded
         self._callback: Any = None
-        self.stacks = JournalStacks(library)
+        self.stacks = JournalStacks(loaded)
         """Reader of the Python stacks whose numbers are in the column `stack`."""
 
     def open(self) -> None:

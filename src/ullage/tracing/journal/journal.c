@@ -22,6 +22,10 @@ static pthread_t opener;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(journal_read_callback) read_callback;
 
+struct journal_recent journal_recent[JOURNAL_RECENT];
+_Atomic uint64_t journal_recent_count;
+static pthread_mutex_t recent_lock = PTHREAD_MUTEX_INITIALIZER;
+
 /* ---- symbols of torch, looked up when torch is there: the journal itself needs no torch */
 
 typedef void (*memory_reporter)(void *, int64_t, size_t, size_t, uint16_t);
@@ -93,6 +97,13 @@ ULLAGE_API void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *addr
   if (atomic_load(&is_open) && device_type(device) == DEVICE_TYPE_CUDA)
     append_now(size < 0 ? JOURNAL_FREE : JOURNAL_ALLOC, (uint64_t)address, size < 0 ? -size : size, (int64_t)allocated,
                (int64_t)reserved, device_index(device));
+  if (device_type(device) == DEVICE_TYPE_CUDA) {
+    pthread_mutex_lock(&recent_lock); /* each card's allocator has a lock of its own */
+    uint64_t number = atomic_load(&journal_recent_count);
+    journal_recent[number % JOURNAL_RECENT] = (struct journal_recent){(uint64_t)address, size};
+    atomic_store(&journal_recent_count, number + 1);
+    pthread_mutex_unlock(&recent_lock);
+  }
   if (torch_side.memory) torch_side.memory(address, size, allocated, reserved, device);
 }
 

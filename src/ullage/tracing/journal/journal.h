@@ -52,6 +52,16 @@ ULLAGE_API void journal_set_phase(uint16_t phase);
 ULLAGE_API uint32_t journal_set_module(uint32_t module);
 ULLAGE_API void journal_set_read_callback(journal_read_callback callback);
 
+/* The latest allocations and frees, whether or not the journal is open: number n is at n modulo JOURNAL_RECENT. Read without
+ * a lock by who has seen `journal_recent_count` rise; who is JOURNAL_RECENT behind has lost some. */
+enum { JOURNAL_RECENT = 1 << 16 };
+struct journal_recent {
+  uint64_t address;
+  int64_t size; /* negative: it was freed */
+};
+extern ULLAGE_API struct journal_recent journal_recent[JOURNAL_RECENT];
+extern ULLAGE_API _Atomic uint64_t journal_recent_count;
+
 /* For the emulated libraries. */
 ULLAGE_API void journal_workspace(const void *address, size_t size, int device);
 ULLAGE_API void journal_value_read(size_t size);

@@ -155,7 +155,7 @@ def triton_driver(message: Message, server: ServerMemory | None) -> TextVerdict:
                 "torch.cuda.set_per_process_memory_fraction(0.9)", "a tenth of the card stays for what is not PyTorch's"
             ),
         ),
-        notes=("an earlier kernel's error may show itself here: CUDA_LAUNCH_BLOCKING=1 tells",),
+        notes=("this may be the error of an earlier kernel: a run with CUDA_LAUNCH_BLOCKING=1 shows which",),
     )
 
 
@@ -233,7 +233,7 @@ def xgboost(message: Message, server: ServerMemory | None) -> TextVerdict:
                 f"XGBoost asked for {text_of_bytes(asked)} of the card and {text_of_bytes(free)} were free: not the "
                 "card's size, then; the text does not say what else."
             ),
-            notes=("an error before this one may show itself here: compute-sanitizer tells",),
+            notes=("this may be the error of an earlier call: compute-sanitizer shows which",),
         )
     return TextVerdict(
         cause=Cause.TRULY_FULL,

@@ -99,7 +99,7 @@ _INSTEAD: Final = {
 
 
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
-"""What CUDA graphs, NCCL and kernels' libraries may hold in a server of models where nothing is wrong."""
+"""The most that CUDA graphs, NCCL and kernels' libraries hold in a server of models where nothing is wrong."""
 
 
 def libraries_bytes(found: FoundMessage) -> int:

@@ -3,7 +3,7 @@
 from ullage._units import text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.text.verdict import TextVerdict, estimate
-from ullage.message.figure import bytes_of
+from ullage.message.figure import bytes_of, number_of
 from ullage.message.message import Message
 from ullage.message.server_log import ServerMemory
 
@@ -14,7 +14,7 @@ def node(message: Message, server: ServerMemory | None) -> TextVerdict:
     figures = ""
     if used is not None and total is not None:
         figures = f": {text_of_bytes(used)} of {text_of_bytes(total)} were in use"
-        figures += f", and Ray ends a task from {float(said['threshold']):.0%} on" if "threshold" in said else ""
+        figures += f", and Ray ends a task from {number_of(said['threshold']):.0%} on" if "threshold" in said else ""
     notes = ["of the machine's memory a container or a batch system may allow less than there is; Ray counts that"]
     if "task_bytes" in said and used is not None:
         notes.insert(0, f"the task that was ended held {text_of_bytes(bytes_of(said['task_bytes']))} of it")

@@ -132,10 +132,10 @@ def length(message: Message, server: ServerMemory | None) -> TextVerdict:
         cause=Cause.LIMIT,
         sentence=(
             f"vLLM's KV cache is too small for one request of {tokens:,} tokens (max_model_len): that needs "
-            f"{text_of_bytes(needed)}, and the budget leaves {text_of_bytes(available)}."
+            f"{text_of_bytes(needed)}, and the budget leaves {text_of_bytes(max(0, available))}."
         ),
         remedies=(
-            estimate(f"max_model_len={fitting}", why),
+            *((estimate(f"max_model_len={fitting}", why),) if 0 < fitting < tokens else ()),
             _more_budget(max(0, needed - available), server),
             estimate(
                 "kv_cache_dtype=fp8",
@@ -214,7 +214,7 @@ def cumem(message: Message, server: ServerMemory | None) -> TextVerdict:
 def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge "Error in memory profiling": free memory grew while vLLM measured its own."""
     said = message.said
-    before, after = (bytes_of(said[name]) if name in said else 0 for name in ("before_bytes", "after_bytes"))
+    before, after = (max(0, bytes_of(said.get(name, "0"))) for name in ("before_bytes", "after_bytes"))
     if after <= before:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,

@@ -1,0 +1,93 @@
+"""Of the recordings of Linux cards and of the fine-tunings on a T4: how many are equal in what. From the results alone.
+
+python -m benchmarks.real_cards.shares
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from benchmarks.real_cards.case import HERE, Case, Figure, Result, Share, Status, cases_of
+from benchmarks.real_cards.run import read_results
+
+_SEGMENTS: Final = 0.95
+_ALLOCATED: Final = 0.001
+_RESERVED: Final = 0.01
+
+
+def main() -> None:
+    """Print the shares."""
+    linux = _ran("recordings", lambda case: case.placement == "linux")
+    print("recordings of Linux cards")
+    for line in recordings_of(linux):
+        print(f"  {line}")
+    quantised = _ran("fitcheck", lambda case: "QLoRA" in case.what)
+    plain = _ran("fitcheck", lambda case: "QLoRA" not in case.what)
+    print("fine-tunings on a T4")
+    for line in tunings_of(plain, quantised):
+        print(f"  {line}")
+
+
+def _ran(source: str, wanted: Callable[[Case], bool]) -> list[Result]:
+    results = read_results(HERE / "results" / f"{source}.json")
+    names = [case.name for case in cases_of(HERE / f"{source}.toml") if wanted(case)]
+    return [results[name] for name in names if name in results and results[name].status is not Status.NOT_RUN]
+
+
+def recordings_of(results: Sequence[Result]) -> list[str]:
+    """Return what is equal of recordings, a line each."""
+    segments = [result.segments for result in results if result.segments]
+    shares = {
+        "events": _sum(result.events for result in results),
+        "segments to the block": _sum(segments),
+        "allocations in their place, segments given": _sum(result.places for result in results),
+    }
+    return [
+        *(f"{name}: {share.text} ({share.equal / max(share.of, 1):.3%})" for name, share in shares.items()),
+        f"recordings with every event: {_count(r.events is not None and r.events.is_whole for r in results)}",
+        f"recordings with {_SEGMENTS:.0%} of their segments to the block: "
+        f"{_count(s.equal >= _SEGMENTS * s.of for s in segments)}",
+        f"recordings with every segment to the block: {_count(s.is_whole for s in segments)}",
+        *(f"{name}, to the byte: {_count(r.figures[name].is_equal for r in results)}" for name in results[0].figures),
+    ]
+
+
+def tunings_of(plain: Sequence[Result], quantised: Sequence[Result]) -> list[str]:
+    """Return how near fine-tunings come, a line each."""
+    apart = {name: [_apart(result.figures[name]) for result in quantised] for name in ("allocated", "reserved")}
+    most = ", ".join(f"{name} {max(found, default=0):.2%}" for name, found in apart.items())
+    return [
+        f"without quantised weights, every figure to the byte: {_count(r.status is Status.EQUAL for r in plain)}",
+        f"NF4, allocated within {_ALLOCATED:.1%}: {_count(one <= _ALLOCATED for one in apart['allocated'])}",
+        f"NF4, reserved within {_RESERVED:.0%}: {_count(one <= _RESERVED for one in apart['reserved'])}",
+        f"NF4, off at most: {most}",
+        *(
+            f"NF4 in several orders of threads, {name} between them: "
+            f"{_count(_is_inside(one, name) for one in quantised if len(one.intervals))}"
+            for name in apart
+        ),
+    ]
+
+
+def _is_inside(result: Result, name: str) -> bool:
+    """Whether what was published lies between what was run, to its last digit."""
+    figure = result.figures[name]
+    low, high = result.intervals.get(name, (figure.emulated, figure.emulated))
+    return low - figure.resolution < figure.published < high + figure.resolution
+
+
+def _apart(figure: Figure) -> float:
+    return 0.0 if figure.is_equal else abs(figure.emulated - figure.published) / figure.published
+
+
+def _count(equal: Iterable[bool]) -> str:
+    found = list(equal)
+    return Share(equal=sum(found), of=len(found)).text
+
+
+def _sum(shares: Iterable[Share | None]) -> Share:
+    known = [share for share in shares if share is not None]
+    return Share(equal=sum(share.equal for share in known), of=sum(share.of for share in known))
+
+
+if __name__ == "__main__":
+    main()

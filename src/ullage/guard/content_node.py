@@ -1,0 +1,393 @@
+"""Records of single objects: what each referred to or held, whether it still does, and how to put it back."""
+
+import io
+import operator
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice
+from operator import is_
+from types import CellType, FunctionType, GeneratorType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+FEW: Final = 4096
+"""The number of elements up to which a container is recorded element by element; of a larger one, its length and ends
+are compared."""
+ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
+"""What does not change."""
+
+
+class ContentNode:
+    """One object's record."""
+
+    always_counts = False
+    """Whether a change of numbers alone counts, whoever the object belongs to."""
+    is_only_told = False
+    """Whether a change is told and never refused, nor keeps a batch from being cut."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        self.path = path
+        self.value = value
+        self.saved: Any = None
+        self.record()
+
+    def record(self) -> None:
+        self.saved = self.read()
+
+    def read(self) -> Any:
+        raise NotImplementedError
+
+    def is_same(self) -> bool:
+        raise NotImplementedError
+
+    def put_back(self) -> bool:
+        raise NotImplementedError
+
+    def names(self) -> list[str]:
+        return [self.path]
+
+    def other(self) -> list[Any]:
+        """Return what it refers to and did not before, and what it did before and does not now; itself if it has a
+        state that it tells."""
+        return [self.value]
+
+    def has_new_numbers_only(self) -> bool:
+        """Tell whether it refers to the same objects as before, but for numbers and texts."""
+        return all(isinstance(one, ATOMS) for one in self.other())
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        return iter(())
+
+
+class DictNode(ContentNode):
+    """A dictionary, or the attributes of an object."""
+
+    def __init__(
+        self,
+        path: str,
+        value: Any,
+        *,
+        is_of_attributes: bool = False,
+        left_out: frozenset[str] = frozenset(),
+        always_counts: bool = False,
+    ) -> None:
+        self._text = "{}.{}" if is_of_attributes else "{}[{!r}]"
+        self.always_counts = always_counts
+        self._left_out = left_out
+        super().__init__(path, value)
+
+    def read(self) -> Any:
+        return dict(self.value)
+
+    def is_same(self) -> bool:
+        now, saved = self.value, self.saved
+        return (
+            len(now) == len(saved) and all(map(is_, now.values(), saved.values())) and all(map(is_, now.keys(), saved))
+        )
+
+    def put_back(self) -> bool:
+        now, saved = self.value, self.saved
+        for key in [key for key in now if key not in saved]:
+            del now[key]
+        for key, element in saved.items():
+            if key not in now or now[key] is not element:
+                now[key] = element
+        if not all(map(is_, now.keys(), saved)) and type(now) is not dict:
+            now.clear()  # its order says something
+            now.update(saved)
+        return True
+
+    def names(self) -> list[str]:
+        now, saved = self.value, self.saved
+        keys = [key for key in saved if key not in now or now[key] is not saved[key]]
+        keys += [key for key in now if key not in saved]
+        return [self._text.format(self.path, _key(key)) for key in keys if key not in self._left_out] or [self.path]
+
+    def other(self) -> list[Any]:
+        now, saved = self.value, self.saved
+        keys = [key for key in {**saved, **now} if key not in now or key not in saved or now[key] is not saved[key]]
+        return [some[key] for key in keys for some in (now, saved) if key in some]
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        for key, element in self.saved.items():
+            if key not in self._left_out:
+                yield self._text.format(self.path, _key(key)), element
+
+
+class ClassNode(DictNode):
+    """The attributes of a class."""
+
+    def put_back(self) -> bool:
+        now, saved = self.value, self.saved
+        for name in [name for name in now if name not in saved]:
+            delattr(self.owner, name)
+        for name, element in saved.items():
+            if now.get(name) is not element:
+                setattr(self.owner, name, element)
+        return True
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        return ((name, one) for name, one in super().children() if not isinstance(one, _OF_CLASSES))
+
+    @classmethod
+    def of(cls, path: str, owner: type) -> "ClassNode":
+        """Make the record of a class."""
+        made = cls(path, vars(owner), is_of_attributes=True, left_out=frozenset(("__dict__", "__weakref__")))
+        made.owner = owner
+        return made
+
+    owner: type
+
+
+_OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)
+
+
+class SlotsNode(ContentNode):
+    """The attributes of an object without a dictionary."""
+
+    def other(self) -> list[Any]:
+        return _others(self.read().values(), self.saved.values())
+
+    def read(self) -> Any:
+        names = dict.fromkeys(name for kind in type(self.value).__mro__ for name in slots_of(kind))
+        return {name: getattr(self.value, name) for name in names if hasattr(self.value, name)}
+
+    def is_same(self) -> bool:
+        now = self.read()
+        return now.keys() == self.saved.keys() and all(now[name] is self.saved[name] for name in now)
+
+    def put_back(self) -> bool:
+        for name in self.read().keys() - self.saved.keys():
+            object.__delattr__(self.value, name)
+        for name, element in self.saved.items():
+            object.__setattr__(self.value, name, element)
+        return True
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        for name, element in self.saved.items():
+            yield f"{self.path}.{name}", element
+
+
+class ElementsNode(ContentNode):
+    """A list, a tuple, a queue, a set or an array of bytes."""
+
+    def other(self) -> list[Any]:
+        return _others(self.value, self.saved)
+
+    def read(self) -> Any:
+        return tuple(self.value)
+
+    def is_same(self) -> bool:
+        return len(self.value) == len(self.saved) and all(map(is_, self.value, self.saved))
+
+    def put_back(self) -> bool:
+        if isinstance(self.value, list | bytearray):
+            self.value[:] = self.saved
+        elif isinstance(self.value, deque):
+            self.value.clear()
+            self.value.extend(self.saved)
+        elif isinstance(self.value, set):
+            self.value.clear()
+            self.value.update(self.saved)
+        return True
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        for index, element in enumerate(self.saved):
+            yield f"{self.path}[{index}]", element
+        yield from attributes_of(self.path, self.value)
+
+
+def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a container of the user's own class."""
+    if attributes := getattr(container, "__dict__", None):
+        yield f"{path}.__dict__", attributes
+
+
+class LargeNode(ContentNode):
+    """A container of many elements, of which the length and the ends are compared."""
+
+    def read(self) -> Any:
+        first = next(iter(self.value))
+        last = next(reversed(self.value)) if hasattr(self.value, "__reversed__") else None
+        return len(self.value), first, last
+
+    def is_same(self) -> bool:
+        length, first, last = self.read() if len(self.value) else (0, None, None)
+        return length == self.saved[0] and first is self.saved[1] and last is self.saved[2]
+
+    def put_back(self) -> bool:
+        return False
+
+
+class NameNode(ContentNode):
+    """What a name stands for in a namespace, such as a module's global variable."""
+
+    def __init__(self, path: str, namespace: dict[str, Any], name: str) -> None:
+        self._name = name
+        super().__init__(path, namespace)
+
+    def read(self) -> Any:
+        return self.value.get(self._name)
+
+    def is_same(self) -> bool:
+        return self.value.get(self._name) is self.saved
+
+    def other(self) -> list[Any]:
+        return [self.value.get(self._name), self.saved]
+
+    def put_back(self) -> bool:
+        self.value[self._name] = self.saved
+        return True
+
+
+class CellNode(ContentNode):
+    """A variable of a function around the one that uses it."""
+
+    def read(self) -> Any:
+        return content_of(self.value)
+
+    def is_same(self) -> bool:
+        return content_of(self.value) is self.saved
+
+    def other(self) -> list[Any]:
+        return [content_of(self.value), self.saved]
+
+    def put_back(self) -> bool:
+        if self.saved is _EMPTY:
+            del self.value.cell_contents
+        else:
+            self.value.cell_contents = self.saved
+        return True
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        if self.saved is not _EMPTY:
+            yield self.path, self.saved
+
+
+class StateNode(ContentNode):
+    """An object that tells its state, and takes it: a generator of random numbers, an array."""
+
+    def __init__(self, path: str, value: Any, state_of: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
+        self._state_of, self._set_state = state_of, set_state
+        super().__init__(path, value)
+
+    def read(self) -> Any:
+        return self._state_of()
+
+    def is_same(self) -> bool:
+        return _is_equal(self._state_of(), self.saved)
+
+    def put_back(self) -> bool:
+        self._set_state(self.saved)
+        return True
+
+
+class ProgressNode(ContentNode):
+    """An iterator: how far it has come can be seen, and not undone."""
+
+    def read(self) -> Any:
+        one = self.value
+        if isinstance(one, GeneratorType):
+            frame = one.gi_frame
+            return None if frame is None else (frame.f_lasti, *frame.f_locals.values())
+        if isinstance(one, count):
+            return repr(one)
+        if hasattr(one, "_num_yielded"):  # PyTorch's loaders
+            return one._num_yielded
+        if hasattr(one, "qsize"):
+            return one.qsize()
+        if type(one) in _AROUND_OTHERS:
+            return one.__reduce__()[1][1] if type(one) is enumerate else 0
+        if isinstance(one, io.IOBase):
+            return _place_in(one)
+        try:
+            return operator.length_hint(one, -1)
+        except Exception:
+            return -1
+
+    def is_same(self) -> bool:
+        now, saved = self.read(), self.saved
+        if now == -1:
+            return False  # it cannot be told
+        if isinstance(now, tuple) and isinstance(saved, tuple):
+            return len(now) == len(saved) and now[0] == saved[0] and all(map(is_, now[1:], saved[1:]))
+        return type(now) is type(saved) and not isinstance(now, tuple) and bool(now == saved)
+
+    def put_back(self) -> bool:
+        return False
+
+    def children(self) -> Iterator[tuple[str, Any]]:
+        one = self.value
+        if isinstance(one, GeneratorType) and one.gi_frame is not None:
+            # It may stand at the same place with the same variables, of which one has gone on.
+            yield from ((f"{self.path}.{name}", inner) for name, inner in one.gi_frame.f_locals.items())
+            yield self.path, one.gi_yieldfrom
+        elif type(one) in _AROUND_OTHERS:
+            yield from ((self.path, inner) for inner in one.__reduce__()[1])
+        elif hasattr(one, "_sampler_iter"):  # a loader that fails in between has drawn, and not counted
+            yield self.path, one._sampler_iter
+
+
+_AROUND_OTHERS: Final = (zip, map, filter, enumerate)
+"""Iterators that come as far as those inside of them, which they tell."""
+
+
+def _place_in(file: io.IOBase) -> int:
+    """Return where a file is read next; the same always for one that is written only, and -1 if it cannot be told."""
+    try:
+        return file.tell() if file.readable() and file.seekable() else 0
+    except OSError:  # it is read line by line
+        return -1
+    except ValueError:  # it is closed
+        return 0
+
+
+_EMPTY: Final = object()
+
+
+def _key(key: Any) -> Any:
+    """Return what a name tells of a key: to write a tensor's numbers would take long, and tell nothing."""
+    return key if isinstance(key, ATOMS) else type(key)
+
+
+def _others(now: Iterable[Any], saved: Iterable[Any]) -> list[Any]:
+    """Return what is only in one of two collections."""
+    ours, theirs = {id(one): one for one in now}, {id(one): one for one in saved}
+    return [one for some, other in ((ours, theirs), (theirs, ours)) for key, one in some.items() if key not in other]
+
+
+def has_tensors(value: Any) -> bool:
+    """Tell whether a change of this is one of tensors, or of what can be consumed."""
+    if isinstance(value, list | tuple | deque | set):
+        return any(map(has_tensors, islice(value, FEW)))
+    if isinstance(value, dict):
+        return any(map(has_tensors, islice(value.values(), FEW)))
+    return isinstance(value, torch.Tensor | nn.Module | torch.Generator | random.Random | Iterator) or (
+        type(value).__module__.partition(".")[0] == "numpy"
+    )
+
+
+def content_of(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__"))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_equal(one[key], other[key]) for key in one)
+    if hasattr(one, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    return bool(one == other)

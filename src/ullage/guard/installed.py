@@ -1,0 +1,24 @@
+"""Whether code is the user's own, or of an installed package or of Python: only the former's state is looked for."""
+
+import sys
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+
+def is_installed(thing: Any) -> bool:
+    """Tell whether a function or a class comes from an installed package or from Python."""
+    return _is_installed(getattr(thing, "__module__", None) or "")
+
+
+def is_installed_module(module: ModuleType) -> bool:
+    """Tell whether a module is one of an installed package or of Python."""
+    return _is_installed(module.__name__)
+
+
+@lru_cache(maxsize=4096)
+def _is_installed(home: str) -> bool:
+    if home == "__main__":
+        return False
+    where = getattr(sys.modules.get(home), "__file__", None) or ""
+    return "site-packages" in where or home.partition(".")[0] in sys.stdlib_module_names or not where

@@ -1,0 +1,102 @@
+"""Whether a number that a line of a script reads decides something, as far as its source shows.
+
+A loss that is written to a log decides nothing; one that is compared does. Looked at are the statement itself, and the
+variables that it sets, in the innermost loop or function around it.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_TO_WHOLE: Final = frozenset({"int", "round", "range", "floor", "ceil", "bool"})
+_BODIES: Final = (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+_MOST_BYTES: Final = 2_000_000
+
+
+@cache
+def may_decide(file: str, line: int) -> bool:
+    """Tell whether a number that is read at a line takes part in a comparison, a condition, an index or a size.
+
+    False where the source cannot be read.
+    """
+    tree = _tree_of(file)
+    if tree is None:
+        return False
+    found = _statement_at(tree, line)
+    if found is None:
+        return False
+    statement, body = found
+    if any(_has_read(part) for part in _deciding_parts(statement)):
+        return True
+    names = _set_by(statement)
+    return bool(names) and any(not names.isdisjoint(_names_in(part)) for part in _deciding_parts(body))
+
+
+@cache
+def _tree_of(file: str) -> ast.Module | None:
+    try:
+        path = Path(file)
+        return ast.parse(path.read_bytes()) if path.stat().st_size <= _MOST_BYTES else None
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _statement_at(tree: ast.Module, line: int) -> tuple[ast.stmt, ast.AST] | None:
+    """Return the innermost statement that covers a line, and the loop or function around it."""
+    found: tuple[ast.stmt, ast.AST] | None = None
+    waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+    while waiting:
+        node, body = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno):
+                found = (child, body)
+                waiting.append((child, child if isinstance(child, _BODIES) else body))
+            elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                waiting.append((child, body))
+    return found
+
+
+def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what in a piece of code decides: conditions, comparisons, indices, and what becomes a whole number."""
+    for part in ast.walk(node):
+        match part:
+            case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
+                yield test
+            case ast.Compare():
+                yield part
+            case ast.Subscript(slice=index):
+                yield index
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _TO_WHOLE:
+                yield part
+
+
+def _has_read(node: ast.AST) -> bool:
+    """Tell whether a value is read from the card in a piece of code, or may be."""
+    return any(
+        isinstance(part, ast.Call)
+        and (
+            (isinstance(part.func, ast.Attribute) and part.func.attr in {"item", "tolist", "cpu", "numpy"})
+            or (isinstance(part.func, ast.Name) and part.func.id in {"float", "int", "bool"})
+        )
+        for part in ast.walk(node)
+    )
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _set_by(statement: ast.stmt) -> set[str]:
+    """Return the variables that a statement sets; a sum that grows is not followed."""
+    if isinstance(statement, ast.Assign):
+        return {
+            part.id
+            for target in statement.targets
+            for part in ast.walk(target)
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        }
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return {statement.target.id}
+    return {part.target.id for part in ast.walk(statement) if isinstance(part, ast.NamedExpr)}

@@ -1,0 +1,54 @@
+"""Shares are counted of results, each at the precision that its figure was published with."""
+
+from benchmarks.real_cards.case import Figure, Result, Share
+from benchmarks.real_cards.shares import recordings_of, tunings_of
+
+
+def recording(events: int, segments: int, emulated: int) -> Result:
+    return Result.judged(
+        case="one",
+        events=Share(equal=events, of=100),
+        segments=Share(equal=segments, of=100),
+        places=Share(equal=50, of=50),
+        figures={"reserved peak": Figure(published=1000, emulated=emulated)},
+    )
+
+
+def tuning(allocated: int, reserved: int, resolution: int = 1, intervals: dict | None = None) -> Result:
+    return Result.judged(
+        case="one",
+        intervals=intervals or {},
+        figures={
+            "allocated": Figure(published=10_000, emulated=allocated, resolution=resolution),
+            "reserved": Figure(published=10_000, emulated=reserved, resolution=resolution),
+        },
+    )
+
+
+def test_segments_are_counted_one_by_one_and_by_recording() -> None:
+    assert recordings_of([recording(100, 100, 1000), recording(99, 95, 1000), recording(100, 94, 1001)]) == [
+        "events: 299 of 300 (99.667%)",
+        "segments to the block: 289 of 300 (96.333%)",
+        "allocations in their place, segments given: 150 of 150 (100.000%)",
+        "recordings with every event: 2 of 3",
+        "recordings with 95% of their segments to the block: 2 of 3",
+        "recordings with every segment to the block: 1 of 3",
+        "reserved peak, to the byte: 2 of 3",
+    ]
+
+
+def test_a_figure_within_what_its_last_digit_stands_for_is_not_off() -> None:
+    plain = [tuning(10_000, 10_000), tuning(10_000, 10_001)]
+    quantised = [
+        tuning(10_010, 10_100, intervals={"allocated": (9_990, 10_010)}),
+        tuning(10_011, 10_101),
+        tuning(10_500, 10_900, resolution=1000),
+    ]
+    assert tunings_of(plain, quantised) == [
+        "without quantised weights, every figure to the byte: 1 of 2",
+        "NF4, allocated within 0.1%: 2 of 3",
+        "NF4, reserved within 1%: 2 of 3",
+        "NF4, off at most: allocated 0.11%, reserved 1.01%",
+        "NF4 in several orders of threads, allocated between them: 1 of 1",
+        "NF4 in several orders of threads, reserved between them: 0 of 1",
+    ]
