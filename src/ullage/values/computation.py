@@ -500,7 +500,3 @@ def _into(place: torch.Tensor, value: torch.Tensor) -> None:
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)
     part.copy_(value)
-
-
-def _is_made(plan: OperatorPlan) -> bool:
-    return plan.is_collective

@@ -99,8 +99,9 @@ def run_on(
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
 
-    PyTorch shuts all keys out meanwhile that come before theirs (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp),
-    ours among them; but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where something is traced.
+    PyTorch shuts all keys out meanwhile that come before theirs, ours among them (`pythonFallback` in
+    ATen/core/PythonFallbackKernel.cpp); but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where
+    something is traced.
     """
     get_mode = torch._C._get_dispatch_mode
     flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]

@@ -144,6 +144,7 @@ class Interception(Watch):
 
     def _forget_parts(self, sparse: torch.Tensor) -> None:
         """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        parts: tuple[torch.Tensor, ...]
         if sparse.layout == torch.sparse_coo:
             parts = (sparse._indices(), sparse._values())
         elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -294,7 +295,7 @@ class Interception(Watch):
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
         for place in plan.written:
             tensor = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
-            operand = (
+            operand: Any = (
                 call.arguments[int(place)]
                 if place.isdigit() and int(place) < len(call.arguments)
                 else call.keywords.get(place)
@@ -392,15 +393,21 @@ class Interception(Watch):
 
     # ---- what is read
 
+    @property
+    def _is_answering(self) -> bool:
+        """Whether an operator runs whose reads are answered with its count."""
+        return bool(getattr(self._here, "answers", 0))
+
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
-        if not tensor.is_cuda or getattr(self._here, "answers", 0):
+        if not tensor.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
+        found: Any
         try:
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
@@ -424,7 +431,7 @@ class Interception(Watch):
 
     def _rounds(self, operand: Operand, kind: ReadKind) -> int:
         """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
-        if operand.content.certainty < Certainty.DRAWN or self._evaluation.everything:
+        if operand.content.certainty < Certainty.DRAWN:
             return 0
         return self.waiting.rounds_of(callers_line(), kind)
 
@@ -456,7 +463,7 @@ class Interception(Watch):
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
-        if getattr(self._here, "answers", 0):  # within another: its answer counts
+        if self._is_answering:  # within another: its answer counts
             return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
@@ -490,7 +497,7 @@ class Interception(Watch):
     ) -> Any:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
-        if not sparse.is_cuda or getattr(self._here, "answers", 0):
+        if not sparse.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
         count, certainty, different = 0, Certainty.UNKNOWN, None
