@@ -48,7 +48,19 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "is_sent", "is_unwritten", "serial", "sign", "value")
+    __slots__ = (
+        "__weakref__",
+        "bytes",
+        "call",
+        "certainty",
+        "depth",
+        "dtype",
+        "is_sent",
+        "is_unwritten",
+        "serial",
+        "sign",
+        "value",
+    )
 
     def __init__(
         self,
@@ -123,7 +135,7 @@ class View:
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
+        return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return this view of a storage on the host; what lies beyond its end is zero."""
@@ -189,8 +201,9 @@ class Call:
 class Contents:
     """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
-    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the storage,
-    and autograd does not add gradients to it in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
+    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the
+    storage, and autograd does not add gradients to it in place (`can_accumulate_inplace` in
+    torch/csrc/autograd/input_buffer.cpp).
     """
 
     def __init__(self) -> None:
@@ -215,11 +228,13 @@ class Contents:
         address = tensor.data_ptr()
         if not address:  # nothing lies there
             return 0, 0
-        item, offset = tensor.itemsize, tensor.storage_offset()
+        item, offset = tensor.itemsize, int(tensor.storage_offset())
         if tensor.is_contiguous():
             elements = offset + tensor.numel()
         else:
-            elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+            elements = (
+                offset + 1 + sum(int(n - 1) * int(s) for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+            )
         return address - offset * item, elements * item
 
     def get(self, block: tuple[int, int]) -> Content | None:

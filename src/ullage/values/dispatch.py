@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ullage.values.content import INTERCEPTION_KEY
-from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
+from ullage.values.operator_plan import OperatorPlan, overload_of, passes
 
 _KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
@@ -32,7 +32,7 @@ class Watch(ABC):
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
-        self._libraries: dict[str, Any] = {}
+        self._libraries: dict[str, Any] = {}  # they take what they have registered with them
         self._registered: set[str] = set()
 
     @abstractmethod
@@ -58,14 +58,12 @@ class Watch(ABC):
                 continue
             self._registered.add(name)
             namespace, _, short = name.partition("::")
-            library = self._libraries.get(namespace)
+            library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            if passes(name, everything=everything):
-                kernel = torch.library.fallthrough_kernel
-            else:
-                kernel = self._kernel_of(name)
-            library.m.impl(short, INTERCEPTION_KEY, kernel, True)
+            is_passed = passes(name, everything=everything)
+            kernel = torch.library.fallthrough_kernel if is_passed else self._kernel_of(name)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # it takes the keys, too
 
     def _kernel_of(self, name: str) -> Callable[..., Any]:
         see = self.see
@@ -92,19 +90,31 @@ def run_on(
         result = _to_python(operator, arguments, keywords)
         if result is not NotImplemented:
             return result
-    for place in plan.number_places:
+    if plan.number_places and (places := plan.numbers_in(arguments)):
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-            with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                return plan.with_numbers(*arguments, **keywords)
+        overload = plan.with_numbers(operator, places)
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            if overload is not None:
+                return overload(*arguments, **keywords)
+            arguments = [_wrapped(each) if place in places else each for place, each in enumerate(arguments)]
+    if plan.is_closed:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _wrapped(number: complex) -> torch.Tensor:
+    """Return a number as a tensor of the type that numbers have."""
+    kind = number.__class__
+    return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
 
 
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
 
-    PyTorch shuts all keys out meanwhile that come before theirs (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp),
-    ours among them; but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where something is traced.
+    PyTorch shuts all keys out meanwhile that come before theirs (`pythonFallback` in
+    ATen/core/PythonFallbackKernel.cpp), ours among them; but what they do is to be seen. NotImplemented: it is
+    PyTorch's turn, as where something is traced.
     """
     get_mode = torch._C._get_dispatch_mode
     if any(get_mode(key) is not None for key in _TRACERS):

@@ -22,7 +22,7 @@ _DRAWN_BYTES: Final = 512 * MIB
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
     torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
-) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C._parse_dispatch_key(INTERCEPTION_KEY))
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(INTERCEPTION_KEY)
 
 
 class EvaluationError(Exception):

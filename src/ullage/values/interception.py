@@ -1,12 +1,12 @@
-"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, what it reads is answered.
+"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, its reads are answered.
 
-Operators are seen by a fallback for a dispatch key of their own, and run on as they would have: the allocator's sequence
-stays PyTorch's, byte for byte. (Under a `TorchDispatchMode` autograd takes tensors for subclasses and no longer adds
-gradients in place: `isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
+Operators are seen by kernels for a dispatch key of their own, and run on as they would have: the allocator's
+sequence stays PyTorch's, byte for byte: see `ullage.values.dispatch`.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -109,9 +109,10 @@ class Interception(Watch):
                     self._note_results(plan, operator, arguments, keywords, (result,))
                 elif not name.startswith(_KEEPS_PARTS):
                     self._forget_parts(result)
-        elif kind is tuple or kind is list:
-            if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
-                self._note_results(plan, operator, arguments, keywords, result)
+        elif (kind is tuple or kind is list) and any(
+            each.__class__ is torch.Tensor and each.is_cuda for each in result
+        ):
+            self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
             note_collective(self.contents, plan.name, arguments)
         return result
@@ -138,6 +139,7 @@ class Interception(Watch):
 
     def _forget_parts(self, sparse: torch.Tensor) -> None:
         """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        parts: tuple[torch.Tensor, ...]
         if sparse.layout == torch.sparse_coo:
             parts = (sparse._indices(), sparse._values())
         elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -261,15 +263,13 @@ class Interception(Watch):
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
             return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
-            if plan.name == "aten::copy_" and arguments[1].is_cuda:
+            if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             self._note_written(plan, call, arguments, keywords)
-        except (RuntimeError, NotImplementedError):
-            pass
         returned = result if isinstance(result, tuple | list) else (result,)
         fresh = [
             (place, each)
@@ -290,7 +290,7 @@ class Interception(Watch):
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
         for place in plan.written:
             tensor = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
-            operand = (
+            operand: Any = (
                 call.arguments[int(place)]
                 if place.isdigit() and int(place) < len(call.arguments)
                 else call.keywords.get(place)
@@ -325,7 +325,15 @@ class Interception(Watch):
                 standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
             self._put(
-                block, tensor, call, standing, depth + 1, where, base, base_counts=base_counts, is_sent=is_sent and base is None
+                block,
+                tensor,
+                call,
+                standing,
+                depth + 1,
+                where,
+                base,
+                base_counts=base_counts,
+                is_sent=is_sent and base is None,
             )
         _let_go(call, own_operands)
 
@@ -381,9 +389,14 @@ class Interception(Watch):
 
     # ---- what is read
 
+    @property
+    def _is_answered(self) -> bool:
+        """Whether the calling thread is within an operator whose reads are answered."""
+        return getattr(self._here, "answers", 0) > 0
+
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
-        if not tensor.is_cuda or getattr(self._here, "answers", 0):
+        if not tensor.is_cuda or self._is_answered:
             return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
@@ -407,10 +420,8 @@ class Interception(Watch):
     ) -> Any:
         target, source = arguments[0], arguments[1]
         operand: Any = None
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             operand = self._operand(source)
-        except (RuntimeError, NotImplementedError):
-            pass
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
@@ -430,7 +441,7 @@ class Interception(Watch):
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
-        if getattr(self._here, "answers", 0):  # within another: its answer counts
+        if self._is_answered:  # within another: its answer counts
             return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
@@ -464,7 +475,7 @@ class Interception(Watch):
     ) -> Any:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
-        if not sparse.is_cuda or getattr(self._here, "answers", 0):
+        if not sparse.is_cuda or self._is_answered:
             return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
         count, certainty, different = 0, Certainty.UNKNOWN, None

@@ -1,11 +1,12 @@
 """Kernels that no operator launches: Triton's, of a script's own and of torch.compile's graphs.
 
-What they write is not known. Which of its arguments a kernel writes cannot be told cheaply, so that all count as written;
-but not whole numbers that came from the host as they are: indices, lengths and masks, which kernels read.
+What they write is not known. Which of its arguments a kernel writes cannot be told cheaply, so that all count as
+written; but not whole numbers that came from the host as they are: indices, lengths and masks, which kernels read.
 """
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -29,11 +30,9 @@ class UnseenKernels:
         """Watch the launchers that are there, and those that are imported later."""
         for module, name in _LAUNCHERS:
             if module in sys.modules:
-                self._wrap(sys.modules[module], name)
+                self._wrap(name, sys.modules[module])
             else:
-                ImportWatch(
-                    module, before=lambda: None, after=lambda found, name=name: self._wrap(found, name)
-                ).install()
+                ImportWatch(module, before=lambda: None, after=partial(self._wrap, name)).install()
 
     def stop(self) -> None:
         """Watch no more."""
@@ -41,7 +40,7 @@ class UnseenKernels:
             undo()
         self._undo = []
 
-    def _wrap(self, module: Any, name: str) -> None:
+    def _wrap(self, name: str, module: Any) -> None:
         launcher = getattr(module, name, None)
         original = getattr(launcher, "run", None)
         if launcher is None or original is None:
