@@ -79,6 +79,11 @@ def main() -> None:
         print(json.dumps([name, found[name]]))
     contents = values.contents
     contents.get((0, 0))  # takes in what was freed
+    print(
+        [(a, c.bytes, c.dtype, c.call, c.certainty) for a, c in contents._contents.items()],
+        torch.cuda.memory_allocated(),
+        file=sys.stderr,
+    )
     last = {
         "failures": values.evaluation.failures,
         "kept_bytes": values.evaluation.kept_bytes,

@@ -23,7 +23,7 @@ def traced(name: str) -> dict[str, object]:
     import torch
 
     # its copies of weights are freed in the order of addresses on the host, which no two processes share
-    torch.set_autocast_cache_enabled(False)  # noqa: FBT003
+    torch.set_autocast_cache_enabled(False)
     moments = measure(name)["moments"]
     entries = journal.entries()[["address", "size", "kind", "allocated", "reserved"]]
     return {

@@ -5,6 +5,7 @@ A content belongs to a block, not to a tensor, so that views share it, and goes 
 
 import ctypes
 import itertools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -17,6 +18,7 @@ from ullage.tracing.journal.recent import RecentBlocks
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
 2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
+KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _ROUNDED_BYTES: Final = 512
 _serials = itertools.count(1)
 
@@ -49,16 +51,8 @@ class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
     __slots__ = (
-        "__weakref__",
-        "bytes",
-        "call",
-        "certainty",
-        "depth",
-        "dtype",
-        "is_sent",
-        "is_unwritten",
-        "serial",
-        "sign",
+        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "is_sent"),
+        *("is_unwritten", "serial", "sign"),
         "value",
     )
 
@@ -90,6 +84,10 @@ class Content:
         self.depth = depth
         """The number of operations that lead to it."""
         self.sign = sign
+        self.columns = 0
+        """How many outputs a product of matrices or a convolution has, where it is what nobody knows the numbers of."""
+        self.column = 1
+        """How many numbers of an output lie side by side."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
@@ -111,6 +109,18 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
     return whole
+
+
+def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+    """Return how many outputs the product has that a tensor is of, and how many numbers of one lie side by side.
+
+    The outputs of a matrix product are its last dimension; those of a convolution are before height and width.
+    """
+    in_memory = sorted(zip(stride, size, strict=True), reverse=True)
+    sizes = [count for step, count in in_memory if step and count > 1]
+    if len(size) < 4 or (len(size) == 4 and stride[1] == 1) or len(sizes) < 3:
+        return (sizes[-1] if sizes else 0), 1
+    return math.prod(sizes[1:-2]) if len(sizes) > 3 else sizes[0], sizes[-1] * sizes[-2]
 
 
 class View:
@@ -232,10 +242,8 @@ class Contents:
         if tensor.is_contiguous():
             elements = offset + tensor.numel()
         else:
-            elements = (
-                offset + 1 + sum(int(n - 1) * int(s) for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-            )
-        return address - offset * item, elements * item
+            elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+        return address - int(offset) * item, int(elements) * item
 
     def get(self, block: tuple[int, int]) -> Content | None:
         """Return what a block holds; None where nothing was written that we saw."""

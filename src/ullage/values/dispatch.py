@@ -12,18 +12,17 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
-from ullage.values.content import INTERCEPTION_KEY
+from ullage.values.content import INTERCEPTION_KEY, KEY
 from ullage.values.operator_plan import OperatorPlan, overload_of, passes
 
-_KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
+_BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
-ONLY: Final = torch._C.DispatchKeySet(_KEY)
+ONLY: Final = torch._C.DispatchKeySet(KEY)
 """The set of our key alone, to be shut out."""
 PYTHON: Final = torch._C.DispatchKey.Python
 """The key of subclasses and modes."""
 _BEFORE_PYTHON: Final = (
-    (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(_KEY)
+    (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
 )
 
 
@@ -61,9 +60,8 @@ class Watch(ABC):
             library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            is_passed = passes(name, everything=everything)
-            kernel = torch.library.fallthrough_kernel if is_passed else self._kernel_of(name)
-            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # it takes the keys, too
+            kernel = torch.library.fallthrough_kernel if passes(name, everything=everything) else self._kernel_of(name)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
 
     def _kernel_of(self, name: str) -> Callable[..., Any]:
         see = self.see
@@ -79,7 +77,7 @@ class Watch(ABC):
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
 def run_on(
@@ -112,14 +110,14 @@ def _wrapped(number: complex) -> torch.Tensor:
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
 
-    PyTorch shuts all keys out meanwhile that come before theirs (`pythonFallback` in
-    ATen/core/PythonFallbackKernel.cpp), ours among them; but what they do is to be seen. NotImplemented: it is
-    PyTorch's turn, as where something is traced.
+    PyTorch shuts all keys out meanwhile that come before theirs, ours among them (`pythonFallback` in
+    ATen/core/PythonFallbackKernel.cpp); but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where
+    something is traced.
     """
     get_mode = torch._C._get_dispatch_mode
-    if any(get_mode(key) is not None for key in _TRACERS):
-        return NotImplemented
     flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
+    if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
+        return NotImplemented
     kinds = [kind for kind in dict.fromkeys(type(each) for each in flat) if _has_dispatch(kind)]
     kinds.sort(key=lambda kind: -len(kind.__mro__))
     with torch._C._ExcludeDispatchKeyGuard(_BEFORE_PYTHON):
@@ -136,6 +134,11 @@ def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, A
 def _has_dispatch(kind: type[Any]) -> bool:
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and issubclass(kind, torch.Tensor)
+
+
+def _is_distributed(arguments: Sequence[Any]) -> bool:
+    """Tell whether a DTensor is among the arguments: PyTorch runs it in C++, and nothing can be put in between."""
+    return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
 
 
 def _flat(argument: Any) -> Sequence[Any]:

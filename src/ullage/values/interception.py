@@ -1,8 +1,4 @@
-"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, its reads are answered.
-
-Operators are seen by kernels for a dispatch key of their own, and run on as they would have: the allocator's
-sequence stays PyTorch's, byte for byte: see `ullage.values.dispatch`.
-"""
+"""What operators write on the card is noted, not computed; what they read of it is answered."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from ullage.tracing.source import callers_line
 from ullage.values.collective import note_collective
 from ullage.values.content import (
     Call,
@@ -20,15 +17,24 @@ from ullage.values.content import (
     Operand,
     Target,
     View,
+    columns_of,
+    extended,
 )
 from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
 from ullage.values.evaluation import Evaluation, EvaluationError, certainty_of
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
+from ullage.values.waiting import Waiting
 
+_SEVERAL: Final = frozenset((tuple, list))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
+_DRAWN_BYTES: Final = 256 << 10
+"""Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
 _HOST_ARGUMENT_BYTES: Final = 64 << 20
+
+_BATCH: Final = 2
+"""So many numbers sent by the host are something new to work on."""
 
 _COUNTED: Final = frozenset(
     (
@@ -75,6 +81,7 @@ class Interception(Watch):
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
         self._here = threading.local()
+        self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
@@ -109,12 +116,10 @@ class Interception(Watch):
                     self._note_results(plan, operator, arguments, keywords, (result,))
                 elif not name.startswith(_KEEPS_PARTS):
                     self._forget_parts(result)
-        elif (kind is tuple or kind is list) and any(
-            each.__class__ is torch.Tensor and each.is_cuda for each in result
-        ):
+        elif kind in _SEVERAL and any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
             self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(self.contents, plan.name, arguments)
+            note_collective(self.contents, plan.name, arguments, self._held, self._keep)
         return result
 
     def _note_results(
@@ -179,10 +184,8 @@ class Interception(Watch):
         content.call = call
         call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
-        if evaluation.everything:
-            evaluation.bytes_of(content)
-        elif depth >= _DEEPEST:
-            if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
+        if depth >= _DEEPEST:
+            if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
                 content.call = None
@@ -197,7 +200,7 @@ class Interception(Watch):
                 block = contents.block_of(argument)
                 content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
-                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    content = _unwritten(contents.whole_bytes(block), argument)
                     contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
@@ -238,7 +241,7 @@ class Interception(Watch):
 
     def _standing(self, call: Call, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         for operand in _operands(call):
             content = operand.content
@@ -256,7 +259,7 @@ class Interception(Watch):
     ) -> Any:
         first = plan.written[0]
         target = arguments[int(first)] if first.isdigit() and int(first) < len(arguments) else keywords.get(first)
-        if plan.has_lists_only and not self._evaluation.everything:
+        if plan.has_lists_only:
             return self._optimizers(keyset, plan, operator, arguments, keywords)
         if isinstance(target, list):
             target = target[0] if target else None
@@ -266,6 +269,8 @@ class Interception(Watch):
             if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
+        if plan.name == "aten::copy_" and _is_sent(arguments[1]):
+            self.waiting.renew()
         call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
         with suppress(RuntimeError, NotImplementedError):
@@ -284,7 +289,7 @@ class Interception(Watch):
     def _note_written(
         self, plan: OperatorPlan, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> None:
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         overwrites = plan.name in _OVERWRITES or not plan.written[0].isdigit()
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
@@ -314,10 +319,9 @@ class Interception(Watch):
         for where, (tensor, operand) in written_places.items():
             block = self.contents.block_of(tensor)
             base: Content | None = operand.content
-            if self.contents.get(block) is not base or (
-                overwrites and View(tensor).bytes >= operand.content.bytes
-            ):  # `out=` has other memory now
-                base = None
+            is_elsewhere = not where[0].isdigit() and self.contents.get(block) is not base
+            if is_elsewhere or (overwrites and View(tensor).bytes >= operand.content.bytes):
+                base = None  # `out=` has other memory now; an operator within may have written the same
             standing, base_counts = certainty, False
             if base is not None and not _is_new(base):
                 # of memory that is new nothing else is read
@@ -390,30 +394,46 @@ class Interception(Watch):
     # ---- what is read
 
     @property
-    def _is_answered(self) -> bool:
-        """Whether the calling thread is within an operator whose reads are answered."""
-        return getattr(self._here, "answers", 0) > 0
+    def _is_answering(self) -> bool:
+        """Whether an operator runs whose reads are answered with its count."""
+        return bool(getattr(self._here, "answers", 0))
 
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
-        if not tensor.is_cuda or self._is_answered:
+        if not tensor.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
+        found: Any
         try:
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
                 return truth
+            rounds = self._rounds(operand, kind)
+            if kind == ReadKind.BRANCH and rounds:
+                if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
+                    found, certainty = ended, Certainty.DRAWN
+                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
+                    return found
+                self.waiting.falls(operand, rounds)
             value = self._evaluation.value_of(operand)
             found = value.item()
             certainty = operand.content.certainty
+            if kind == ReadKind.FLOAT and rounds:
+                found *= self.waiting.share_after(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             found, certainty = result, Certainty.UNKNOWN
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
         return found
+
+    def _rounds(self, operand: Operand, kind: ReadKind) -> int:
+        """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
+        if operand.content.certainty < Certainty.DRAWN:
+            return 0
+        return self.waiting.rounds_of(callers_line(), kind)
 
     def _copied_to_host(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -431,6 +451,8 @@ class Interception(Watch):
                 value = self._evaluation.value_of(operand)
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     target.copy_(value)
+                    if source.numel() == 1 and operand.content.is_float:
+                        target.mul_(self.waiting.share_after(self._rounds(operand, ReadKind.FLOAT)))
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
                 pass
@@ -441,7 +463,7 @@ class Interception(Watch):
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
-        if self._is_answered:  # within another: its answer counts
+        if self._is_answering:  # within another: its answer counts
             return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
@@ -475,7 +497,7 @@ class Interception(Watch):
     ) -> Any:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
-        if not sparse.is_cuda or self._is_answered:
+        if not sparse.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
         count, certainty, different = 0, Certainty.UNKNOWN, None
@@ -503,6 +525,9 @@ class Interception(Watch):
             certainty, _ = self._standing(call, plan)
             is_equal = bool(self._evaluation.results_of(call)[0])
             certainty = max(certainty, certainty_of(call))
+            if certainty >= Certainty.DRAWN and not is_equal:
+                rounds = self.waiting.rounds_of(callers_line(), ReadKind.BRANCH)
+                is_equal = self.waiting.is_near(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             certainty = Certainty.UNKNOWN
         result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
@@ -542,15 +567,34 @@ class Interception(Watch):
             self._note_results(plan, operator, arguments, keywords, (result,))
         return result
 
+    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a tensor holds, and how well that is known; None if it cannot be had."""
+        try:
+            operand = self._operand(tensor)
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                value = self._evaluation.value_of(operand)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            return None
+        return value, operand.content.certainty
+
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        block = self.contents.block_of(tensor)
+        """Say what a tensor holds from now on; what else its block holds stays."""
+        evaluation, contents = self._evaluation, self.contents
+        block = contents.block_of(tensor)
+        before = contents.get(block)
+        size = block[1] if before is None else max(block[1], before.bytes)
+        view = View(tensor)
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
-            View(tensor).of(whole).copy_(value)
-        content = Content(block[1], tensor.dtype, certainty)
-        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
-            self._evaluation.keep(content, whole)
-        self.contents.put(block, content)
+            if before is not None and before.value is not None and view.bytes < size:
+                whole = extended(before.value, size)
+                certainty = max(certainty, before.certainty)
+            else:
+                whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+            view.of(whole).copy_(value)
+        content = Content(size, tensor.dtype, certainty)
+        if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+            evaluation.keep(content, whole)
+        contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default
@@ -587,10 +631,12 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
+def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
     """Return the content of memory that nobody has written since it was allocated."""
-    content = _unknown(size_bytes, dtype)
+    content = _unknown(size_bytes, tensor.dtype)
     content.is_unwritten = True
+    if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
+        content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content
 
 
@@ -598,6 +644,11 @@ def _unknown(size_bytes: int, dtype: torch.dtype) -> Content:
     """Return the content of memory that somebody has written whom we do not see."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+
+
+def _is_sent(source: Any) -> bool:
+    """Tell whether a copy's source is several numbers of the host's."""
+    return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
 def _is_new(content: Content) -> bool:

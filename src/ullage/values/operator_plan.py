@@ -40,8 +40,9 @@ HEAVY: Final = frozenset(
     )
 )
 """Products and convolutions: never computed unless everything is."""
-_LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh"))
-"""Operators that are looked at themselves, although they have no kernel of CUDA's own."""
+_LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
+"""Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
+host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
 _CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
@@ -92,9 +93,7 @@ class OperatorPlan:
     def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Return where a number stands for a tensor: PyTorch has wrapped it in one."""
         return tuple(
-            place
-            for place in self.number_places
-            if place < len(arguments) and arguments[place].__class__ in NUMBERS
+            place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS
         )
 
     def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
@@ -105,6 +104,7 @@ class OperatorPlan:
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
+    """Return what takes numbers at places where an operator has tensors: itself, if PyTorch allows it, or another."""
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator
@@ -117,9 +117,7 @@ def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
 
 
 def _types(operator: Any) -> list[tuple[str, str]]:
-    return [
-        (each.name, f"{each.name if each.kwarg_only else ''}{each.type}") for each in operator._schema.arguments
-    ]
+    return [(each.name, f"{each.name if each.kwarg_only else ''}{each.type}") for each in operator._schema.arguments]
 
 
 def passes(name: str, *, everything: bool) -> bool:

@@ -56,7 +56,6 @@ class Values:
             seed=choice.seed,
             routing=Routing(choice.routing),
             budget_bytes=BUDGET_BYTES,
-            everything=choice.mode == "all",
         )
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
@@ -102,7 +101,7 @@ class Values:
         if self._is_on:
             return
         self._is_on = True
-        self._driver.remember_sent(on=self.choice.mode != "all")
+        self._driver.remember_sent(on=True)
         self._interception.install()
         self._interception.include()
         self._watch_threads()
@@ -114,6 +113,7 @@ class Values:
             kernels = UnseenKernels(self._interception.note_unseen)
             kernels.watch()
             self._undo.append(kernels.stop)
+            self._undo.append(self._interception.waiting.watch_steps())
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
