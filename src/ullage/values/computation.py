@@ -363,8 +363,11 @@ def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Ma
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
     plan = rule.plan
-    has_number = any(place < len(arguments) and arguments[place].__class__ in NUMBERS for place in plan.number_places)
-    function = plan.with_numbers if has_number else operator
+    function = operator
+    for place in plan.number_places:
+        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
+            function = plan.with_number[place]
+            break
     found: Results | None = function(*arguments, **keywords)
     return found
 

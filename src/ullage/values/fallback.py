@@ -46,5 +46,8 @@ def run_on(
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
         if place < len(arguments) and arguments[place].__class__ in NUMBERS:
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                return plan.with_numbers(*arguments, **keywords)
+                return plan.with_number[place](*arguments, **keywords)
+    if plan.runs_alone:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)

@@ -47,7 +47,8 @@ class OperatorPlan:
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
-        *("with_numbers", "written"),
+        "runs_alone",
+        *("with_number", "written"),
     )
 
     def __init__(self, operator: Any) -> None:
@@ -57,8 +58,10 @@ class OperatorPlan:
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
         """Places of arguments that are tensors, where a wrapped number arrives as a number."""
-        self.with_numbers = _with_numbers(operator)
+        self.with_number = {place: _with_number(operator, place) for place in self.number_places}
         """The overload that takes a number there."""
+        self.runs_alone = self.name == "aten::pow" and str(schema.arguments[0].type) == "number"
+        """Whether it calls another with a number that lies on the card, which PyTorch cannot hand to Python."""
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
         """Arguments that the operator writes: their place, or their name if they have none."""
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
@@ -76,16 +79,18 @@ class OperatorPlan:
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
 
 
-def _with_numbers(operator: Any) -> Any:
-    """Return what takes numbers where an operator has tensors: itself, if PyTorch allows it, or its form for scalars."""
+def _with_number(operator: Any, place: int) -> Any:
+    """Return what takes a number where an operator has a tensor: itself, if PyTorch allows it, or its form for it."""
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator
+    wanted = [str(each.type) for each in operator._schema.arguments]
+    wanted[place] = "number"
     packet = operator._overloadpacket
-    overload = operator._overloadname
-    for name in ("Scalar_out",) if overload.endswith("out") else (overload.replace("Tensor", "Scalar"), "Scalar"):
-        if name != overload and name in packet.overloads():
-            return getattr(packet, name)
+    for name in packet.overloads():
+        form = getattr(packet, name)
+        if [str(each.type) for each in form._schema.arguments] == wanted:
+            return form
     return operator
 
 

@@ -324,6 +324,25 @@ def _rms_norm_backward(a: Arguments) -> Results:
     return {place: each for place, each in enumerate(found) if each is not None}
 
 
+def _softmax(operator: Any) -> Callable[[Arguments], Any]:
+    """Return the rule of an operator that may make single precision of half."""
+
+    def compute(a: Arguments) -> Any:
+        return operator(a["self"].float() if a["half_to_float"] else a["self"], a["dim"], False)  # noqa: FBT003
+
+    return compute
+
+
+def _softmax_backward(operator: Any) -> Callable[[Arguments], Any]:
+    def compute(a: Arguments) -> Any:
+        gradient, output = a["grad_output"], a["output"]
+        if gradient.dtype == a["input_dtype"]:
+            return operator(gradient, output, a["dim"], a["input_dtype"])
+        return operator(gradient, output, a["dim"], gradient.dtype).to(a["input_dtype"])
+
+    return compute
+
+
 def _scaled_product(a: Arguments) -> Any:
     """Multiply numbers of 8 bits, each with its scale."""
     found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
@@ -387,6 +406,10 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_cudnn_ctc_loss": _ctc_loss,
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
+    "aten::_softmax": _softmax(aten._softmax),
+    "aten::_log_softmax": _softmax(aten._log_softmax),
+    "aten::_softmax_backward_data": _softmax_backward(aten._softmax_backward_data),
+    "aten::_log_softmax_backward_data": _softmax_backward(aten._log_softmax_backward_data),
     "aten::_scaled_mm": _scaled_product,
     "aten::_masked_scale": lambda a: a["self"] * a["mask"] * a["scale"],
     "aten::cudnn_grid_sampler": lambda a: aten.grid_sampler_2d(**_sampling(a)),
