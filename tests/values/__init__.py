@@ -1,0 +1,1 @@
+"""What values on an emulated card are: known, drawn, or unknown."""

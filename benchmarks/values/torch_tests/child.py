@@ -27,7 +27,7 @@ class _Result(unittest.TestResult):
     def addError(self, test: unittest.TestCase, err: tuple) -> None:  # type: ignore[override, type-arg]
         self.how, self.why = "failed", f"{err[0].__name__}: {err[1]}"
 
-    addFailure = addError  # type: ignore[assignment]
+    addFailure = addError  # type: ignore[assignment]  # unittest's own name
 
     def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: tuple | None) -> None:  # type: ignore[override, type-arg]
         if err is not None:

@@ -191,6 +191,9 @@ def _card() -> ctypes.CDLL:
     library.card_answer.restype = None
     library.card_leave_memory.argtypes = [ctypes.c_bool]
     library.card_leave_memory.restype = library.card_hold_values.restype = None
+    library.card_remember_sent.argtypes = [ctypes.c_bool]
+    library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
+    library.card_take_sent.restype = ctypes.c_bool
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -234,7 +237,7 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
         raise MemoryError
 
 
-def answer(number: int | None) -> None:
+def answer(number: int | None, /) -> None:
     """Answer what the calling thread reads back from the card with a number; None: with zero again."""
     _card().card_answer(number is not None, number or 0)
 
@@ -247,6 +250,16 @@ def hold_values() -> None:
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
     """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
     _card().card_leave_memory(leaves)
+
+
+def remember_sent(*, on: bool) -> None:
+    """Keep what each thread sends to the card last, for `take_sent`; or no longer."""
+    _card().card_remember_sent(on)
+
+
+def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
+    """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
+    return bool(_card().card_take_sent(address, size_bytes, destination))
 
 
 def note_reason(text: str) -> None:

@@ -12,14 +12,13 @@ from typing import Any, Final
 
 import torch
 
+from ullage.values.dispatch import PYTHON, Watch, run_on
 from ullage.values.evaluation import on_the_host
-from ullage.values.fallback import NUMBERS, include, register, run_on
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.random_numbers import RandomNumbers
 from ullage.values.reads import Reads
 from ullage.values.translation import WITHOUT_VALUES, Results, bound, translation_of
 
-_PYTHON: Final = torch._C.DispatchKey.Python
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = frozenset(
     (
@@ -89,8 +88,8 @@ class _Frame:
                 _bytes_at(address, size).copy_(kept)
 
 
-class Computation:
-    """Sees operators from `install` on, in every thread that `include` is called in, and computes what they make."""
+class Computation(Watch):
+    """Sees operators, and computes what they make."""
 
     def __init__(
         self,
@@ -99,24 +98,16 @@ class Computation:
         answer: Callable[[int | None], None],
         leave_memory: Callable[[bool], None],
     ) -> None:
+        super().__init__(everything=True)
         self._reads = reads
         self._failures = failures
         self._answer = answer
         self._leave_memory = leave_memory
         self._rules: dict[Any, _Rule] = {}
         self._here = threading.local()
-        self._libraries: list[Any] = []
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
         """What the CUDA graph that is being captured does."""
-
-    def install(self) -> None:
-        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        self._libraries = register(self._see, everything=True)
-
-    def include(self, *, on: bool = True) -> None:
-        """See what the calling thread does, and what autograd does for it; or no longer."""
-        include(on=on)
 
     # ---- CUDA graphs: what is captured is done at each replay
 
@@ -143,11 +134,11 @@ class Computation:
 
     # ---- one operator
 
-    def _see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         rule = self._rules.get(operator)
         if rule is None:
             rule = self._rules[operator] = _Rule(operator)
-        if keyset.has(_PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
+        if keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
             return run_on(keyset, rule.plan, operator, arguments, keywords)
         is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
         device = keywords.get("device")
@@ -219,7 +210,7 @@ class Computation:
     def _run_on_card(
         self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
-        self._leave_memory(True)  # noqa: FBT003
+        self._leave_memory(True)  # noqa: FBT003  # by place
         try:
             return run_on(keyset, rule.plan, operator, arguments, keywords)
         finally:
@@ -362,12 +353,7 @@ def _device_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
 def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Results | None:
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
-    plan = rule.plan
-    function = operator
-    for place in plan.number_places:
-        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-            function = plan.with_number[place]
-            break
+    function = rule.plan.for_host(operator, arguments)
     found: Results | None = function(*arguments, **keywords)
     return found
 

@@ -5,6 +5,7 @@ A content belongs to a block, not to a tensor, so that views share it, and goes 
 
 import ctypes
 import itertools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -17,6 +18,7 @@ from ullage.tracing.journal.recent import RecentBlocks
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
 2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
+KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _ROUNDED_BYTES: Final = 512
 _serials = itertools.count(1)
 
@@ -48,7 +50,11 @@ class Sign(IntEnum):
 class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
-    __slots__ = ("__weakref__", "bytes", "call", "certainty", "depth", "dtype", "serial", "sign", "value")
+    __slots__ = (
+        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "is_sent"),
+        *("is_unwritten", "serial", "sign"),
+        "value",
+    )
 
     def __init__(
         self,
@@ -60,7 +66,13 @@ class Content:
         value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
         sign: Sign = Sign.ANY,
+        is_unwritten: bool = False,
+        is_sent: bool = False,
     ) -> None:
+        self.is_unwritten = is_unwritten
+        """Whether nobody has written it since it was allocated."""
+        self.is_sent = is_sent
+        """Whether it is what the host has sent, as it is."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
@@ -72,6 +84,10 @@ class Content:
         self.depth = depth
         """The number of operations that lead to it."""
         self.sign = sign
+        self.columns = 0
+        """How many outputs a product of matrices or a convolution has, where it is what nobody knows the numbers of."""
+        self.column = 1
+        """How many numbers of an output lie side by side."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
@@ -93,6 +109,18 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
     return whole
+
+
+def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+    """Return how many outputs the product has that a tensor is of, and how many numbers of one lie side by side.
+
+    The outputs of a matrix product are its last dimension; those of a convolution are before height and width.
+    """
+    in_memory = sorted(zip(stride, size, strict=True), reverse=True)
+    sizes = [count for step, count in in_memory if step and count > 1]
+    if len(size) < 4 or (len(size) == 4 and stride[1] == 1) or len(sizes) < 3:
+        return (sizes[-1] if sizes else 0), 1
+    return math.prod(sizes[1:-2]) if len(sizes) > 3 else sizes[0], sizes[-1] * sizes[-2]
 
 
 class View:
@@ -117,7 +145,7 @@ class View:
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
+        return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return this view of a storage on the host; what lies beyond its end is zero."""
@@ -150,15 +178,19 @@ class Operand(View):
 class Target:
     """A content that a call makes: which view of its storage is written, and what the rest of it is."""
 
-    __slots__ = ("base", "content", "place", "view")
+    __slots__ = ("base", "base_counts", "content", "place", "view")
 
-    def __init__(self, content: Content, view: View, place: int | str, base: Content | None = None) -> None:
+    def __init__(
+        self, content: Content, view: View, place: int | str, base: Content | None = None, *, base_counts: bool = True
+    ) -> None:
         self.content = weakref.ref(content)  # the content leads to the call, not the other way round
         self.view = view
         self.place = place
         """The number of the result, or the name of the argument that is written."""
         self.base = base
         """The storage's content before, where the call writes a part of it or reads it."""
+        self.base_counts = base_counts
+        """Whether how well the result is known depends on it."""
 
 
 class Call:
@@ -179,8 +211,9 @@ class Call:
 class Contents:
     """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
-    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the storage,
-    and autograd does not add gradients to it in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
+    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the
+    storage, and autograd does not add gradients to it in place (`can_accumulate_inplace` in
+    torch/csrc/autograd/input_buffer.cpp).
     """
 
     def __init__(self) -> None:
@@ -202,11 +235,15 @@ class Contents:
         Raises:
             RuntimeError, NotImplementedError: the tensor has no memory of its own, as a sparse one.
         """
+        address = tensor.data_ptr()
+        if not address:  # nothing lies there
+            return 0, 0
         item, offset = tensor.itemsize, tensor.storage_offset()
-        elements = offset + tensor.numel()
-        if not tensor.is_contiguous() and tensor.numel():
+        if tensor.is_contiguous():
+            elements = offset + tensor.numel()
+        else:
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-        return tensor.data_ptr() - offset * item, elements * item
+        return address - int(offset) * item, int(elements) * item
 
     def get(self, block: tuple[int, int]) -> Content | None:
         """Return what a block holds; None where nothing was written that we saw."""

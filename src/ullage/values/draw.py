@@ -1,11 +1,11 @@
 """Plausible numbers for what nobody knows: standard normal, or of the sign that the operation before has.
 
-What is drawn depends on the seed and on the content's number alone, so that it is the same however often it is asked for.
+What is drawn depends on the seed and on the content's number alone: it is the same however often it is asked for.
 """
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -14,6 +14,58 @@ from ullage.values.content import Call, Content, Operand, Sign
 _DEEPEST: Final = 12
 """So many operations are looked through for a sign."""
 _STRIDE: Final = 1_000_003  # a prime, so that seeds and serial numbers do not meet
+_MOST_COLUMNS: Final = 1 << 17
+_MANY: Final = 64
+_SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
+_REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
+
+
+class Level(NamedTuple):
+    """What the draws of one seed have in common.
+
+    Several draws with everything drawn alike would agree with each other better than with a real run: a sum over many
+    numbers is the same in each. So what a real run may have is spread over seeds that follow one another.
+    """
+
+    spread: float
+    """How far the columns of a matrix product lie apart, in units of what one column varies by. Scores of a router
+    with a bias lie 1 / sqrt(width) apart; those of hidden states that have much in common, as they do in the later
+    layers of a model that is freshly initialised, about as far as they vary (benchmarks/values/sizes.py)."""
+    scale: float
+    """How large the numbers of a matrix product are: those of a freshly initialised head are small."""
+    mean: float
+    """How far the mean of many drawn numbers is off, in units of what chance would have it be off."""
+    rate: float
+    """By how much a number that a loop waits for falls in a round."""
+
+
+_LEVELS: Final = (
+    Level(0.3, 0.5, 0.0, 0.5),
+    Level(0.05, 0.1, 3.0, 0.1),
+    Level(0.7, 1.0, -3.0, 0.8),
+    Level(0.1, 0.3, 1.5, 0.3),
+    Level(0.5, 1.5, -1.5, 0.65),
+)
+
+
+def level_of(seed: int) -> Level:
+    """Return what the draws of a seed have in common; five seeds that follow one another have five levels."""
+    return _LEVELS[seed % len(_LEVELS)]
+
+
+def put_off(call: Call, result: object, seed: int) -> None:
+    """Shift random numbers that the card would have drawn by as much as their mean may be off by chance."""
+    if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
+        return
+    shift = level_of(seed).mean / math.sqrt(result.numel())
+    bounds = [each for each in (*call.arguments[1:3], *call.keywords.values()) if isinstance(each, int | float)]
+    name = call.operator._schema.name
+    if name == "aten::normal_" and shift:
+        result.add_(shift * (bounds[1] if len(bounds) > 1 else 1.0))
+    elif name == "aten::uniform_" and shift and not bounds:  # they stay between 0 and 1
+        normal = torch.special.ndtri(result.double().clamp_(1e-9, 1 - 1e-9)).add_(shift)
+        result.copy_(torch.special.ndtr(normal).clamp_(0, 1 - 2**-12))
+
 
 _OF_RESULT: Final = {
     Sign.UNIT: ("sigmoid", "sigmoid_", "softmax", "_softmax", "_safe_softmax", "hardsigmoid", "rand", "special_expit"),
@@ -85,13 +137,61 @@ def draw(content: Content, seed: int) -> torch.UntypedStorage:
     part = torch.float32 if not dtype.is_complex else dtype
     numbers = torch.empty(count, dtype=part).normal_(generator=generator)
     if not dtype.is_complex:
-        sign = sign_of(content)
-        if count == 1 and sign == Sign.ANY:
-            sign = Sign.POSITIVE  # a loss, a norm
-        numbers = _WITH_SIGN[sign](numbers)
+        numbers = _shaped(content, numbers, seed, generator)
     whole = torch.empty(content.bytes, dtype=torch.uint8)
     whole[: count * dtype.itemsize].view(dtype).copy_(numbers)
     return whole.untyped_storage()
+
+
+def _shaped(content: Content, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
+    """Give standard normal numbers the sign and about the size that they have after the operation before."""
+    level = level_of(seed)
+    count = len(numbers)
+    columns, column = content.columns, content.column
+    if content.call is None and 2 <= columns <= _MOST_COLUMNS and count >= columns * max(column, 2):
+        rows = numbers[: count // (columns * column) * columns * column].view(-1, columns, column)
+        rows.add_(torch.empty(columns, 1).normal_(generator=generator), alpha=level.spread)
+        rows.mul_(level.scale / math.sqrt(1 + level.spread**2))
+    elif content.call is None and count >= _MANY:
+        numbers.mul_(level.scale)
+    if count >= _MANY:
+        numbers.add_(level.mean / math.sqrt(count) * (level.scale if content.call is None else 1))
+    name = content.call.operator._schema.name.partition("::")[2] if content.call is not None else ""
+    if name in _SOFTMAX and (distributed := _softmax(content, numbers)) is not None:
+        return distributed
+    sign = sign_of(content)
+    if name in _REDUCE and content.call is not None:
+        numbers.mul_(_size_of_reduced(name, content.call, count, sign))
+    if count == 1 and sign == Sign.ANY:
+        sign = Sign.POSITIVE  # a loss, a norm
+    return _WITH_SIGN[sign](numbers)
+
+
+def _softmax(content: Content, numbers: torch.Tensor) -> torch.Tensor | None:
+    """Return numbers that sum to one along the dimension that a softmax is taken over."""
+    call = content.call
+    view = next((target.view for target in call.targets if target.content() is content), None) if call else None
+    if call is None or view is None or view.offset or len(call.arguments) < 2:
+        return None
+    dimension, size = call.arguments[1], view.size.numel()
+    if not isinstance(dimension, int) or size > len(numbers) or not view.size:
+        return None
+    found = numbers[:size].view(view.size).softmax(dimension)
+    numbers[:size] = found.flatten()
+    return numbers
+
+
+def _size_of_reduced(name: str, call: Call, count: int, sign: Sign) -> float:
+    """Return how large a sum, a norm or a mean of standard normal numbers is."""
+    operand = call.arguments[0] if call.arguments else None
+    if not isinstance(operand, Operand):
+        return 1.0
+    each = max(operand.size.numel() / max(count, 1), 1.0)
+    if name in ("mean", "nanmean"):
+        return 1 / math.sqrt(each) if sign == Sign.ANY else 1.0
+    if name in ("sum", "nansum"):
+        return math.sqrt(each) if sign == Sign.ANY else each
+    return math.sqrt(each)
 
 
 _WITH_SIGN: Final[dict[Sign, Callable[[torch.Tensor], torch.Tensor]]] = {

@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from ullage._units import MIB
-from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View, extended
-from ullage.values.draw import draw
+from ullage.values.content import KEY, Call, Certainty, Content, Operand, Target, View, extended
+from ullage.values.draw import draw, put_off
 from ullage.values.routing import Routing
 from ullage.values.translation import bound, translation_of
 
@@ -23,7 +23,7 @@ _DRAWN_BYTES: Final = 512 * MIB
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
     torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
-) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C._parse_dispatch_key(INTERCEPTION_KEY))
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(KEY)
 
 
 class EvaluationError(Exception):
@@ -132,6 +132,7 @@ class Evaluation:
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
+            self._spread(call)
             for target in call.targets:
                 content = target.content()
                 if content is None or content.value is not None:
@@ -146,6 +147,15 @@ class Evaluation:
             name = str(call.operator)
             self.failures.setdefault(name, str(error).partition("\n")[0][:200])
             self._give_up(call)
+
+    def _spread(self, call: Call) -> None:
+        """Let results be known no better than what they were made of turned out to be."""
+        certainty = certainty_of(call)
+        for target in call.targets:
+            content = target.content()
+            if content is not None:
+                base = target.base.certainty if target.base is not None and target.base_counts else Certainty.KNOWN
+                content.certainty = max(content.certainty, certainty, base)
 
     def _give_up(self, call: Call) -> None:
         for target in call.targets:
@@ -182,6 +192,8 @@ class Evaluation:
                 rule = translation_of(call.operator)
                 found = bound(call.operator, arguments, keywords) if rule is not None else {}
                 result = call.operator(*arguments, **keywords) if rule is None else rule(found)
+                if call.is_random and not isinstance(result, Mapping):
+                    put_off(call, result, self.seed)
         if isinstance(result, Mapping):
             return result
         return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
@@ -213,6 +225,11 @@ class Evaluation:
             yield
         finally:
             generator.set_state(state)
+
+
+def certainty_of(call: Call) -> Certainty:
+    """Return how well what an operation reads is known."""
+    return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: Call) -> Iterator[Operand]:

@@ -1,16 +1,13 @@
-"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, what it reads is answered.
-
-Operators are seen by a fallback for a dispatch key of their own, and run on as they would have: the allocator's sequence
-stays PyTorch's, byte for byte. (Under a `TorchDispatchMode` autograd takes tensors for subclasses and no longer adds
-gradients in place: `isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
-"""
+"""What operators write on the card is noted, not computed; what they read of it is answered."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
 
+from ullage.tracing.source import callers_line
 from ullage.values.collective import note_collective
 from ullage.values.content import (
     Call,
@@ -20,17 +17,24 @@ from ullage.values.content import (
     Operand,
     Target,
     View,
+    columns_of,
+    extended,
 )
-from ullage.values.evaluation import Evaluation, EvaluationError
-from ullage.values.fallback import ONLY, include, register, run_on
+from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
+from ullage.values.evaluation import Evaluation, EvaluationError, certainty_of
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
+from ullage.values.waiting import Waiting
 
-_PYTHON: Final = torch._C.DispatchKey.Python
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
+_SEVERAL: Final = frozenset((tuple, list))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
+_DRAWN_BYTES: Final = 256 << 10
+"""Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
 _HOST_ARGUMENT_BYTES: Final = 64 << 20
+
+_BATCH: Final = 2
+"""So many numbers sent by the host are something new to work on."""
 
 _COUNTED: Final = frozenset(
     (
@@ -46,63 +50,76 @@ _OVERWRITES: Final = frozenset(
     )
 )
 """Operators whose written argument is not read."""
+_WRITES_BY_INDEX: Final = frozenset(
+    (
+        *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
+        *("aten::_cummax_helper", "aten::_cummin_helper"),
+    )
+)
+"""Operators that put what is given to them into memory that may be new."""
+_KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
+"""Operators whose sparse results have parts that were given, or made by operators that are seen."""
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
-_ANSWERS_TRUTH: Final = frozenset(("aten::equal", "aten::allclose"))
-"""Operators whose result on the host is read within them."""
 
 
-class Interception:
-    """Sees operators from `install` on, in every thread that `include` is called in."""
+class Interception(Watch):
+    """Sees what operators write on the card and read of it."""
 
-    def __init__(self, evaluation: Evaluation, reads: Reads, answer: Callable[[int | None], None]) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        reads: Reads,
+        answer: Callable[[int | None], None],
+        take_sent: Callable[[int, int, int], bool],
+    ) -> None:
+        super().__init__(everything=False)
         self._evaluation = evaluation
         self._reads = reads
         self._answer = answer
+        self._take_sent = take_sent
         self.contents = Contents()
         """What the card's memory holds."""
         self._plans: dict[Any, OperatorPlan] = {}
-        self._libraries: list[Any] = []
         self._here = threading.local()
+        self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
 
-    def install(self) -> None:
-        """Register the fallback. PyTorch asks it in threads where the key is included alone."""
-        self._libraries = register(self._see, everything=False)
-
-    def include(self, *, on: bool = True) -> None:
-        """See what the calling thread does, and what autograd does for it; or no longer."""
-        include(on=on)
-
     # ---- one operator
 
-    def _see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
-        if plan.is_composite or keyset.has(_PYTHON):
+        if plan.is_composite or keyset.has(PYTHON):
             return run_on(keyset, plan, operator, arguments, keywords)
         name = plan.name
         if name == "aten::_local_scalar_dense":
             return self._scalar(keyset, plan, operator, arguments)
         if plan.written:
             return self._written(keyset, plan, operator, arguments, keywords)
+        if name == "aten::lift_fresh":
+            return self._made_of_a_list(keyset, plan, operator, arguments)
         if name in _COUNTED and arguments[0].is_cuda and arguments[0].layout == torch.strided:
             return self._counted(keyset, plan, operator, arguments, keywords)
         if name == "aten::_coalesce":
             return self._coalesced(keyset, plan, operator, arguments, keywords)
-        if name in _SIZED_BY_READS or name in _ANSWERS_TRUTH:
+        if name == "aten::equal" and arguments[0].is_cuda:
+            return self._equal(keyset, plan, operator, arguments)
+        if name in _SIZED_BY_READS:
             return self._within(keyset, plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
-                self._note_results(plan, operator, arguments, keywords, (result,))
-        elif kind is tuple or kind is list:
-            if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
-                self._note_results(plan, operator, arguments, keywords, result)
+                if result.layout == torch.strided:
+                    self._note_results(plan, operator, arguments, keywords, (result,))
+                elif not name.startswith(_KEEPS_PARTS):
+                    self._forget_parts(result)
+        elif kind in _SEVERAL and any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
+            self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(self.contents, plan.name, arguments)
+            note_collective(self.contents, plan.name, arguments, self._held, self._keep)
         return result
 
     def _note_results(
@@ -110,7 +127,7 @@ class Interception:
     ) -> Call | None:
         """Write down how the results came about."""
         try:
-            call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+            call = self._call(plan, operator, arguments, keywords)
             certainty, depth = self._standing(call, plan)
             sources = {id(operand.content) for operand in _operands(call)}
             for place, result in enumerate(results):
@@ -125,6 +142,20 @@ class Interception:
             return None
         return call
 
+    def _forget_parts(self, sparse: torch.Tensor) -> None:
+        """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        parts: tuple[torch.Tensor, ...]
+        if sparse.layout == torch.sparse_coo:
+            parts = (sparse._indices(), sparse._values())
+        elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (sparse.crow_indices(), sparse.col_indices(), sparse.values())
+        elif sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = (sparse.ccol_indices(), sparse.row_indices(), sparse.values())
+        else:
+            return
+        for part in parts:
+            self.contents.put(self.contents.block_of(part), _unknown(self.contents.block_of(part)[1], part.dtype))
+
     def _put(
         self,
         block: tuple[int, int],
@@ -134,12 +165,15 @@ class Interception:
         depth: int,
         place: int | str,
         base: Content | None = None,
+        *,
+        base_counts: bool = True,
+        is_sent: bool = False,
     ) -> None:
         """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
-        content = Content(size, dtype, certainty, depth=depth)
+        content = Content(size, dtype, certainty, depth=depth, is_sent=is_sent)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
@@ -148,10 +182,10 @@ class Interception:
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
-        call.targets.append(Target(content, View(tensor), place, base))
+        call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
-            if content.certainty < Certainty.DRAWN and evaluation.has_room(size):
+            if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
                 content.call = None
@@ -164,9 +198,9 @@ class Interception:
             if argument.is_cuda:
                 contents = self.contents
                 block = contents.block_of(argument)
-                content = contents.get(block)
+                content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
-                    content = _unwritten(contents.whole_bytes(block), argument.dtype)
+                    content = _unwritten(contents.whole_bytes(block), argument)
                     contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
@@ -189,6 +223,15 @@ class Interception:
         content = Content(size, dtype, Certainty.KNOWN)
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
+
+    def _call(self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+        """Write an operation down."""
+        return Call(
+            plan.for_host(operator, arguments),
+            self._operands(arguments),
+            self._operand_values(keywords),
+            is_random=plan.is_random,
+        )
 
     def _operands(self, arguments: Sequence[Any]) -> list[Any]:
         return [self._operand(each) if isinstance(each, torch.Tensor | list | tuple) else each for each in arguments]
@@ -223,15 +266,15 @@ class Interception:
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
             return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
-            if plan.name == "aten::copy_" and arguments[1].is_cuda:
+            if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=plan.is_random)
+        if plan.name == "aten::copy_" and _is_sent(arguments[1]):
+            self.waiting.renew()
+        call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             self._note_written(plan, call, arguments, keywords)
-        except (RuntimeError, NotImplementedError):
-            pass
         returned = result if isinstance(result, tuple | list) else (result,)
         fresh = [
             (place, each)
@@ -252,7 +295,7 @@ class Interception:
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
         for place in plan.written:
             tensor = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
-            operand = (
+            operand: Any = (
                 call.arguments[int(place)]
                 if place.isdigit() and int(place) < len(call.arguments)
                 else call.keywords.get(place)
@@ -265,22 +308,37 @@ class Interception:
                 if isinstance(each, torch.Tensor) and each.is_cuda and isinstance(own, Operand):
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
+        is_sent = plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and not arguments[1].is_cuda
         for operand in _operands(call):
-            if id(operand) in own_operands and overwrites:
+            if id(operand) in own_operands and (
+                overwrites or (plan.name in _WRITES_BY_INDEX and _is_new(operand.content))
+            ):
                 continue
             certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
             block = self.contents.block_of(tensor)
-            whole = operand.bytes >= operand.content.bytes
-            needs_base = not (overwrites and whole)
-            base: Content | None = operand.content if needs_base else None
-            standing = certainty
-            if base is not None and overwrites:
-                # the rest of the storage: memory that nobody has written holds nothing that is read
-                standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
+            base: Content | None = operand.content
+            is_elsewhere = not where[0].isdigit() and self.contents.get(block) is not base
+            if is_elsewhere or (overwrites and View(tensor).bytes >= operand.content.bytes):
+                base = None  # `out=` has other memory now; an operator within may have written the same
+            standing, base_counts = certainty, False
+            if base is not None and not _is_new(base):
+                # of memory that is new nothing else is read
+                base_counts = True
+                standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
-            self._put(block, tensor, call, standing, depth + 1, where, base)
+            self._put(
+                block,
+                tensor,
+                call,
+                standing,
+                depth + 1,
+                where,
+                base,
+                base_counts=base_counts,
+                is_sent=is_sent and base is None,
+            )
         _let_go(call, own_operands)
 
     def _optimizers(
@@ -303,38 +361,87 @@ class Interception:
         if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
+    def note_unseen(self, tensor: torch.Tensor) -> None:
+        """Note that a kernel that no operator launches may have written a tensor."""
+        try:
+            block = self.contents.block_of(tensor)
+        except (RuntimeError, NotImplementedError):
+            return
+        content = self.contents.get(block)
+        if not block[0] or (content is not None and content.is_sent and not content.is_float):
+            return
+        self.contents.put(block, _unknown(self.contents.whole_bytes(block), tensor.dtype))
+
+    def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Take what a tensor made of numbers, or of an array, holds from its copy.
+
+        PyTorch makes it with our key shut out (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
+        """
+        tensor = arguments[0]
+        if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
+            evaluation = self._evaluation
+            block = self.contents.block_of(tensor)
+            size = block[1]
+            if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                    value = torch.UntypedStorage(size)
+                if size and self._take_sent(block[0], size, value.data_ptr()):
+                    content = Content(size, tensor.dtype, Certainty.KNOWN, is_sent=True)
+                    evaluation.keep(content, value)
+                    self.contents.put(block, content)
+        return run_on(keyset, plan, operator, arguments, {})
+
     # ---- what is read
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether an operator runs whose reads are answered with its count."""
+        return bool(getattr(self._here, "answers", 0))
 
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
-        if not tensor.is_cuda or getattr(self._here, "answers", 0):
+        if not tensor.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
+        found: Any
         try:
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
                 return truth
+            rounds = self._rounds(operand, kind)
+            if kind == ReadKind.BRANCH and rounds:
+                if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
+                    found, certainty = ended, Certainty.DRAWN
+                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
+                    return found
+                self.waiting.falls(operand, rounds)
             value = self._evaluation.value_of(operand)
             found = value.item()
             certainty = operand.content.certainty
+            if kind == ReadKind.FLOAT and rounds:
+                found *= self.waiting.share_after(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             found, certainty = result, Certainty.UNKNOWN
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
         return found
+
+    def _rounds(self, operand: Operand, kind: ReadKind) -> int:
+        """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
+        if operand.content.certainty < Certainty.DRAWN:
+            return 0
+        return self.waiting.rounds_of(callers_line(), kind)
 
     def _copied_to_host(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         target, source = arguments[0], arguments[1]
         operand: Any = None
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             operand = self._operand(source)
-        except (RuntimeError, NotImplementedError):
-            pass
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
@@ -344,6 +451,8 @@ class Interception:
                 value = self._evaluation.value_of(operand)
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     target.copy_(value)
+                    if source.numel() == 1 and operand.content.is_float:
+                        target.mul_(self.waiting.share_after(self._rounds(operand, ReadKind.FLOAT)))
                 certainty = operand.content.certainty
             except (EvaluationError, RuntimeError):
                 pass
@@ -354,13 +463,12 @@ class Interception:
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
-        if getattr(self._here, "answers", 0):  # within another: its answer counts
+        if self._is_answering:  # within another: its answer counts
             return run_on(keyset, plan, operator, arguments, keywords)
-        call = Call(operator, self._operands(arguments), self._operand_values(keywords), is_random=False)
+        call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
-        if values is None:
-            certainty = Certainty.UNKNOWN
+        certainty = Certainty.UNKNOWN if values is None else max(certainty, certainty_of(call))
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
@@ -389,20 +497,41 @@ class Interception:
     ) -> Any:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
-        if not sparse.is_cuda or getattr(self._here, "answers", 0):
+        if not sparse.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
-        count, certainty = 0, Certainty.UNKNOWN
+        count, certainty, different = 0, Certainty.UNKNOWN, None
         try:
             operand = self._operand(indices)
             value = self._evaluation.value_of(operand)
             certainty = operand.content.certainty
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                count = int(torch.unique(value, dim=1).shape[1])
+                different = torch.unique(value, dim=1)
+                count = int(different.shape[1])
         except (EvaluationError, RuntimeError):
             pass
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
+        self._forget_parts(result)
+        if different is not None and result._indices().size() == different.size() and different.numel():
+            self._keep(result._indices(), different, certainty)
         self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
+        return result
+
+    def _equal(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Tell whether two tensors are equal; within, PyTorch compares without its dispatcher."""
+        certainty, is_equal = Certainty.UNKNOWN, False
+        try:
+            call = self._call(plan, operator, arguments, {})
+            certainty, _ = self._standing(call, plan)
+            is_equal = bool(self._evaluation.results_of(call)[0])
+            certainty = max(certainty, certainty_of(call))
+            if certainty >= Certainty.DRAWN and not is_equal:
+                rounds = self.waiting.rounds_of(callers_line(), ReadKind.BRANCH)
+                is_equal = self.waiting.is_near(rounds)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            certainty = Certainty.UNKNOWN
+        result = self._answering(int(is_equal), keyset, plan, operator, arguments, {})
+        self._reads.note(ReadKind.BRANCH, "equal", certainty, 1)
         return result
 
     def _answering(
@@ -438,15 +567,34 @@ class Interception:
             self._note_results(plan, operator, arguments, keywords, (result,))
         return result
 
+    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a tensor holds, and how well that is known; None if it cannot be had."""
+        try:
+            operand = self._operand(tensor)
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                value = self._evaluation.value_of(operand)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            return None
+        return value, operand.content.certainty
+
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        block = self.contents.block_of(tensor)
+        """Say what a tensor holds from now on; what else its block holds stays."""
+        evaluation, contents = self._evaluation, self.contents
+        block = contents.block_of(tensor)
+        before = contents.get(block)
+        size = block[1] if before is None else max(block[1], before.bytes)
+        view = View(tensor)
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
-            View(tensor).of(whole).copy_(value)
-        content = Content(block[1], tensor.dtype, certainty)
-        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
-            self._evaluation.keep(content, whole)
-        self.contents.put(block, content)
+            if before is not None and before.value is not None and view.bytes < size:
+                whole = extended(before.value, size)
+                certainty = max(certainty, before.certainty)
+            else:
+                whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+            view.of(whole).copy_(value)
+        content = Content(size, tensor.dtype, certainty)
+        if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+            evaluation.keep(content, whole)
+        contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default
@@ -483,13 +631,29 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(size_bytes: int, dtype: torch.dtype) -> Content:
+def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
+    """Return the content of memory that nobody has written since it was allocated."""
+    content = _unknown(size_bytes, tensor.dtype)
+    content.is_unwritten = True
+    if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
+        content.columns, content.column = columns_of(tensor.size(), tensor.stride())
+    return content
+
+
+def _unknown(size_bytes: int, dtype: torch.dtype) -> Content:
+    """Return the content of memory that somebody has written whom we do not see."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
-def _is_unwritten_whole(content: Content) -> bool:
-    return content.call is None and content.value is None and not content.is_float
+def _is_sent(source: Any) -> bool:
+    """Tell whether a copy's source is several numbers of the host's."""
+    return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
+
+
+def _is_new(content: Content) -> bool:
+    """Tell whether nobody is to have written memory: products, which nobody sees, are of floats."""
+    return content.is_unwritten and not content.is_float
 
 
 def _is_among(tensor: torch.Tensor, plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:

@@ -1,8 +1,11 @@
 """What an operator's schema says that matters for values, looked up once an operator."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+
+NUMBERS: Final = frozenset((int, float, bool, complex))
 
 _PASSED: Final = frozenset(
     (
@@ -12,7 +15,7 @@ _PASSED: Final = frozenset(
         *("aten::transpose", "aten::split", "aten::split_with_sizes", "aten::unbind", "aten::diagonal", "aten::unfold"),
         *("aten::_reshape_alias", "aten::view_as_real", "aten::view_as_complex", "aten::unsqueeze_", "aten::squeeze_"),
         *("aten::transpose_", "aten::t_", "aten::as_strided_", "aten::detach_", "aten::movedim", "aten::real"),
-        *("aten::imag", "aten::lift", "aten::lift_fresh", "aten::chunk", "aten::narrow", "aten::_conj"),
+        *("aten::imag", "aten::lift", "aten::chunk", "aten::narrow", "aten::_conj"),
         # memory without values
         *("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_"),
         *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::record_stream", "aten::resize_as_"),
@@ -37,8 +40,9 @@ HEAVY: Final = frozenset(
     )
 )
 """Products and convolutions: never computed unless everything is."""
-_LEAVES: Final = frozenset(("aten::copy_",))
-"""Operators without a kernel of CUDA's own that are made of no other operators."""
+_LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
+"""Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
+host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 
@@ -47,8 +51,7 @@ class OperatorPlan:
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
-        "runs_alone",
-        *("with_number", "written"),
+        *("operator", "runs_alone", "with_number", "written"),
     )
 
     def __init__(self, operator: Any) -> None:
@@ -65,18 +68,22 @@ class OperatorPlan:
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
         """Arguments that the operator writes: their place, or their name if they have none."""
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        full = operator.name()
-        is_implicit = has(full, "CompositeImplicitAutograd") and not has(full, "CUDA")
-        is_explicit = has(full, "CompositeExplicitAutograd") and not has(full, "CUDA")
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
-        self.is_composite = (is_implicit or is_explicit or returns_views) and self.name not in _LEAVES
+        self.operator = operator
+        self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
         """Whether it is made of other operators, each of which is seen itself, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
         """Whether it is an operation on all of an optimizer's tensors at once."""
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
+
+    def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
+        """Return the overload that takes these arguments, called from the top."""
+        for place in self.number_places:
+            if place < len(arguments) and arguments[place].__class__ in NUMBERS:
+                return self.with_number[place]
+        return operator
 
 
 def _with_number(operator: Any, place: int) -> Any:
@@ -94,14 +101,25 @@ def _with_number(operator: Any, place: int) -> Any:
     return operator
 
 
-def overloads_to_pass(*, everything: bool) -> list[str]:
-    """Return the names of the operators ("empty.memory_format") that the dispatcher is to pass by."""
+def passes(name: str, *, everything: bool) -> bool:
+    """Tell whether the dispatcher is to pass an operator ("aten::empty.memory_format") by, without Python."""
+    base, _, overload = name.partition(".")
     names = _PASSED if everything else _PASSED | HEAVY
-    found = []
-    for name in torch._C._dispatch_get_all_op_names():
-        base, _, overload = name.partition(".")
-        if base in names and overload not in ("out", "out_t"):
-            found.append(name)
-        elif base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES:
-            found.append(name)
-    return found
+    if base in names:
+        return overload not in ("out", "out_t")
+    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES or (is_composite(name) and base not in _LEAVES)
+
+
+def is_composite(name: str) -> bool:
+    """Tell whether an operator is made of others, each of which is seen itself."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(
+        (has(name, "CompositeImplicitAutograd") or has(name, "CompositeExplicitAutograd")) and not has(name, "CUDA")
+    )
+
+
+def overload_of(name: str) -> Any:
+    """Return the operator of a name as the dispatcher knows it ("aten::add.Tensor")."""
+    base, _, overload = name.partition(".")
+    namespace, _, short = base.partition("::")
+    return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")

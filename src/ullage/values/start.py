@@ -3,20 +3,38 @@
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
 from ullage._units import MIB
 from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
+from ullage.values.content import Contents
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
+from ullage.values.unseen_kernels import UnseenKernels
 
 BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
+
+
+class Driver(Protocol):
+    """What values ask of the emulated runtime: `ullage.emulator.library`."""
+
+    def answer(self, number: int | None, /) -> None:
+        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
+
+    def remember_sent(self, *, on: bool) -> None:
+        """Keep what each thread sends to the card last."""
+
+    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
+        """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
+        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
 
 
 _current: "Values | None" = None
@@ -31,12 +49,7 @@ def current() -> "Values":
 class Values:
     """The values of this process's emulated card, from `start` on."""
 
-    def __init__(
-        self,
-        choice: ValuesChoice,
-        answer: Callable[[int | None], None],
-        leave_memory: Callable[[bool], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, choice: ValuesChoice, driver: Driver) -> None:
         self.choice = choice
         self.reads = Reads()
         self.evaluation = Evaluation(
@@ -45,10 +58,11 @@ class Values:
             budget_bytes=BUDGET_BYTES,
         )
         self._interception: Interception | Computation = (
-            Computation(self.reads, self.evaluation.failures, answer, leave_memory)
+            Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
             if choice.mode == "all"
-            else Interception(self.evaluation, self.reads, answer)
+            else Interception(self.evaluation, self.reads, driver.answer, driver.take_sent)
         )
+        self._driver = driver
         self._is_on = False
         self.has_stopped = False
         self._undo: list[Callable[[], None]] = []
@@ -59,6 +73,12 @@ class Values:
         _current = self
         if self.choice.mode != "off":
             torch.cuda._lazy_call(self._begin)
+
+    @property
+    def contents(self) -> Contents:
+        """What the card's memory holds, where not everything is computed."""
+        assert isinstance(self._interception, Interception)
+        return self._interception.contents
 
     @property
     def is_on(self) -> bool:
@@ -72,6 +92,7 @@ class Values:
         self._is_on = False
         self.has_stopped = True
         self._interception.include(on=False)
+        self._driver.remember_sent(on=False)
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -80,6 +101,7 @@ class Values:
         if self._is_on:
             return
         self._is_on = True
+        self._driver.remember_sent(on=True)
         self._interception.install()
         self._interception.include()
         self._watch_threads()
@@ -88,6 +110,10 @@ class Values:
             self._watch_seeds(self._interception)
         else:
             self._watch_graphs(self._interception)
+            kernels = UnseenKernels(self._interception.note_unseen)
+            kernels.watch()
+            self._undo.append(kernels.stop)
+            self._undo.append(self._interception.waiting.watch_steps())
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins

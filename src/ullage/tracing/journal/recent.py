@@ -1,6 +1,7 @@
 """The latest allocations and frees of device memory, followed as they happen; they need no journal that is open."""
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -24,14 +25,18 @@ class RecentBlocks:
         self._entries = (_Entry * _RECENT).in_dll(loaded, "journal_recent")
         self._seen = self._count.value
         self._forget = forget
+        self._lock = threading.Lock()  # what another thread has put meanwhile is not to be forgotten again
         self.sizes: dict[int, int] = {}
         """Of blocks that were allocated since this began."""
 
     def follow(self) -> None:
         """Take in what happened since the last call; `forget(None)` says that some of it is lost."""
+        if self._count.value != self._seen:
+            with self._lock:
+                self._take_in()
+
+    def _take_in(self) -> None:
         count = self._count.value
-        if count == self._seen:
-            return
         if count - self._seen > _RECENT:
             self.sizes.clear()
             self._forget(None)

@@ -1,0 +1,108 @@
+"""Put what values decide on the CPU beside what is decided on an emulated card by values that are drawn.
+
+python benchmarks/values/sizes.py --measure [PROGRAM ...]
+python benchmarks/values/sizes.py
+
+Each program of programs.py is run on the CPU, which tells the real sizes, on an emulated card that computes everything,
+which tells the peak that they make, and on one that draws what nobody knows, five times with seeds of their own. With
+--measure the figures are written to sizes.json; without, the table is printed from there. A size is inside where the
+largest of the real run lies between the smallest and the largest of the five draws. What is installed decides which
+programs are measured: transformers, torchvision, trl with datasets, ultralytics, torch_geometric.
+"""
+
+import argparse
+import fcntl
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+FIGURES: Final = Path(__file__).parent / "sizes.json"
+DRAWS: Final = 5
+MIB: Final = 1 << 20
+MARKS: Final = {True: "inside", False: "OUTSIDE"}
+
+
+def measure(names: list[str]) -> None:
+    """Measure programs, and write their figures beside those of the others."""
+    from runs import ALL, CPU, DRAWN, load, run
+
+    load()
+    from programs import PROGRAMS
+
+    for name in names or PROGRAMS:
+        real = run(name, CPU)
+        if real.error.startswith("ModuleNotFoundError"):
+            print(f"{name}: {real.error.splitlines()[0]}", flush=True)
+            continue
+        whole = run(name, ALL)
+        draws = [run(name, DRAWN, seed=seed) for seed in range(DRAWS)]
+        figures = {
+            "real": _largest(real.sizes),
+            "real_peak_bytes": whole.peak_bytes,
+            "draws": [_largest(each.sizes) for each in draws],
+            "peak_bytes": [each.peak_bytes for each in draws],
+            "errors": [each.error.strip().splitlines()[0] for each in (real, whole, *draws) if each.error],
+            "failures": sorted({failure for each in draws for failure in each.failures}),
+        }
+        print(name, figures["errors"] or "", flush=True)
+        with FIGURES.open("a+") as file:  # several may measure at the same time
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            found = json.loads(file.read() or "{}")
+            found[name] = figures
+            file.truncate(0)
+            file.write(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+
+
+def _largest(sizes: dict[str, list[float]]) -> dict[str, float]:
+    return {name: max(each) for name, each in sizes.items()}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the figures as a table, and what they say together."""
+    rows = [("program", "what", "CPU", "5 draws", "", "peak, all computed", "5 draws, MiB", "", "width")]
+    inside: list[bool] = []
+    peaks: list[bool] = []
+    widths: list[float] = []
+    for name, each in found.items():
+        if each["errors"] or not each["real_peak_bytes"]:
+            rows.append((name, "error", "", "", "", "", "", "", ""))
+            continue
+        low, high = min(each["peak_bytes"]), max(each["peak_bytes"])
+        width = 100 * (high - low) / high
+        widths.append(width)
+        peaks.append(low <= each["real_peak_bytes"] <= high)
+        peak = (f"{each['real_peak_bytes'] / MIB:.2f}", f"{low / MIB:.2f} to {high / MIB:.2f}", MARKS[peaks[-1]])
+        for number, (what, real) in enumerate(each["real"].items()):
+            drawn = [draw[what] for draw in each["draws"] if what in draw] or [0]
+            inside.append(min(drawn) <= real <= max(drawn))
+            span = f"{min(drawn):g} to {max(drawn):g}" if min(drawn) != max(drawn) else f"{min(drawn):g}"
+            last = (*peak, f"{width:.1f} %") if not number else ("", "", "", "")
+            rows.append((name if not number else "", what, f"{real:g}", span, MARKS[inside[-1]], *last))
+    columns = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    lines = ["  ".join(part.ljust(columns[place]) for place, part in enumerate(row)).rstrip() for row in rows]
+    lines += [
+        "",
+        f"sizes inside of 5 draws: {sum(inside)} of {len(inside)} ({100 * sum(inside) / max(len(inside), 1):.0f} %)",
+        f"peaks inside of 5 draws: {sum(peaks)} of {len(peaks)} ({100 * sum(peaks) / max(len(peaks), 1):.0f} %)",
+        f"median width of the peak: {statistics.median(widths) if widths else 0:.1f} % of it",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("programs", nargs="*")
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.programs)
+    print(table(json.loads(FIGURES.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

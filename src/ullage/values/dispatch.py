@@ -1,0 +1,137 @@
+"""A kernel of ours for every operator, at a dispatch key of our own below autograd, and the operator's own way on.
+
+What is seen runs on as it would have: the allocator's sequence stays PyTorch's, byte for byte. (Under a
+`TorchDispatchMode` autograd takes tensors for subclasses and no longer adds gradients in place:
+`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from ullage.values.content import INTERCEPTION_KEY, KEY
+from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
+
+_BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
+_TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+ONLY: Final = torch._C.DispatchKeySet(KEY)
+"""The set of our key alone, to be shut out."""
+PYTHON: Final = torch._C.DispatchKey.Python
+"""The key of subclasses and modes."""
+_BEFORE_PYTHON: Final = (
+    (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
+)
+
+
+class Watch(ABC):
+    """Sees every operator from `install` on, in every thread that `include` is called in."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._everything = everything
+        self._libraries: dict[str, Any] = {}
+        self._registered: set[str] = set()
+
+    @abstractmethod
+    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Run an operator on, by `run_on`, and return what it returns."""
+
+    def install(self) -> None:
+        """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
+
+        What is called with a subclass of Tensor, or under a mode of the script's, finds only a kernel that the operator
+        has itself: the fallback is for operators that are defined later.
+        """
+        self.see_new_operators()
+        whole = torch.library.Library("_", "IMPL")
+        whole.fallback(self.see, INTERCEPTION_KEY, with_keyset=True)
+        self._libraries["_"] = whole
+
+    def see_new_operators(self) -> None:
+        """Register a kernel for the operators that have none yet."""
+        everything = self._everything
+        for name in torch._C._dispatch_get_all_op_names():
+            if name in self._registered:
+                continue
+            self._registered.add(name)
+            namespace, _, short = name.partition("::")
+            library: Any = self._libraries.get(namespace)
+            if library is None:
+                library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
+            kernel = torch.library.fallthrough_kernel if passes(name, everything=everything) else self._kernel_of(name)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
+
+    def _kernel_of(self, name: str) -> Callable[..., Any]:
+        see = self.see
+        operator: Any = None
+
+        def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal operator
+            if operator is None:
+                operator = overload_of(name)
+            return see(keyset, operator, *arguments, **keywords)
+
+        return kernel
+
+    def include(self, *, on: bool = True) -> None:
+        """See what the calling thread does, and what autograd does for it; or no longer."""
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
+
+
+def run_on(
+    keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Run the operator as it would have run."""
+    if keyset.has(PYTHON):
+        result = _to_python(operator, arguments, keywords)
+        if result is not NotImplemented:
+            return result
+    for place in plan.number_places:
+        # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
+        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                return plan.with_number[place](*arguments, **keywords)
+    if plan.runs_alone:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+    return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
+
+    PyTorch shuts all keys out meanwhile that come before theirs, ours among them (`pythonFallback` in
+    ATen/core/PythonFallbackKernel.cpp); but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where
+    something is traced.
+    """
+    get_mode = torch._C._get_dispatch_mode
+    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
+    if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
+        return NotImplemented
+    kinds = [kind for kind in dict.fromkeys(type(each) for each in flat) if _has_dispatch(kind)]
+    kinds.sort(key=lambda kind: -len(kind.__mro__))
+    with torch._C._ExcludeDispatchKeyGuard(_BEFORE_PYTHON):
+        if torch._C._len_torch_dispatch_stack():
+            with _pop_mode_temporarily() as mode:
+                return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+        for kind in kinds:
+            result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+            if result is not NotImplemented:
+                return result
+    return NotImplemented
+
+
+def _has_dispatch(kind: type[Any]) -> bool:
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch._C._disabled_torch_dispatch_impl and issubclass(kind, torch.Tensor)
+
+
+def _is_distributed(arguments: Sequence[Any]) -> bool:
+    """Tell whether a DTensor is among the arguments: PyTorch runs it in C++, and nothing can be put in between."""
+    return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
+
+
+def _flat(argument: Any) -> Sequence[Any]:
+    return argument if isinstance(argument, list | tuple) else (argument,)

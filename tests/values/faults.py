@@ -1,0 +1,268 @@
+"""The process that does what may go wrong, with values on: `python -m tests.values.faults on|off`."""
+
+import gc
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import ullage
+
+ullage.emulate("A100", values=sys.argv[1])
+
+import torch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from ullage.values.start import current  # noqa: E402
+
+CASES: dict[str, Callable[[], Any]] = {}
+
+
+def case(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Register a case by its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+def certainties() -> list[list[str]]:
+    """Return how well the reads since the last case were known."""
+    return [[str(read.kind), read.certainty.name] for read in current().reads.counts]
+
+
+def error_of(work: Callable[[], Any]) -> list[str]:
+    """Return the type and text of the error that something ends with."""
+    try:
+        work()
+    except Exception as error:
+        return [type(error).__name__, str(error).partition("\nException raised from")[0]]
+    return ["none", ""]
+
+
+LIBRARY = torch.library.Library("ullage_test", "DEF")
+LIBRARY.define("card_only(Tensor x) -> Tensor")
+LIBRARY.impl("card_only", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.define("written(Tensor(a!) x) -> ()")
+LIBRARY.impl("written", lambda x: None, "CUDA")
+
+
+@case
+def operator_of_the_card_only() -> Any:
+    """What the host has no kernel for is unknown from then on, and the run goes on."""
+    x = torch.arange(6, device="cuda")
+    y = torch.ops.ullage_test.card_only(x)
+    z = torch.arange(6, device="cuda")
+    torch.ops.ullage_test.written(z)
+    return [int(y.sum()), int(z.sum()), int(x.sum()) in (0, 15)]
+
+
+@case
+def kernel_of_triton() -> Any:
+    """A kernel that is launched writes what nobody sees: zeros that it was given are known no longer."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def kernel(x, out, n: tl.constexpr):
+        at = tl.arange(0, n)
+        tl.store(out + at, tl.load(x + at) + 1)
+
+    x = torch.arange(8, device="cuda", dtype=torch.float32)
+    ids = torch.arange(8, device="cuda")
+    out = torch.zeros(8, device="cuda", dtype=torch.int64)
+    try:
+        kernel[(1,)](ids, out, n=8)
+        launched = True
+    except Exception as error:  # there is no compiler for it
+        launched = str(error)[:200]
+    del x
+    return [launched, bool((out == 0).all()) is not None, int(ids.sum()) in (0, 28)]
+
+
+@case
+def errors_of_operators() -> Any:
+    """Errors have the same type and text."""
+    x = torch.zeros(4, device="cuda")
+    return [
+        error_of(lambda: x + torch.zeros(3, device="cuda")),
+        error_of(lambda: x.reshape(3, 2)),
+        error_of(lambda: torch.mm(x, x)),
+        error_of(lambda: x[torch.zeros(3, dtype=torch.bool, device="cuda")]),
+        error_of(lambda: torch.cat([x, torch.zeros(2, 2, device="cuda")])),
+        error_of(lambda: x.add_(torch.zeros(2, 4, device="cuda"))),
+        error_of(lambda: torch.nonzero(x, as_tuple=3)),
+        error_of(lambda: torch.split(x, [1, 1])),
+        error_of(lambda: x + torch.zeros(4)),
+        error_of(lambda: x.index_select(0, torch.zeros(2, 2, dtype=torch.int64, device="cuda"))),
+        error_of(lambda: torch.bincount(x)),
+    ]
+
+
+@case
+def out_of_memory() -> Any:
+    """An operator that runs out of memory says so, and nothing is left behind."""
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    kind, text = error_of(lambda: torch.zeros(1 << 40, device="cuda"))
+    small = torch.ones(1 << 32, dtype=torch.uint8, device="cuda")
+    other, _ = error_of(lambda: small.to(torch.float64).to(torch.float64) + small.to(torch.complex128))
+    del small
+    gc.collect()
+    return [kind, text.partition(".")[0], other, torch.cuda.memory_allocated() - before]
+
+
+@case
+def storage_resized() -> Any:
+    """A storage that is emptied and filled again, as FSDP does."""
+    x = torch.arange(1000, device="cuda")
+    storage = x.untyped_storage()
+    storage.resize_(0)
+    storage.resize_(8000)
+    read = int(x.sum())
+    x.copy_(torch.arange(1000))
+    return [read, int(x.sum()) in (0, 499500)]
+
+
+@case
+def storage_set() -> Any:
+    """A tensor that gets another's memory."""
+    x, y = torch.arange(4, device="cuda"), torch.arange(4, 8, device="cuda")
+    x.set_(y.untyped_storage(), 0, (4,), (1,))
+    parameter = torch.nn.Parameter(torch.zeros(3, device="cuda"))
+    parameter.data = torch.ones(3, device="cuda")
+    del y
+    return [x.tolist() in ([0] * 4, [4, 5, 6, 7]), parameter.sum().item() in (0.0, 3.0)]
+
+
+@case
+def graph_of_the_card() -> Any:
+    """What a graph writes is written again at each replay."""
+    x = torch.zeros(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        flag = y > 0
+    x.fill_(2)
+    graph.replay()
+    return [y.size(), bool(flag.any()) is not None]
+
+
+@case
+def deep_chain() -> Any:
+    """A long chain of operators is worked out on the way."""
+    x = torch.zeros(4, dtype=torch.int64, device="cuda")
+    for _ in range(3000):
+        x = x + 1
+    y = torch.zeros(4, device="cuda")
+    for _ in range(3000):
+        y = torch.nn.functional.relu(y - torch.randn(4, device="cuda"))
+    return [int(x[0]) in (0, 3000), y.sum().item() >= 0]
+
+
+class _Counts(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@case
+def mode_of_the_script() -> Any:
+    """A dispatch mode sees the operators that it would have seen."""
+    with _Counts() as mode:
+        x = torch.arange(6, device="cuda")
+        y = (x * 2 + 1)[x > 2]
+        z = y.sum().item()
+    return [mode.names, z in (0, 27)]
+
+
+class _Wrapped(torch.Tensor):
+    """A tensor around another."""
+
+    @staticmethod
+    def __new__(cls: Any, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.size(), dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def bare(each: Any) -> Any:
+            return each.inner if isinstance(each, _Wrapped) else each
+
+        result = func(*map(bare, args), **(kwargs or {}))
+        return _Wrapped(result) if isinstance(result, torch.Tensor) else result
+
+
+@case
+def subclass_of_tensor() -> Any:
+    """A subclass that wraps a tensor: what it does within is seen."""
+    x = _Wrapped(torch.arange(4, device="cuda"))
+    y = x * 2
+    y.add_(1)
+    return [type(y).__name__, y.inner.sum().item() in (0, 16), (y > 3).inner.any().item() is not None]
+
+
+@case
+def fake_tensors() -> Any:
+    """Tensors without memory, of a tracer."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.ones(4, 4, device="cuda")
+        y = (x @ x + 1).relu_()
+    return [str(y.device), list(y.size())]
+
+
+@case
+def many_small_tensors() -> Any:
+    """The budget on the host is kept."""
+    kept = [torch.zeros(1 << 18).to("cuda") for _ in range(700)]
+    last = torch.arange(5).to("cuda")
+    return [len(kept), int(last.sum()) in (0, 10), current().evaluation.kept_bytes <= 512 << 20]
+
+
+@case
+def selective_checkpoint() -> Any:
+    """Checkpointing that chooses by a dispatch mode."""
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+    x = torch.ones(4, 4, device="cuda", requires_grad=True)
+
+    def contexts() -> Any:
+        return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
+
+    checkpoint(
+        lambda given: torch.mm(given, given).relu() * 2, x, use_reentrant=False, context_fn=contexts
+    ).sum().backward()
+    assert x.grad is not None
+    return list(x.grad.size())
+
+
+def main() -> None:
+    """Write a line of JSON for each case."""
+    chosen = sys.argv[2:] or CASES
+    torch.ones(1, device="cuda").sum().item()
+    for name in chosen:
+        current().reads.counts.clear()
+        try:
+            answer = {"answer": CASES[name](), "reads": certainties()}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps([name, answer]), flush=True)
+    gc.collect()
+    contents = current().contents
+    contents.get((0, 0))
+    print(
+        json.dumps(
+            ["", {"failures": sorted(current().evaluation.failures), "kept_bytes": current().evaluation.kept_bytes}]
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
