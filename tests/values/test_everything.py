@@ -167,6 +167,11 @@ _SMALL = """
     torch.manual_seed(3)
     same(numbers.to(card))[0].pow(2).sum().backward()
     found["an LSTM's dropout"] = torch.allclose(layer.weight_hh_l0.grad, same.weight_hh_l0.grad.cpu(), atol=1e-5)
+    same.eval()
+    whole = same(numbers.to(card))[0]
+    with torch.autocast("cuda", torch.float16):
+        half = same(numbers.to(card))[0]
+    found["an LSTM in half precision"] = half.dtype == torch.half and torch.allclose(whole, half.float(), atol=0.01)
     for kind in (torch.nn.LSTMCell, torch.nn.GRUCell):
         cell = kind(4, 6)
         twin = kind(4, 6).to(card)

@@ -228,6 +228,10 @@ def _recur(a: Arguments, numbers: Any, hidden: Any, cell: Any, *weights: Any) ->
     function: Any = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)[a["mode"]]
     state = (hidden, cell) if a["mode"] == 2 else hidden
     per_layer = a["weight_stride0"] - (1 if a["proj_size"] else 0)
+    rows = (1, 1, 4, 3)[a["mode"]] * a["hidden_size"]
+    shapes = [(rows, -1), (rows, -1), *[(rows,)] * (per_layer - 2), *[(a["proj_size"], -1)] * bool(a["proj_size"])]
+    # autocast hands them over in the shapes of its one buffer
+    weights = tuple(each.reshape(shapes[number % len(shapes)]) for number, each in enumerate(weights))
     shape = (per_layer == 4, a["num_layers"], a["dropout"], a["train"], a["bidirectional"])
     if a["batch_sizes"]:
         return function(numbers, torch.tensor(a["batch_sizes"]), state, list(weights), *shape)
