@@ -156,7 +156,7 @@ class Interception(Watch):
         else:
             return
         for part in parts:
-            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part.dtype))
+            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part))
 
     def _put(
         self,
@@ -389,15 +389,14 @@ class Interception(Watch):
             rounds = self._rounds(operand, kind)
             if kind == ReadKind.BRANCH and rounds:
                 if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
-                    found, certainty = ended, Certainty.DRAWN
-                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
-                    return found
+                    self._reads.note(kind, name, Certainty.DRAWN, tensor.dtype.itemsize)
+                    return ended
                 self.waiting.falls(operand, rounds)
             value = self._evaluation.value_of(operand)
             found = value.item()
-            certainty = operand.content.certainty
             if kind == ReadKind.FLOAT and rounds:
-                found *= self.waiting.share_after(rounds)
+                found = found * self.waiting.share_after(rounds)
+            certainty = operand.content.certainty
         except (EvaluationError, RuntimeError, NotImplementedError):
             found, certainty = result, Certainty.UNKNOWN
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
