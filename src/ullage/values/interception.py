@@ -267,10 +267,10 @@ class Interception(Watch):
         if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
             return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
-            if plan.name == "aten::copy_" and arguments[1].is_cuda:
+            if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
-        if plan.name == "aten::copy_" and not arguments[1].is_cuda and arguments[1].numel() >= _BATCH:
+        if plan.name == "aten::copy_" and _is_batch(arguments[1]):
             self.waiting.renew()
         call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
@@ -594,6 +594,11 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
     if is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
         content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content
+
+
+def _is_batch(source: Any) -> bool:
+    """Tell whether the host sends something new to work on."""
+    return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
 def _is_unwritten_whole(content: Content) -> bool:
