@@ -1,7 +1,7 @@
 """How fast snapshots are opened and explained, beside other tools on the same files: `make bench`.
 
 The files are recorded runs of tests/snapshot/data, the largest that `make snapshots` has fetched, if any, and one that
-is made of a million events: a recorded run is repeated, its times shifted. Beside the whole `ullage explain` stand
+is made of a million entries: a recorded run is repeated, its times shifted. Beside the whole `ullage explain` stand
 torch.cuda._memory_viz (who holds what at the end, and its picture) and mosaic (the peak, and who held it), which is
 fetched from GitHub, or from where ULLAGE_REPOSITORIES says. PyTorch's tools are measured without importing torch,
 which takes longer than they do. Times are the processor's. `--make MB FILE` only writes a file. Exits 1 where mosaic
@@ -39,8 +39,8 @@ MOSAIC_ORIGIN = Origin(
 )
 MOSAIC_NEEDS = ("pandas", "altair", "tabulate", "click", "omegaconf", "importlib_resources")
 LARGE_BYTES = 50_000_000
-MILLION_MEGABYTES = 105
-"""So large is a file with a million events."""
+MILLION_MEGABYTES = 62
+"""So large is a file with a million entries."""
 GIB = 1 << 30
 ROUNDS = 3
 
@@ -256,7 +256,8 @@ def files(folder: Path) -> Iterator[tuple[Path, str]]:
         yield path, f"a public snapshot ({path.name}, {path.stat().st_size / 1e6:.1f} MB)"
     large = folder / "million.pickle"
     make(large, MILLION_MEGABYTES)
-    yield large, f"a million events ({large.stat().st_size / 1e6:.0f} MB)"
+    _, _, entries = run([sys.executable, "-c", OPEN, str(large)])
+    yield large, f"{int(entries):,} entries ({large.stat().st_size / 1e6:.0f} MB)"
 
 
 def measurements(folder: Path) -> Iterator[Measured]:

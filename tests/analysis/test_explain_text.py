@@ -350,3 +350,29 @@ def test_figures_that_no_card_has_are_not_judged(total: str, allocated: str, cac
     assert "nothing can be told from it" in explained.explanation.sentence
     assert said in explained.explanation.sentence
     assert explained.account is None
+
+
+def test_what_others_hold_is_told_though_the_cache_would_have_sufficed() -> None:
+    between = "Process 33211 has 30.00 GiB memory in use. " + this("48.04 GiB")
+    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "45.00 GiB", "1.80 GiB", between)).explanation
+    assert told.cause is Cause.FRAGMENTED
+    assert any("other processes hold 30.01 GiB of the card (process 33211 (30.00 GiB))" in note for note in told.notes)
+    with_little = "Process 33211 has 1.00 GiB memory in use. " + this("77.04 GiB")
+    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "74.00 GiB", "1.80 GiB", with_little)).explanation
+    assert not any("33211" in note for note in told.notes)
+
+
+def test_a_card_that_would_do_has_room_for_what_was_in_the_machines_memory_too() -> None:
+    told = explain_text(new("2.00 GiB", "8.00 GiB", "0 bytes", "13.70 GiB", "412.10 MiB")).explanation
+    assert [remedy.name for remedy in told.remedies][-1] == "a card of 16 GiB or more"
+    assert "13.70 GiB + 2.00 GiB" in told.remedies[-1].remark
+
+
+def test_a_kill_for_the_machines_memory_is_told_where_the_card_had_run_out_before() -> None:
+    text = new("512.00 MiB", "39.39 GiB", "200.00 MiB", "37.00 GiB", "1.50 GiB", this("39.18 GiB"))
+    killed = f"{text}\nstep 18\nslurmstepd: error: Detected 1 oom_kill event in StepId=4242.0."
+    told = explain_text(killed).explanation
+    assert told.cause is Cause.FRAGMENTED
+    (note,) = [note for note in told.notes if "the machine's own memory" in note]
+    assert note.startswith("line 3 is of the machine's own memory")
+    assert not any("the machine's own memory" in note for note in explain_text(f"{text}\n{text}").explanation.notes)

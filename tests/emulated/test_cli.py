@@ -101,7 +101,7 @@ def test_json_is_all_of_standard_output(predict: Predict, workplace: Path) -> No
     for field, kinds in FIELDS.items():
         assert isinstance(data[field], kinds), field
     assert data["verdict"] == "fits"
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert [{name: type(value) for name, value in step.items()} for step in data["steps"]] == [STEP] * 3
     assert set(data["roles"]) == ROLES
     assert sum(data["roles"].values()) == data["peak_allocated_bytes"]

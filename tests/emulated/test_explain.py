@@ -99,6 +99,12 @@ def test_a_limit_is_bounded_by_what_was_refused(explained: dict[str, Explanation
     assert "1.85 GiB were free on the card when 100.0 MiB were refused" in explained["limit"].sentence
 
 
+def test_a_higher_limit_is_the_remedy_against_a_limit(explained: dict[str, Explanation]) -> None:
+    last = explained["limit"].remedies[-1]
+    assert last.name.startswith("a higher limit")
+    assert "were free on the card" in last.remark
+
+
 def test_letting_go_of_what_grows_is_proved_to_help(explained: dict[str, Explanation]) -> None:
     remedies = {remedy.name: remedy for remedy in explained["leak"].remedies}
     cure = remedies["free at each step's end the 150.0 MiB that it keeps"]
@@ -185,3 +191,66 @@ def test_a_rest_that_was_not_split_off_before_recording_is_found(tmp_path, more:
     assert explanation.fidelity is not None
     assert explanation.fidelity.is_exact, explanation.notes
     assert explanation.evidence["peak_reserved_bytes"] == reserved
+
+
+POOLS = """
+import ullage
+ullage.emulate("1GiB", context_bytes=64 << 20)
+import torch
+MIB = 1 << 20
+def block(mib):
+    return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
+torch.cuda.memory._record_memory_history()
+pool = torch.cuda.MemPool()
+DO
+torch.cuda.memory._dump_snapshot("FILE")
+tell([torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()])
+"""
+ASKS = """
+try:
+    asked = block({size})
+except torch.OutOfMemoryError:
+    pass
+"""
+OF_PRIVATE_POOLS = {
+    "what a private pool has free": (
+        "with torch.cuda.use_mem_pool(pool): inside = [block(120) for _ in range(5)]\n"
+        "del inside[1:]; kept = block(200)" + ASKS.format(size=300),
+        "with 160.0 MiB free on the card, and 480.0 MiB were cached in other pools than its own",
+    ),
+    "what the first request of a private pool may not use": (
+        "kept = [block(30) for _ in range(20)]; more = block(100); del kept[::2]\n"
+        "with torch.cuda.use_mem_pool(pool):" + ASKS.replace("\n", "\n    ").format(size=350),
+        "with 260.0 MiB free on the card, and 300.0 MiB were cached in other pools than its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PRIVATE_POOLS)
+def test_what_lies_in_other_pools_is_told_from_what_is_in_pieces(tmp_path, name: str) -> None:
+    do, said = OF_PRIVATE_POOLS[name]
+    path = tmp_path / "pools.pickle"
+    reserved, peak = answer(POOLS.replace("DO", do).replace("FILE", str(path)))
+    explanation = explain(load_snapshot(path).devices[0])
+    assert explanation.headline == "FREE FOR ANOTHER STREAM OR POOL"
+    assert said in explanation.sentence
+    evidence = explanation.evidence
+    assert (evidence["reserved_bytes"], evidence["peak_reserved_bytes"]) == (reserved, peak)
+
+
+def test_a_failure_that_was_caught_is_told_with_how_it_went_on(tmp_path) -> None:
+    path = tmp_path / "caught.pickle"
+    do = ASKS.format(size=1500) + "kept = [block(100) for _ in range(3)]"
+    answer(POOLS.replace("DO", do).replace("FILE", str(path)))
+    explanation = explain(load_snapshot(path).devices[0])
+    assert explanation.cause is Cause.TRULY_FULL
+    assert "went on: 3 more requests did not fail." in explanation.sentence
+    assert explanation.remedies[-1].name.startswith("ask for less at once")
+
+
+def test_no_batch_is_named_for_a_size_that_makes_no_sense(tmp_path) -> None:
+    path = tmp_path / "bogus.pickle"
+    answer(POOLS.replace("DO", "kept = block(100)" + ASKS.format(size=1 << 30)).replace("FILE", str(path)))
+    explanation = explain(load_snapshot(path).devices[0])
+    assert explanation.cause is Cause.BOGUS_SIZE
+    assert not any("batch" in remedy.name for remedy in explanation.remedies)

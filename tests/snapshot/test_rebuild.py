@@ -12,7 +12,7 @@ from ullage.analysis.fidelity import driven_by_op
 from ullage.analysis.recording import cut
 from ullage.history import Action, History, Labels, Segment
 from ullage.program import Op
-from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded, program_of, rebuild
 from ullage.rebuild.pool import given_up, pool_of_rows
 from ullage.rebuild.ranges import Ranges
 from ullage.settings import parse_settings
@@ -49,6 +49,24 @@ def test_the_recorded_run_comes_out_again(name: str) -> None:
         entries = made.row_of_op[ops]
         there = history.action[entries] == Action.ALLOC
         assert (done.places.address[ops][there] == history.address[entries][there]).all()
+
+
+def test_versions_share_a_program_and_what_changes_it_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large recording is reconstructed once for all versions: it takes longer than to replay it."""
+    made, really = [], rebuild._reconstructed
+    monkeypatch.setattr(rebuild, "_reconstructed", lambda *given: made.append(given) or really(*given))
+    history = history_of("variable_length_oom")
+    rebuilder = Rebuilder(history)
+    first = rebuilder.program_of()
+    for semantics in ("2.12", "2.15"):
+        other = rebuilder.program_of(semantics=semantics)
+        assert other.program is first.program
+        assert (other.settings.semantics, other.notes) == (semantics, program_of(history, semantics=semantics).notes)
+    del made[:]
+    rebuilder.program_of(alloc_conf="max_split_size_mb:64")
+    rebuilder.program_of(unrecorded=Unrecorded(oom_pool=1))
+    less = rebuilder.program_of(capacity_bytes=1 << 30)
+    assert (len(made), less.room_bytes) == (3, 1 << 30)
 
 
 def test_what_ran_out_runs_out_again() -> None:

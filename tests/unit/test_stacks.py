@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is 
 
 @pytest.fixture
 def library() -> ctypes.CDLL:
-    return journal._library()
+    return journal.library()
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def kernel_of_triton() -> Any:
     import triton.language as tl
 
     @triton.jit
-    def kernel(x, out, n: tl.constexpr):  # noqa: ANN001, ANN202
+    def kernel(x, out, n: tl.constexpr):
         at = tl.arange(0, n)
         tl.store(out + at, tl.load(x + at) + 1)
 
@@ -236,7 +236,9 @@ def selective_checkpoint() -> Any:
     def contexts() -> Any:
         return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
 
-    checkpoint(lambda given: torch.mm(given, given).relu() * 2, x, use_reentrant=False, context_fn=contexts).sum().backward()
+    checkpoint(
+        lambda given: torch.mm(given, given).relu() * 2, x, use_reentrant=False, context_fn=contexts
+    ).sum().backward()
     assert x.grad is not None
     return list(x.grad.size())
 
@@ -255,7 +257,11 @@ def main() -> None:
     gc.collect()
     contents = current().contents
     contents.get((0, 0))
-    print(json.dumps(["", {"failures": sorted(current().evaluation.failures), "kept_bytes": current().evaluation.kept_bytes}]))
+    print(
+        json.dumps(
+            ["", {"failures": sorted(current().evaluation.failures), "kept_bytes": current().evaluation.kept_bytes}]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Training loops that are run on an emulated card and on the CPU: each returns its losses."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 
 import torch
 from torch import nn

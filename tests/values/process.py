@@ -42,7 +42,9 @@ def run_once(function: Construct, run: Run, *, with_result: bool = True) -> dict
     answer: dict[str, Any] = {
         "events": len(events),
         "digest": hashlib.sha256(events.tobytes()).hexdigest(),
-        "sizes": [int(size) * (1 if kind == 1 else -1) for size, kind in zip(events["size"], events["kind"], strict=True)],
+        "sizes": [
+            int(size) * (1 if kind == 1 else -1) for size, kind in zip(events["size"], events["kind"], strict=True)
+        ],
         "kept": kept,
     }
     if with_result:
@@ -77,8 +79,16 @@ def main() -> None:
         print(json.dumps([name, found[name]]))
     contents = values.contents
     contents.get((0, 0))  # takes in what was freed
-    print([(a, c.bytes, c.dtype, c.call, c.certainty) for a, c in contents._contents.items()], torch.cuda.memory_allocated(), file=sys.stderr)
-    last = {"failures": values.evaluation.failures, "kept_bytes": values.evaluation.kept_bytes, "contents": len(contents)}
+    print(
+        [(a, c.bytes, c.dtype, c.call, c.certainty) for a, c in contents._contents.items()],
+        torch.cuda.memory_allocated(),
+        file=sys.stderr,
+    )
+    last = {
+        "failures": values.evaluation.failures,
+        "kept_bytes": values.evaluation.kept_bytes,
+        "contents": len(contents),
+    }
     print(json.dumps(["", last]))
 
 

@@ -1,7 +1,7 @@
 """Run tests of one file of PyTorch's on an emulated card, one after the other, and say on stdout how each ended.
 
-    python child.py FILE VALUES CARD            lists the tests
-    python child.py FILE VALUES CARD NAMES      runs those whose names (Class.test) stand in the file NAMES
+python child.py FILE VALUES CARD            lists the tests
+python child.py FILE VALUES CARD NAMES      runs those whose names (Class.test) stand in the file NAMES
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ class _Result(unittest.TestResult):
     def addError(self, test: unittest.TestCase, err: tuple) -> None:  # type: ignore[override, type-arg]
         self.how, self.why = "failed", f"{err[0].__name__}: {err[1]}"
 
-    addFailure = addError  # type: ignore[assignment]  # noqa: N815  # unittest's own name
+    addFailure = addError  # type: ignore[assignment]  # unittest's own name
 
     def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: tuple | None) -> None:  # type: ignore[override, type-arg]
         if err is not None:

@@ -3,8 +3,8 @@
     python benchmarks/values/torch_tests/run.py FILE [--values off all] [--card A100] [--names REGEX] [--out table.csv]
 
 FILE is `test/test_cuda.py` of a release of PyTorch's; it is not part of this project. Debian's source package has one:
-`apt-get source --download-only pytorch`. Tests run one after the other in a process, which is begun anew after a test that
-ends it or takes too long; what fails is run again in a process of its own. `expecttest` has to be installed.
+`apt-get source --download-only pytorch`. Tests run one after the other in a process, which is begun anew after a test
+that ends it or takes too long; what fails is run again in a process of its own. `expecttest` has to be installed.
 """
 
 import argparse
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Final
 
 _CHILD: Final = Path(__file__).with_name("child.py")
-_MEMORY: Final = re.compile(r"(?i)mem|alloc|pool|graph|stream|oom|event|cache|snapshot|pin|trace|checkpoint|segment|block|gc")
+_MEMORY: Final = re.compile(
+    r"(?i)mem|alloc|pool|graph|stream|oom|event|cache|snapshot|pin|trace|checkpoint|segment|block|gc"
+)
 """Tests of memory, streams, graphs and pools, by their names."""
 
 Ends = dict[str, tuple[str, str]]
@@ -56,15 +58,15 @@ def _run(options: argparse.Namespace, values: str, names: list[str]) -> Ends:
         with tempfile.NamedTemporaryFile("w", suffix=".json") as listed:
             json.dump(remaining, listed)
             listed.flush()
-            process = subprocess.Popen(
-                _command(options, values, listed.name), stdout=subprocess.PIPE, stderr=subprocess.PIPE if 0 else None
-            )
+            process = subprocess.Popen(_command(options, values, listed.name), stdout=subprocess.PIPE)
             current = remaining[0]
             for line in _lines(process, options.seconds):
                 if "begins" in line:
                     current = line["begins"]
                 else:
                     ends[line["name"]] = (line["how"], line["why"])
+                    at = f"{values:4} {len(ends):3}/{len(names)}"
+                    print(at, line["how"], line["name"], line["why"][:100], file=sys.stderr, flush=True)
             if process.poll() is None:
                 try:
                     process.wait(5)
@@ -85,6 +87,7 @@ def main() -> None:
     parser.add_argument("--card", default="A100")
     parser.add_argument("--names", default="", help="only tests whose names match")
     parser.add_argument("--seconds", type=int, default=60, help="the longest that a test may take")
+    parser.add_argument("--once", action="store_true", help="what fails is not run again by itself")
     parser.add_argument("--out", default="")
     options = parser.parse_args()
     listed = subprocess.run(_command(options, "off"), stdout=subprocess.PIPE, check=True).stdout
@@ -92,16 +95,23 @@ def main() -> None:
     found: dict[str, Ends] = {}
     for values in options.values:
         found[values] = _run(options, values, names)
-        for name in [name for name, (how, _) in found[values].items() if how == "failed"]:
+        failed = [name for name, (how, _) in found[values].items() if how == "failed"]
+        for name in [] if options.once else failed:
             found[values] |= _run(options, values, [name])
     rows = [
-        [name, "memory" if _MEMORY.search(name) else "other", *(each for values in options.values for each in found[values][name])]
+        [
+            name,
+            "memory" if _MEMORY.search(name) else "other",
+            *(each for values in options.values for each in found[values][name]),
+        ]
         for name in names
     ]
     if options.out:
         with Path(options.out).open("w", newline="") as out:
             writer = csv.writer(out)
-            writer.writerow(["test", "kind", *(f"{values}: {each}" for values in options.values for each in ("end", "why"))])
+            writer.writerow(
+                ["test", "kind", *(f"{values}: {each}" for values in options.values for each in ("end", "why"))]
+            )
             writer.writerows(rows)
     for kind in ("memory", "other"):
         for number, values in enumerate(options.values):

@@ -10,6 +10,7 @@ block was too small for the request.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -20,8 +21,8 @@ from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
 from ullage.program import Op
-from ullage.rebuild import Rebuilt, Unrecorded, program_of
-from ullage.rebuild.life import GIVEN_BACK, REQUESTS
+from ullage.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded
+from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.rebuild.pool import pool_of_rows
 from ullage.rebuild.segment_life import SegmentLife, SegmentLives
 from ullage.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
@@ -43,6 +44,8 @@ class Assumptions:
     semantics: str | None = None
     """The allocator's version: one of `ullage.settings.SEMANTICS`; None where the usual one is as close as any."""
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
+    rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
+    """What reconstructed the programs that were replayed; it still has the last one."""
 
     def program_of(
         self,
@@ -53,8 +56,9 @@ class Assumptions:
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
         """Reconstruct the program of a history with what is assumed; arguments as `ullage.rebuild.program_of`."""
-        return program_of(
-            history,
+        has_it = self.rebuilder is not None and self.rebuilder.history is history
+        rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)
+        return rebuilder.program_of(
             semantics=semantics or self.semantics,
             alloc_conf=alloc_conf,
             capacity_bytes=capacity_bytes,
@@ -88,8 +92,9 @@ def closest(
     usual, *others = {allocator.tie: each for each, allocator in ALLOCATORS.items()}.values()
     candidates = [semantics] if semantics is not None else [usual, *reversed(others)]
     best: tuple[tuple[int, int], Assumptions] | None = None
+    rebuilder = Rebuilder(history)
     for version in candidates:
-        search = _AssumptionSearch(history=history, semantics=version, alloc_conf=alloc_conf, room_bytes=room)
+        search = _AssumptionSearch(rebuilder=rebuilder, semantics=version, alloc_conf=alloc_conf, room_bytes=room)
         try:
             nearest = search.nearest()
         except SettingsError:  # an option that this version does not know
@@ -98,11 +103,20 @@ def closest(
             continue
         told = version if semantics is None and version != USUAL else None
         if best is None or nearest.order < best[0]:
-            best = nearest.order, Assumptions(semantics=told, unrecorded=nearest.unrecorded)
+            found = Assumptions(semantics=told, unrecorded=nearest.unrecorded, rebuilder=rebuilder)
+            best = nearest.order, found
         if nearest.order == (0, 0):
             break
     assert best is not None
     return best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Guessed:
+    """What was assumed for a replay, and how far that is from the recording."""
+
+    order: tuple[int, int]
+    unrecorded: Unrecorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +127,10 @@ class _ReplayWithGuesses:
     comparison: Comparison
 
     @property
-    def order(self) -> tuple[int, int]:
-        """How far it is from the recording."""
+    def guessed(self) -> _Guessed:
+        """What was assumed for it, and how far it is from the recording."""
         fidelity = self.comparison.fidelity
-        return fidelity.departures, fidelity.displaced
+        return _Guessed((fidelity.departures, fidelity.displaced), self.unrecorded)
 
     @property
     def reached(self) -> float:
@@ -129,37 +143,53 @@ class _ReplayWithGuesses:
 class _AssumptionSearch:
     """The search for what lets a replay follow the recording further, one entry where it leaves it after the other."""
 
-    history: History
+    rebuilder: Rebuilder
     semantics: str
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
 
-    def nearest(self) -> _ReplayWithGuesses:
-        """Return the replay that is closest to the recording."""
-        trial = best = self._try(Unrecorded())
+    @property
+    def history(self) -> History:
+        """The recording."""
+        return self.rebuilder.history
+
+    def nearest(self) -> "_Guessed":
+        """Return what was assumed for the replay that is closest to the recording.
+
+        The one that follows the recording furthest goes on first; where nothing lets it follow further, the next one.
+        Of all that wait only that one is kept as it is: each holds a whole program.
+        """
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
-        while trial.comparison.first_difference is not None and self.trials <= most:
-            further = None
-            for unrecorded in self._guesses(trial):
-                if self.trials > most:
-                    break
-                found = self._try(unrecorded)
+        kept: _ReplayWithGuesses | None = self._try(Unrecorded())
+        assert kept is not None
+        best = kept.guessed
+        waiting = [(-kept.reached, 0, kept.unrecorded)]
+        tried = {_identity(kept.unrecorded)}
+        while waiting and best.order != (0, 0):
+            unrecorded = heappop(waiting)[2]
+            trial = kept if kept is not None and kept.unrecorded is unrecorded else self._try(unrecorded)
+            kept = None
+            for guess in self._guesses(trial):
+                if self.trials >= most:
+                    return best
+                if _identity(guess) in tried:
+                    continue
+                tried.add(_identity(guess))
+                found = self._try(guess)
+                if found.comparison.first_difference is None:
+                    return found.guessed
                 # A block that is known to be larger may leave the request to the next hole of that kind.
-                least = further.reached if further is not None else trial.reached
-                is_size = unrecorded.block_bytes != trial.unrecorded.block_bytes
-                if found.reached > least or (is_size and further is None and found.reached == least):
-                    further = found
-            if further is None:
-                break
-            trial = further
-            best = min(best, trial, key=lambda each: each.order)
+                is_size = guess.block_bytes != unrecorded.block_bytes
+                if found.reached > trial.reached or (is_size and found.reached == trial.reached):
+                    best = min(best, found.guessed, key=lambda each: each.order)
+                    heappush(waiting, (-found.reached, self.trials, guess))
+                    kept = found if kept is None or found.reached > kept.reached else kept
         return best
 
     def _try(self, unrecorded: Unrecorded) -> _ReplayWithGuesses:
         self.trials += 1
-        rebuilt = program_of(
-            self.history,
+        rebuilt = self.rebuilder.program_of(
             semantics=self.semantics,
             alloc_conf=self.alloc_conf,
             capacity_bytes=self.room_bytes,
@@ -177,16 +207,21 @@ class _AssumptionSearch:
         yield from self._guesses_of_who_emptied(trial, row)
         if rebuilt.program.op[op] in (Op.EMPTY_CACHE, Op.ALLOCATE):
             yield from self._guesses_of_what_stayed(trial, op)
+            yield from self._guesses_of_what_went(trial, op)
         if rebuilt.program.op[op] != Op.ALLOCATE:
             return
         found = None if rebuilt.is_whole else _block_before_a_wrong_hole(comparison)
         if found is not None:
             yield replace(unrecorded, block_bytes={**unrecorded.block_bytes, found[0]: found[1]})
+        yield from self._guesses_of_the_card(trial)
         if len(self.history.labels.pool):
             return
         lives = rebuilt.lives
         pools = _nearest_pools(self.history, lives, row)
         if self.history.action[row] == Action.OOM:
+            if not pools and self._gives_back(trial, op):
+                # Of a pool whose first request failed the file shows nothing but that for it no cache was given back.
+                pools = [1]
             yield from (replace(unrecorded, oom_pool=pool) for pool in pools)
             return
         assert comparison.done.places is not None
@@ -194,6 +229,28 @@ class _AssumptionSearch:
         for number in dict.fromkeys(lives.at(places, np.full(2, row)).tolist()):
             if number >= 0 and not lives.lives[number].pool_is_told:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
+
+    def _gives_back(self, trial: _ReplayWithGuesses, op: int) -> bool:
+        """Tell whether a replay gives memory back at an operation at which the run gave none."""
+        calls = trial.comparison.done.calls
+        assert calls is not None
+        gives = (calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))
+        return bool(gives.any()) and not any(
+            what == "give" for what, _ in trial.comparison.rebuilt.recorded_calls.get(op, ())
+        )
+
+    def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
+        """Yield the size of the whole card, as the distance of expandable segments shows it.
+
+        Their addresses mostly follow one another, each range for 9/8 of the card.
+        """
+        rebuilt = trial.comparison.rebuilt
+        begins = np.unique([life.begin for life in rebuilt.lives.lives if life.is_expandable])
+        if len(begins) < 2 or trial.unrecorded.beyond_room_bytes or rebuilt.room_bytes >= UNBOUNDED_BYTES:
+            return
+        beyond = int(np.diff(begins).min()) * 8 // 9 - rebuilt.room_bytes
+        if 0 < beyond <= rebuilt.room_bytes:
+            yield replace(trial.unrecorded, beyond_room_bytes=beyond)
 
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
         """Yield the other answer to who gave memory back before an entry, or before those in front of it.
@@ -224,11 +281,48 @@ class _AssumptionSearch:
         for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
 
+    def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
+        """Yield the pool of a request for the segments that the run gave back for it, and a replay does not.
+
+        For lack of room the allocator gives back what the request's own pool has.
+        """
+        rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
+        assert calls is not None
+        row = int(rebuilt.row_of_op[op])
+        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
+        since = row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
+        back = since + np.flatnonzero(np.isin(self.history.action[since:row], GIVEN_BACK))
+        went = rebuilt.lives.at(self.history.address[back], back - 1).tolist()
+        given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
+        stayed = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
+        has_failed = self.history.action[row] == Action.OOM  # then no block tells the request's pool
+        untold = [
+            number
+            for number in set(went) - (set() if has_failed else set(stayed))
+            if number >= 0 and not rebuilt.lives.lives[number].pool_is_told
+        ]
+        if not untold:
+            return
+        oom_pool, pools = trial.unrecorded.oom_pool, trial.unrecorded.pools
+        own = int(pool_of_rows(self.history, rebuilt.lives, oom_pool)[row])
+        for pool in _nearest_pools(self.history, rebuilt.lives, row) if has_failed else [own]:
+            yield replace(
+                trial.unrecorded,
+                oom_pool=pool if has_failed else oom_pool,
+                pools={**pools, **dict.fromkeys(untold, pool)},
+            )
+
     def _is_given(self, life: SegmentLife, row: int) -> bool:
         """Tell whether a segment went with those that are given back from an entry on, one after the other."""
         moved = np.isin(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
         return row <= life.died < stop
+
+
+def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
+    """Return what tells one set of guesses from another."""
+    guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
+    return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 
 
 def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:
@@ -254,7 +348,11 @@ def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None
     program, places = rebuilt.program, comparison.done.places
     assert op is not None
     assert places is not None
-    blocks = replay(cut(program, op), rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes)).blocks
+    blocks = replay(
+        cut(program, op),
+        rebuilt.settings,
+        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
+    ).blocks
     row = int(np.searchsorted(blocks.address, places.address[op]))
     if not 0 < row < len(blocks.address) or blocks.segment[row - 1] != blocks.segment[row]:
         return None

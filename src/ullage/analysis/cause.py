@@ -80,6 +80,10 @@ def evidence_of(recording: Recording) -> Evidence:
     found["needed_segment_bytes"] = segment_bytes(requested, recording.rebuilt.settings)
     found["largest_free_block_bytes"] = int(free.max()) if len(free) else 0
     found["missing_bytes"] = max(0, found["needed_segment_bytes"] - found["free_bytes"] - found["cached_bytes"])
+    own = recording.pool_of_ops()[recording.failing_op]
+    others = (moment.blocks.state == State.FREE) & (moment.blocks.pool != own)
+    if others.any():
+        found["other_pools_cached_bytes"] = int(moment.blocks.size[others].sum())
     packed = found["allocated_bytes"] + found["pending_bytes"] + found["needed_segment_bytes"]
     found["left_bytes"] = max(0, found["room_bytes"] - packed)
     fraction = recording.rebuilt.settings.per_process_memory_fraction

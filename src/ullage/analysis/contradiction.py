@@ -54,8 +54,8 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
     rows = np.flatnonzero(np.isin(history.action, _BLOCKS))
     address, size = history.address[rows], history.size[rows]
     first = rebuilt.lives.at(address, rows)
-    last = rebuilt.lives.at(address + np.maximum(size, 1) - 1, rows)
-    for at in np.flatnonzero((first < 0) | (first != last)).tolist():
+    ends = np.array([*(life.end for life in rebuilt.lives.lives), 0], np.int64)  # the last one for those of no segment
+    for at in np.flatnonzero(address + np.maximum(size, 1) > ends[first]).tolist():
         row, where = int(rows[at]), "lies in no segment" if first[at] < 0 else "reaches beyond its segment"
         what = Action(int(history.action[row])).name.lower()
         yield f"the block of entry {row}, {what} of {text_of_bytes(int(size[at]))}, {where}"

@@ -210,7 +210,7 @@ def _card(explanation: Explanation) -> Meter:
         total_bytes=evidence["room_bytes" if has_room else "reserved_bytes"],
         total_label="room" if has_room else "reserved",
         parts=tuple(parts),
-        rest_label="free on the card" if has_room else "",
+        rest_label=("below the limit" if "refused_bytes" in evidence else "free on the card") if has_room else "",
     )
 
 

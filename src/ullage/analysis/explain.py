@@ -20,11 +20,12 @@ from ullage.analysis.holder import LineHolder, StreamMemory, holders_of, memory_
 from ullage.analysis.note import notes_of
 from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import HeldBlock, Recording
-from ullage.analysis.remedy import Remedy, estimates_of, remedies_of
+from ullage.analysis.remedy import Remedy, estimates_of, higher_limit, remedies_of
 from ullage.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
 from ullage.analysis.role.advice import advice_of
-from ullage.analysis.sentence import cure_of, headline_of, sentence_of
+from ullage.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.history import History
+from ullage.message.message import BOGUS_BYTES
 from ullage.report.blocks import BlockHistory
 
 SCHEMA: Final = 3
@@ -165,7 +166,7 @@ def explain(
     else:
         advice = advice_of(shares) if cause is Cause.DID_NOT_FAIL and not recording.capacity_is_given else ""
         sentence = sentence_of(cause, recording, evidence, kept, chosen, holders) + advice
-        sentence += cure_of(cause, remedies, evidence, kept)
+        sentence += went_on(recording) + cure_of(cause, remedies, evidence, kept)
     return Explanation(
         source=source,
         cause=cause,
@@ -216,7 +217,10 @@ def _remedies(
     if not len(recording.history) or not is_replayed:
         return []
     remedies = remedies_of(recording, growth, accumulation, progress=progress)
-    if accumulation is None:  # of which less would be as full a little later
+    asked = evidence.get("requested_bytes", 0)
+    if recording.refused_bytes and not recording.rebuilt.settings.expandable_segments:
+        remedies.append(higher_limit(free_when_refused(evidence)))
+    elif accumulation is None and 0 <= asked <= BOGUS_BYTES:  # of an accumulation less would be as full a little later
         sizes = (evidence.get(name, 0) for name in ("missing_bytes", "requested_bytes", "room_bytes"))
         remedies += estimates_of(recording, *sizes)
     return remedies

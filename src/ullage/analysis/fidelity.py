@@ -55,8 +55,13 @@ def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
 
 def compare(history: History, rebuilt: Rebuilt) -> Comparison:
     """Do as `fidelity_of`, and return what else came of the replay."""
-    device = ReplayDevice(total_bytes=rebuilt.room_bytes)
-    done = replay(rebuilt.program, rebuilt.settings, device, calls=True, places=True)
+    done = replay(
+        rebuilt.program,
+        rebuilt.settings,
+        ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),
+        calls=True,
+        places=True,
+    )
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls
     failed = set(_failed_ops(history, rebuilt))
     fails = {*done.oom_ops.tolist(), *done.rejected_ops.tolist()}

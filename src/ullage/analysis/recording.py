@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
+from ullage.analysis.card import recorded_card
 from ullage.analysis.operation_name import NO_STACK, operation_name
 from ullage.analysis.step import step_ops
 from ullage.history import Action, Frame, History
@@ -90,9 +91,13 @@ class Recording:
             failing, refused = int(np.flatnonzero(last)[-1]), 0
             if rebuilt.room_is_known:
                 refused = _beyond_need(rebuilt, failing, free_bytes=int(history.address[failed[-1]]))
-                rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused)
+                # More was reserved before: no limit refused it, the allocator gave up by itself.
+                if rebuilt.room_bytes - refused < recorded_card(history).peak_reserved_bytes:
+                    refused = 0
+                beyond = rebuilt.beyond_room_bytes + refused if rebuilt.beyond_room_bytes else 0
+                rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused, beyond_room_bytes=beyond)
             until = cut(program, failing + 1)
-            device = ReplayDevice(total_bytes=rebuilt.room_bytes)
+            device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
             done, held_back = replay(until, rebuilt.settings, device), frozenset[int]()
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
@@ -108,7 +113,7 @@ class Recording:
                     refused_bytes=refused,
                     held_back=held_back,
                 )
-        device = ReplayDevice(total_bytes=rebuilt.room_bytes)
+        device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
         done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
             program = cut(program, done.done)
@@ -120,7 +125,14 @@ class Recording:
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
         """Run a program under other settings on the same room."""
-        return replay(program or self.program, settings, ReplayDevice(total_bytes=self.rebuilt.room_bytes))
+        # A fraction is one of the room.
+        is_part = settings.per_process_memory_fraction < 1
+        device = (
+            ReplayDevice(total_bytes=self.rebuilt.room_bytes)
+            if is_part
+            else ReplayDevice(total_bytes=self.rebuilt.card_bytes, others_bytes=self.rebuilt.beyond_room_bytes)
+        )
+        return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:
         """Return the stack that allocated a block: -1 where none was recorded, -2 where the block was there before."""

@@ -176,7 +176,7 @@ def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
     """Return the remedies that no replay can prove: how much less the run would have to hold or to request at once."""
     peak = recording.done.peak.allocated_bytes
-    if missing_bytes <= 0 or not peak:
+    if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):
         return []
     share = max(1.0, 100 * missing_bytes / (peak + missing_bytes))
     action = f"use at least {share:.0f} % less memory, for this request alone: a smaller batch, or checkpointing"
@@ -185,15 +185,23 @@ def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, roo
             f"ask for less at once: this one request of {text_of_bytes(asked_bytes)} is larger than the whole "
             f"{text_of_bytes(room_bytes)} available; a batch at most {100 * room_bytes // asked_bytes} % as large"
         )
-    return [
-        Remedy(
-            setting=None,
-            action=action,
-            proved=False,
-            fits=None,
-            peak_reserved_bytes=None,
-            driver_calls=None,
-            more_calls=None,
-            remark=f"an estimate: {text_of_bytes(missing_bytes)} are missing on top of a peak of {text_of_bytes(peak)}",
-        )
-    ]
+    return [_estimate(action, f"{text_of_bytes(missing_bytes)} are missing on top of a peak of {text_of_bytes(peak)}")]
+
+
+def higher_limit(free_bytes: int) -> Remedy:
+    """Return the remedy against a limit below the card's size; `free_bytes` were free on the card."""
+    action = "a higher limit (torch.cuda.set_per_process_memory_fraction, or the system's)"
+    return _estimate(action, f"{text_of_bytes(free_bytes)} were free on the card")
+
+
+def _estimate(action: str, because: str) -> Remedy:
+    return Remedy(
+        setting=None,
+        action=action,
+        proved=False,
+        fits=None,
+        peak_reserved_bytes=None,
+        driver_calls=None,
+        more_calls=None,
+        remark=f"an estimate: {because}",
+    )

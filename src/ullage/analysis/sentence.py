@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from ullage._units import text_of_bytes, text_of_seconds
 from ullage.analysis.accumulation import Accumulation
 from ullage.analysis.cause import Cause, Evidence, is_full
@@ -14,6 +16,7 @@ from ullage.analysis.recording import HeldBlock, Recording, allocated_by, placed
 from ullage.analysis.remedy import Remedy
 from ullage.analysis.role import RoleShare
 from ullage.analysis.role.advice import most_of
+from ullage.history import Action
 from ullage.settings import line_to_paste
 
 _RECORD: Final = (
@@ -60,7 +63,7 @@ def sentence_of(
     """
     size = {name: text_of_bytes(value) for name, value in evidence.items()}
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
-        return _free_elsewhere(size)
+        return _free_elsewhere(size, evidence) + _empty_first(recording)
     match cause:
         case Cause.FRAGMENTED:
             return (
@@ -95,7 +98,7 @@ def sentence_of(
         case Cause.LIMIT:
             return (
                 f"A limit, not the card: {text_of_bytes(free_when_refused(evidence))} were free on the card when "
-                f"{size['requested_bytes']} were refused; the allocator may not reserve more than "
+                f"{size['requested_bytes']} were refused; the allocator could not reserve "
                 f"{size['limit_bytes']} (per_process_memory_fraction, throw_on_cudamalloc_oom, or the system's)."
             )
         case Cause.ADDRESS_SPACE:
@@ -112,16 +115,37 @@ def sentence_of(
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
-    """Tell whether a free block was large enough, which the request could not use."""
-    return evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]
+    """Tell whether a free block that the request could not use was large enough, or other pools had what it lacked."""
+    if evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]:
+        return True
+    usable = evidence["free_bytes"] + evidence["cached_bytes"] - evidence.get("other_pools_cached_bytes", 0)
+    return usable < evidence["needed_segment_bytes"]
 
 
-def _free_elsewhere(size: Mapping[str, str]) -> str:
+def _free_elsewhere(size: Mapping[str, str], evidence: Evidence) -> str:
+    if evidence["largest_free_block_bytes"] < evidence["needed_segment_bytes"]:
+        return (
+            f"Memory was cached, but not for this request: it needed {size['needed_segment_bytes']}, with "
+            f"{size['free_bytes']} free on the card, and {size['other_pools_cached_bytes']} were cached in other pools "
+            "than its own. What a private pool has (a CUDA graph's, torch.cuda.MemPool) serves only requests of that "
+            "pool, and while one asks for more nothing that other pools have is given back."
+        )
     return (
         f"Memory was cached, but not for this request: it needed {size['needed_segment_bytes']}, and "
         f"{size['largest_free_block_bytes']} were free in one piece on another stream or in another pool. A request is "
         "served from the cache of its own stream and pool."
     )
+
+
+def went_on(recording: Recording) -> str:
+    """Return what is to be said where the program caught the failure and went on."""
+    if not recording.is_recorded_failure or recording.failing_op is None:
+        return ""
+    later = recording.history.action[recording.rebuilt.row_of_op[recording.failing_op] + 1 :]
+    more = int(np.count_nonzero(later == Action.ALLOC))
+    if not more:
+        return ""
+    return f" The program caught this and went on: {more:,} more request{'s' if more > 1 else ''} did not fail."
 
 
 def cure_of(
@@ -149,6 +173,12 @@ def cure_of(
         f"\n{best.setting} lets it through, with {text_of_bytes(left)} left.{thin} Before the process starts:\n"
         f"  {line_to_paste(best.alloc_conf or best.setting or '')}"
     )
+
+
+def _empty_first(recording: Recording) -> str:
+    if recording.failing_op is None or not recording.pool_of_ops()[recording.failing_op]:
+        return ""
+    return " torch.cuda.empty_cache() before the capture gives back what is free as whole segments."
 
 
 _LET_GO: Final = (

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from ullage._errors import UsageError
@@ -120,10 +119,15 @@ def _explain_snapshot(
     cards = recorded_cards(snapshot.devices)
     first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot, takes_all=True)
 
-    @cache
+    found: dict[int, Assumptions] = {}
+
     def assumed(number: int) -> Assumptions:
+        if number in found:
+            return found[number]
         history = snapshot.devices[number]
-        return closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+        nearest = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+        found[number] = replace(nearest, rebuilder=None)  # which holds a whole program
+        return nearest
 
     def explain_card(number: int) -> Explanation:
         return explain_history(

@@ -53,6 +53,11 @@ class Emulation:
     values: ValuesChoice = field(default_factory=ValuesChoice)
     """The way in which values that are read back from the card are answered."""
 
+    def __post_init__(self) -> None:
+        """Take plain data, as `dataclasses.asdict` gives it, for what was chosen."""
+        if isinstance(self.values, dict):
+            object.__setattr__(self, "values", ValuesChoice(**self.values))
+
     def __repr__(self) -> str:
         """Return a one-line summary, which a notebook shows for the last line of a cell."""
         each = " each" if self.count > 1 else ""
@@ -138,8 +143,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: 
 def inherit() -> None:
     """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
     if _current is None:
-        told = json.loads(os.environ[CARD_VARIABLE])
-        _start(Emulation(**{**told, "values": ValuesChoice(**told["values"])}))
+        _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
 
 def _emulation_of(

@@ -99,6 +99,13 @@ _SERVERS: Final = (
         "Not enough memory. Please try to increase --mem-fraction-static",
         figures=(r"mem_fraction_static=(?P<fraction>NUMBER)",),
     ),
+    _program(
+        "FlashInfer",
+        "flashinfer",
+        "Failed to allocate memory for ",
+        r"\w{1,80} with size \d{1,15} and alignment \d{1,6} in AlignedAllocator",
+        figures=(r"with size (?P<requested_bytes>\d+) and",),
+    ),
     _program("SGLang", "sglang_requests", "alloc_req_slots runs out of memory"),
     _program("SGLang", "sglang_tokens", "Decode out of memory. Try to lower your batch size"),
     _program("SGLang", "sglang_tokens", "Prefill out of memory. Try to lower your batch size"),

@@ -9,12 +9,12 @@ import numpy as np
 
 from ullage._units import GIB
 from ullage.history import PENDING, Action, History, Segment
-from ullage.program import UNMAPPED_KEY, StartSegment
+from ullage.program import UNMAPPED_KEY, Column, StartSegment
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
 from ullage.rebuild.segment_life import SegmentLives
 from ullage.rebuild.unrecorded import Unrecorded
-from ullage.settings import LARGEST_SMALL_BYTES, Settings
+from ullage.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
 _NEAR_BYTES: Final = 128 * GIB
 """The distance from which on two mapped stretches count as parts of different expandable segments: a segment has the
@@ -41,13 +41,13 @@ class Before:
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
             alive[address] = replace(alive[address], size=block_bytes[address], is_exact=True)
-        layout = _StartLayout(alive=alive, holes=_Holes.of(history), settings=settings)
+        layout = _StartLayout(alive=alive, holes=_Holes(history), settings=settings)
         there = list(_by_reservation(reserved_before(history, settings)))
         segment_lives = SegmentLives.of(history, there, settings.large_segment_bytes, unrecorded.pools)
         there = [_with_pool(stretches, segment_lives) for stretches in there]
         segments = [
             layout.segment(stretches, begin)
-            for stretches, begin in zip(there, _beginnings(history, there, settings), strict=True)
+            for stretches, begin in zip(there, _beginnings(history, there, segment_lives, settings), strict=True)
         ]
         return cls(
             segments=tuple(segments),
@@ -93,19 +93,19 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
         )
         for address, size, end, is_pending in zip(*(column.tolist() for column in columns), strict=True)
     }
-    made = set(history.address[history.action == Action.ALLOC].tolist())
-    for segment in history.segments:
-        for block in segment.blocks:
-            if block.state.startswith("active") and block.address not in made:
-                is_freed_later = block.address in alive
-                alive[block.address] = _AliveBlock(
-                    size=block.size,
-                    requested=block.requested,
-                    stack=block.stack,
-                    freed_row=len(history),
-                    is_pending=block.state in PENDING and not is_freed_later,
-                    is_exact=True,
-                )
+    active = [block for segment in history.segments for block in segment.blocks if block.state.startswith("active")]
+    addresses = np.array([block.address for block in active], np.int64)
+    made = np.isin(addresses, history.address[history.action == Action.ALLOC]).tolist()
+    for block in (each for each, was_made in zip(active, made, strict=True) if not was_made):
+        is_freed_later = block.address in alive
+        alive[block.address] = _AliveBlock(
+            size=block.size,
+            requested=block.requested,
+            stack=block.stack,
+            freed_row=len(history),
+            is_pending=block.state in PENDING and not is_freed_later,
+            is_exact=True,
+        )
     return alive
 
 
@@ -142,11 +142,12 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
-def _beginnings(history: History, there: list[list[Segment]], settings: Settings) -> Iterator[int]:
+def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings) -> Iterator[int]:
     """Yield where the addresses of each segment begin: an expandable one may have given back its first pages.
 
-    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own: two segments of
-    one card are farther apart than what the card can hold, and so than what was ever reserved.
+    Pages that are mapped later in front of it, on its stream and for its kind of blocks, are its own, until it has
+    given back its last one: two segments of one card are farther apart than what the card can hold, and so than what
+    was ever reserved. A segment is whole pages from its beginning on.
     """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
@@ -155,38 +156,49 @@ def _beginnings(history: History, there: list[list[Segment]], settings: Settings
     most = sum(each.size for stretches in there for each in stretches) + int(
         np.cumsum(sign * history.size).max(initial=0)
     )
+    starts = np.array([stretches[0].address for stretches in there], np.int64)
+    numbers = lives.at(starts, np.full(len(starts), -1)).tolist()
     end = 0
-    for stretches in there:
+    for stretches, number in zip(there, numbers, strict=True):
         first, last = stretches[0], stretches[-1]
         lowest = max(end, first.address - most)
         before = (addresses >= lowest) & (addresses < first.address)
         before &= (streams == first.stream) & (are_large == first.is_large)
+        page = settings.large_segment_bytes if first.is_large else SMALL_SEGMENT_BYTES
+        before &= (first.address - addresses) % page == 0
+        if number >= 0 and lives.lives[number].died >= 0:
+            before &= mapped < lives.lives[number].died
         is_lower = first.is_expandable and before.any()
         yield int(addresses[before].min()) if is_lower else first.address
         end = last.address + last.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Holes:
     """The allocations of a history, by address: the first one behind a block shows where that block ends."""
 
-    addresses: list[int]
-    rows: list[int]
+    history: History
+    _sorted: tuple[Column, Column] | None = None
+    """Addresses and rows, once somebody asked: most recordings have no such block."""
 
-    @classmethod
-    def of(cls, history: History) -> "_Holes":
-        made = np.flatnonzero(history.action == Action.ALLOC)
-        order = made[np.argsort(history.address[made], kind="stable")]
-        return cls(addresses=history.address[order].tolist(), rows=order.tolist())
+    def _by_address(self) -> tuple[Column, Column]:
+        if self._sorted is None:
+            made = np.flatnonzero(self.history.action == Action.ALLOC)
+            rows = made[np.argsort(self.history.address[made], kind="stable")]
+            self._sorted = self.history.address[rows], rows
+        return self._sorted
 
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
         """Return the address of the first allocation between two addresses, if there is one before an entry.
 
         The allocator puts it at the beginning of the one free block that lies there.
         """
-        low, high = bisect_left(self.addresses, start), bisect_left(self.addresses, stop)
-        first = min(range(low, high), key=self.rows.__getitem__, default=None)
-        return self.addresses[first] if first is not None and self.rows[first] < before_row else None
+        addresses, rows = self._by_address()
+        low, high = np.searchsorted(addresses, (start, stop)).tolist()
+        if low == high:
+            return None
+        first = low + int(np.argmin(rows[low:high]))
+        return int(addresses[first]) if rows[first] < before_row else None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,20 +34,30 @@ class Written:
     calls: Mapping[int, tuple[tuple[str, int], ...]]
 
 
+def _position_of(row: Any, place: Any) -> Any:
+    """Return one number for a row and a place within it, in whose order operations are."""
+    return row * (_LAST + 1) + place
+
+
 @dataclass(slots=True)
 class _Operations:
     """Collected operations in any order: (row, place within the row, operation, key, size, stream)."""
 
-    pieces: list[Column] = field(default_factory=list)
+    pieces: list[list[Column]] = field(default_factory=list)
 
     def add(self, row: Any, place: int, op: Op, *, key: Any = 0, size: Any = 0, stream: Any = 0) -> None:
-        columns = np.broadcast_arrays(row, place, int(op), key, size, stream)
-        self.pieces.append(np.stack([np.atleast_1d(column) for column in columns], axis=1).astype(np.int64))
+        # What is the same for all rows takes no memory here: it is a view of one number.
+        columns = np.broadcast_arrays(np.atleast_1d(row), place, int(op), key, size, stream)
+        self.pieces.append(list(columns))
 
-    def sorted(self) -> Column:
-        rows = np.concatenate(self.pieces) if self.pieces else np.zeros((0, 6), np.int64)
+    def sorted(self) -> list[Column]:
+        """Return the columns in the order of rows and of places within them."""
+        if not self.pieces:
+            return [np.zeros(0, np.int64)] * 6
+        rows, places, *others = zip(*self.pieces, strict=True)
         # One key: the pieces are in order by themselves, which a stable sort of one column makes use of.
-        return np.asarray(rows[np.argsort(rows[:, 0] * (_LAST + 1) + rows[:, 1], kind="stable")], np.int64)
+        order = np.argsort(_position_of(np.concatenate(rows), np.concatenate(places)), kind="stable")
+        return [np.concatenate(column, dtype=np.int64)[order] for column in (rows, places, *others)]
 
 
 def write_operations(
@@ -74,17 +84,15 @@ def write_operations(
     _write_frees(history, lives, before, key_of_row, operations)
     _write_pools(history, before, pool_of_rows(history, before.lives, unrecorded.oom_pool), operations)
     calls = _write_releases(history, held, room, unrecorded.emptied, operations)
-    rows = operations.sorted()
-    order = rows[:, 0] * (_LAST + 1) + rows[:, 1]
-    index_of = {at: int(np.searchsorted(order, at[0] * (_LAST + 1) + at[1])) for at in calls}
-    columns = [np.ascontiguousarray(column) for column in rows.T]
+    row, place, op, key, size, stream = operations.sorted()
+    order = _position_of(row, place)
     return Written(
-        op=columns[2],
-        key=columns[3],
-        size=columns[4],
-        stream=columns[5],
-        row=columns[0],
-        calls={index_of[at]: tuple(driven) for at, driven in calls.items()},
+        op=op,
+        key=key,
+        size=size,
+        stream=stream,
+        row=row,
+        calls={int(np.searchsorted(order, _position_of(*at))): tuple(driven) for at, driven in calls.items()},
     )
 
 

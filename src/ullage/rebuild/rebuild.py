@@ -10,7 +10,7 @@ shows, or given, and named in `Rebuilt.notes`:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ class Rebuilt:
     """The text of these settings, for PYTORCH_CUDA_ALLOC_CONF: given, recorded, or written from what was recorded."""
     room_bytes: int
     """The most bytes that the allocator can reserve; `UNBOUNDED_BYTES` where that is not known."""
+    beyond_room_bytes: int
+    """What the card has beyond the room, where that was assumed."""
     room_is_known: bool
     """Whether the room is known from a request that failed: reserved bytes plus what the driver reported free."""
     row_of_op: Column
@@ -60,6 +62,11 @@ class Rebuilt:
     lives: SegmentLives
     """The segments of the recording, each from its first memory to its last."""
     notes: tuple[str, ...]
+
+    @property
+    def card_bytes(self) -> int:
+        """The whole card, as far as it is known: the room, and what is beyond it."""
+        return self.room_bytes + self.beyond_room_bytes
 
 
 def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
@@ -114,9 +121,43 @@ def program_of(
     Raises:
         SettingsError: `alloc_conf` cannot be read.
     """
-    unrecorded = unrecorded or Unrecorded()
-    settings_text = settings_text_of(history, alloc_conf=alloc_conf, semantics=semantics or USUAL)
-    settings = parse_settings(settings_text, semantics=semantics or USUAL)
+    return Rebuilder(history).program_of(
+        semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes, unrecorded=unrecorded
+    )
+
+
+@dataclass(slots=True)
+class Rebuilder:
+    """Reconstructs programs of one history, and keeps the last: most versions differ in nothing that a program has."""
+
+    history: History
+    _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
+    """The last one, and what it was made of."""
+
+    def program_of(
+        self,
+        *,
+        semantics: str | None = None,
+        alloc_conf: str | None = None,
+        capacity_bytes: int | None = None,
+        unrecorded: Unrecorded | None = None,
+    ) -> Rebuilt:
+        """Do as the function of this name."""
+        version, assumed = semantics or USUAL, unrecorded or Unrecorded()
+        text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
+        settings = parse_settings(text, semantics=version)
+        # How sizes are rounded, and what a segment has, is the same in every version.
+        made_of = replace(settings, semantics=USUAL), capacity_bytes, assumed
+        if self._last is None or self._last[0] != made_of:
+            self._last = None  # one program at a time
+            self._last = made_of, _reconstructed(self.history, settings, capacity_bytes, assumed)
+        made = self._last[1]
+        notes = tuple(_notes(semantics, made.room_bytes, capacity_bytes))
+        return replace(made, settings=settings, settings_text=text, notes=notes)
+
+
+def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
+    """Return what `Rebuilder` completes: without a text of the settings, and without notes."""
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
@@ -138,8 +179,9 @@ def program_of(
             setup=int(np.count_nonzero(written.row < 0)),
         ),
         settings=settings,
-        settings_text=settings_text,
+        settings_text="",
         room_bytes=room,
+        beyond_room_bytes=unrecorded.beyond_room_bytes if room < UNBOUNDED_BYTES else 0,
         room_is_known=capacity_bytes is None and room < UNBOUNDED_BYTES,
         row_of_op=written.row,
         row_of_key=np.concatenate([none, made]),
@@ -148,7 +190,7 @@ def program_of(
         recorded_calls=written.calls,
         is_whole=not before.segments,
         lives=before.lives,
-        notes=tuple(_notes(semantics, room, capacity_bytes)),
+        notes=(),
     )
 
 

@@ -1,36 +1,64 @@
 """What collectives leave in a rank's tensors, where every rank has sent what this one has."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
-from ullage.values.content import Contents
+from ullage.values.content import Certainty, Contents
 
-_UNCHANGED: Final = ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_")
+_MOST_BYTES: Final = 1 << 20
+"""Larger ones carry data, not sizes and messages."""
+_UNCHANGED: Final = frozenset(
+    ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
+)
+"""Collectives that leave a rank what it has: sums of floats stay plausible, and whole numbers are those of one rank."""
+ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
+Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
-def note_collective(contents: Contents, name: str, arguments: Sequence[Any]) -> None:
-    """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did."""
+def note_collective(contents: Contents, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep) -> None:
+    """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
+
+    Args:
+        contents: what the card's memory holds.
+        name: the operator's, such as "c10d::allgather_".
+        arguments: its arguments; outputs come before inputs.
+        value_of: returns what a tensor holds and how well that is known; None if it cannot be had.
+        keep: says what a tensor holds from now on.
+    """
     short = name.partition("::")[2]
     if not name.startswith("c10d::") or short in _UNCHANGED:
         return
-    if short == "allgather_" and len(arguments) > 1:
-        for outputs, sent in zip(arguments[0], arguments[1], strict=False):
-            for output in outputs:
-                _is_copy(contents, output, sent)
-        return
-    if short == "allreduce_":  # sums of floats stay plausible; whole numbers are those of one rank
-        return
-    for argument in arguments:
-        for each in argument if isinstance(argument, list | tuple) else (argument,):
-            if isinstance(each, torch.Tensor) and each.is_cuda:
-                contents.put(contents.block_of(each), None)
+    outputs, inputs = (_tensors(each) for each in (*arguments[:2], [], [])[:2])
+    for number, output in enumerate(outputs):
+        sent = inputs[min(number, len(inputs) - 1)] if inputs else None
+        held = None
+        if sent is not None and sent.is_cuda and max(output.nbytes, sent.nbytes) <= _MOST_BYTES:
+            held = value_of(sent)
+        if held is not None and (value := _part_of(held[0], output)) is not None:
+            keep(output, value, held[1])
+        elif output.is_cuda:
+            contents.put(contents.block_of(output), None)
 
 
-def _is_copy(contents: Contents, output: torch.Tensor, sent: torch.Tensor) -> None:
-    if not output.is_cuda:
-        return
-    block = contents.block_of(output)
-    is_alike = sent.is_cuda and contents.block_of(sent)[1] == block[1]
-    contents.put(block, contents.get(contents.block_of(sent)) if is_alike else None)
+def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """Return what one rank's tensor becomes in another of as many, fewer or more elements."""
+    sent, wanted = value.numel(), output.numel()
+    flat = value.reshape(-1)
+    if wanted == sent:
+        return flat.view(output.size())
+    if sent and wanted % sent == 0:  # gathered
+        return flat.repeat(wanted // sent).view(output.size())
+    if wanted and sent % wanted == 0:  # scattered
+        rank = torch.distributed.get_rank() % (sent // wanted)
+        return flat[rank * wanted : (rank + 1) * wanted].view(output.size())
+    return None
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    if isinstance(argument, list | tuple):
+        return [each for part in argument for each in _tensors(part)]
+    return []

@@ -1,8 +1,8 @@
 """Everything computed: each operator that runs on the card runs on the host as well, in the card's own memory.
 
-The emulated driver hands out the host's memory at the card's addresses (`library.hold_values`), so that a tensor on the card
-is also one on the host, and views, in-place operators, copies and shared storages need no rule. The card's operator runs
-first, so that the allocator's sequence stays PyTorch's own; its kernels do nothing. Then the host's runs.
+The emulated driver hands out the host's memory at the card's addresses (`library.hold_values`), so that a tensor on the
+card is also one on the host, and views, in-place operators, copies and shared storages need no rule. The card's
+operator runs first, so that the allocator's sequence stays PyTorch's own; its kernels do nothing. Then the host's runs.
 """
 
 import threading
@@ -36,7 +36,7 @@ _HOST_KERNELS: Final = (
     *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
 )
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
-_WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion")
+_WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
 """What an error says that a card would report as an assertion of its own."""
 
 
@@ -154,6 +154,17 @@ class Computation(Watch):
             return self._record(keyset, rule, operator, arguments, keywords)
         written = [each for each in _written(plan, arguments, keywords) if each.is_cuda and _has_storage(each)]
         frames = self._frames
+        count = getattr(self._here, "count", None)
+        if count is not None and plan.name == "aten::_local_scalar_dense":  # the count, of one element
+            return run_on(keyset, plan, operator, arguments, keywords)
+        if count is not None:  # the answer is for what the operator around reads, not for what this one does
+            self._here.count = None
+            self._answer(None)
+            try:
+                return self._run(keyset, rule, operator, arguments, keywords)
+            finally:
+                self._here.count = count
+                self._answer(count)
         for frame in frames:
             frame.keep(written)
         draws = _Draws(self.random_numbers, rule, arguments, keywords) if plan.is_random else None
@@ -167,7 +178,7 @@ class Computation(Watch):
                     result = self._run_on_card(keyset, rule, operator, arguments, keywords)
         finally:
             frames.pop()
-        if not plan.written and not any(True for _ in _tensors((result,))):
+        if result is not None and not plan.written and not any(True for _ in _tensors((result,))):
             if plan.name in _TRUTHS:
                 with on_the_host():
                     return self._results(rule, operator, arguments, keywords)
@@ -175,7 +186,7 @@ class Computation(Watch):
         if not rule.run:
             if draws is not None:
                 draws.settle()
-            if plan.name not in WITHOUT_VALUES and not frames and not _is_made(plan):
+            if plan.name not in WITHOUT_VALUES and not frames and not plan.is_collective:
                 self._failures.setdefault(str(operator), "the CPU does not have it")
             return result
         try:
@@ -199,7 +210,7 @@ class Computation(Watch):
     def _run_on_card(
         self, keyset: Any, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
-        self._leave_memory(True)
+        self._leave_memory(True)  # noqa: FBT003  # by place
         try:
             return run_on(keyset, rule.plan, operator, arguments, keywords)
         finally:
@@ -216,13 +227,13 @@ class Computation(Watch):
                 count = _count(rule.plan, operator, arguments, keywords)
         except (RuntimeError, NotImplementedError, IndexError, ValueError):
             pass
-        outer, here.is_silent = getattr(here, "is_silent", False), True
+        outer, here.count = getattr(here, "count", None), count
         self._answer(count)
         try:
             return self._run_on_card(keyset, rule, operator, arguments, keywords)
         finally:
-            self._answer(None)
-            here.is_silent = outer
+            here.count = outer
+            self._answer(outer)
 
     def _results(
         self, rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -365,7 +376,7 @@ def _count(plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_nested
+    return bool(tensor.layout == torch.strided and not tensor.is_nested)
 
 
 def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
@@ -489,7 +500,3 @@ def _into(place: torch.Tensor, value: torch.Tensor) -> None:
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)
     part.copy_(value)
-
-
-def _is_made(plan: OperatorPlan) -> bool:
-    return plan.is_collective

@@ -24,10 +24,10 @@ def may_decide(file: str, line: int) -> bool:
     tree = _tree_of(file)
     if tree is None:
         return False
-    found = _statement_at(tree, line)
-    if found is None:
-        return False
-    statement, body = found
+    return any(_decides(statement, body) for statement, body in _statements_at(tree, line))
+
+
+def _decides(statement: ast.stmt, body: ast.AST) -> bool:
     if any(_has_read(part) for part in _deciding_parts(statement)):
         return True
     names = _set_by(statement)
@@ -43,18 +43,22 @@ def _tree_of(file: str) -> ast.Module | None:
         return None
 
 
-def _statement_at(tree: ast.Module, line: int) -> tuple[ast.stmt, ast.AST] | None:
-    """Return the innermost statement that covers a line, and the loop or function around it."""
-    found: tuple[ast.stmt, ast.AST] | None = None
+def _statements_at(tree: ast.Module, line: int) -> list[tuple[ast.stmt, ast.AST]]:
+    """Return the innermost statements that cover a line, each with the loop or function around it."""
+    found: list[tuple[ast.stmt, ast.AST]] = []
     waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
     while waiting:
         node, body = waiting.pop()
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno):
-                found = (child, body)
-                waiting.append((child, child if isinstance(child, _BODIES) else body))
-            elif isinstance(child, ast.ExceptHandler | ast.match_case):
-                waiting.append((child, body))
+        inner = [
+            child
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno)
+        ]
+        branches = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.ExceptHandler | ast.match_case)]
+        if isinstance(node, ast.stmt) and not inner and not branches:
+            found.append((node, body))
+        around = node if isinstance(node, _BODIES) else body
+        waiting += [(child, around) for child in (*inner, *branches)]
     return found
 
 

@@ -18,6 +18,7 @@ from ullage.tracing.journal.recent import RecentBlocks
 INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
 2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
+KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _ROUNDED_BYTES: Final = 512
 _serials = itertools.count(1)
 
@@ -50,7 +51,8 @@ class Content:
     """The bytes of one storage at one moment: later writes make another content."""
 
     __slots__ = (
-        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "serial", "sign"),
+        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "is_sent"),
+        *("is_unwritten", "serial", "sign"),
         "value",
     )
 
@@ -64,7 +66,13 @@ class Content:
         value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
         sign: Sign = Sign.ANY,
+        is_unwritten: bool = False,
+        is_sent: bool = False,
     ) -> None:
+        self.is_unwritten = is_unwritten
+        """Whether nobody has written it since it was allocated."""
+        self.is_sent = is_sent
+        """Whether it is what the host has sent, as it is."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
@@ -137,7 +145,7 @@ class View:
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
+        return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Return this view of a storage on the host; what lies beyond its end is zero."""
@@ -170,15 +178,19 @@ class Operand(View):
 class Target:
     """A content that a call makes: which view of its storage is written, and what the rest of it is."""
 
-    __slots__ = ("base", "content", "place", "view")
+    __slots__ = ("base", "base_counts", "content", "place", "view")
 
-    def __init__(self, content: Content, view: View, place: int | str, base: Content | None = None) -> None:
+    def __init__(
+        self, content: Content, view: View, place: int | str, base: Content | None = None, *, base_counts: bool = True
+    ) -> None:
         self.content = weakref.ref(content)  # the content leads to the call, not the other way round
         self.view = view
         self.place = place
         """The number of the result, or the name of the argument that is written."""
         self.base = base
         """The storage's content before, where the call writes a part of it or reads it."""
+        self.base_counts = base_counts
+        """Whether how well the result is known depends on it."""
 
 
 class Call:
@@ -199,8 +211,9 @@ class Call:
 class Contents:
     """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
-    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the storage,
-    and autograd does not add gradients to it in place (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp).
+    A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the
+    storage, and autograd does not add gradients to it in place (`can_accumulate_inplace` in
+    torch/csrc/autograd/input_buffer.cpp).
     """
 
     def __init__(self) -> None:
@@ -230,7 +243,7 @@ class Contents:
             elements = offset + tensor.numel()
         else:
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
-        return address - offset * item, elements * item
+        return address - int(offset) * item, int(elements) * item
 
     def get(self, block: tuple[int, int]) -> Content | None:
         """Return what a block holds; None where nothing was written that we saw."""

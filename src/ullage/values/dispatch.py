@@ -10,17 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import _pop_mode_temporarily
 
-from ullage.values.content import INTERCEPTION_KEY
+from ullage.values.content import INTERCEPTION_KEY, KEY
 from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
 
-_KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
-_BELOW: Final = torch._C._dispatch_keyset_full_after(_KEY)
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
-ONLY: Final = torch._C.DispatchKeySet(_KEY)
+_BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
+_TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+ONLY: Final = torch._C.DispatchKeySet(KEY)
 """The set of our key alone, to be shut out."""
 PYTHON: Final = torch._C.DispatchKey.Python
 """The key of subclasses and modes."""
+_BEFORE_PYTHON: Final = (
+    (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
+)
 
 
 class Watch(ABC):
@@ -54,14 +57,11 @@ class Watch(ABC):
                 continue
             self._registered.add(name)
             namespace, _, short = name.partition("::")
-            library = self._libraries.get(namespace)
+            library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            if passes(name, everything=everything):
-                kernel = torch.library.fallthrough_kernel
-            else:
-                kernel = self._kernel_of(name)
-            library.m.impl(short, INTERCEPTION_KEY, kernel, True)
+            kernel = torch.library.fallthrough_kernel if passes(name, everything=everything) else self._kernel_of(name)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
 
     def _kernel_of(self, name: str) -> Callable[..., Any]:
         see = self.see
@@ -77,18 +77,20 @@ class Watch(ABC):
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
-        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, on)
+        torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
 def run_on(
     keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Any:
     """Run the operator as it would have run."""
+    if keyset.has(PYTHON):
+        result = _to_python(operator, arguments, keywords)
+        if result is not NotImplemented:
+            return result
     for place in plan.number_places:
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
         if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-            if keyset.has(PYTHON):
-                return _to_python(plan.with_numbers, arguments, keywords)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
                 return plan.with_numbers(*arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
@@ -97,22 +99,35 @@ def run_on(
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Give an operator to the script's mode, or to the subclasses among its arguments, as PyTorch would.
 
-    What they do is to be seen: our key cannot be shut out meanwhile.
+    PyTorch shuts all keys out meanwhile that come before theirs, ours among them (`pythonFallback` in
+    ATen/core/PythonFallbackKernel.cpp); but what they do is to be seen. NotImplemented: it is PyTorch's turn, as where
+    something is traced.
     """
+    get_mode = torch._C._get_dispatch_mode
     flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
-    kinds = list({type(each): None for each in flat if hasattr(type(each), "__torch_dispatch__")})
-    kinds = [kind for kind in kinds if kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl]
-    if torch._C._len_torch_dispatch_stack():
-        with torch.utils._python_dispatch._pop_mode_temporarily() as mode:
-            return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+    if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
+        return NotImplemented
+    kinds = [kind for kind in dict.fromkeys(type(each) for each in flat) if _has_dispatch(kind)]
     kinds.sort(key=lambda kind: -len(kind.__mro__))
-    for kind in kinds:
-        if kind in _PLAIN:
-            continue
-        result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
-        if result is not NotImplemented:
-            return result
-    raise TypeError(f"no implementation found for '{operator}' on types that implement __torch_dispatch__: {kinds}")
+    with torch._C._ExcludeDispatchKeyGuard(_BEFORE_PYTHON):
+        if torch._C._len_torch_dispatch_stack():
+            with _pop_mode_temporarily() as mode:
+                return mode.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+        for kind in kinds:
+            result = kind.__torch_dispatch__(operator, tuple(kinds), tuple(arguments), dict(keywords))
+            if result is not NotImplemented:
+                return result
+    return NotImplemented
+
+
+def _has_dispatch(kind: type[Any]) -> bool:
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch._C._disabled_torch_dispatch_impl and issubclass(kind, torch.Tensor)
+
+
+def _is_distributed(arguments: Sequence[Any]) -> bool:
+    """Tell whether a DTensor is among the arguments: PyTorch runs it in C++, and nothing can be put in between."""
+    return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
 
 
 def _flat(argument: Any) -> Sequence[Any]:

@@ -1,6 +1,6 @@
 """Plausible numbers for what nobody knows: standard normal, or of the sign that the operation before has.
 
-What is drawn depends on the seed and on the content's number alone, so that it is the same however often somebody asks.
+What is drawn depends on the seed and on the content's number alone: it is the same however often it is asked for.
 """
 
 import math

@@ -1,16 +1,17 @@
 """The operations that lead to a value, run on the host's CPU when somebody asks for it."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 
 from ullage._units import MIB
-from ullage.values.content import INTERCEPTION_KEY, Call, Certainty, Content, Operand, Target, View, extended
+from ullage.values.content import KEY, Call, Certainty, Content, Operand, Target, View, extended
 from ullage.values.draw import draw, put_off
 from ullage.values.routing import Routing
+from ullage.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
 """Floats of a larger tensor are not kept, and nothing but decisions is computed from them."""
@@ -22,7 +23,7 @@ _DRAWN_BYTES: Final = 512 * MIB
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
     torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
-) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C._parse_dispatch_key(INTERCEPTION_KEY))
+) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(KEY)
 
 
 class EvaluationError(Exception):
@@ -30,11 +31,10 @@ class EvaluationError(Exception):
 
 
 class Evaluation:
-    """Works out contents within bounds; `everything` lifts the bounds and uses PyTorch's own random numbers."""
+    """Works out contents within bounds."""
 
-    def __init__(self, *, seed: int, routing: Routing, budget_bytes: int, everything: bool) -> None:
+    def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
-        self.everything = everything
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
         """Bytes on the host that contents hold now."""
@@ -47,13 +47,11 @@ class Evaluation:
 
     def bound_of(self, dtype: torch.dtype) -> int:
         """Return how many bytes of a tensor of this type are kept at most."""
-        if self.everything:
-            return 1 << 62
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
         """Tell whether so many bytes more may be kept."""
-        return self.everything or self.kept_bytes + size_bytes <= self.budget_bytes
+        return self.kept_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: Content, value: torch.UntypedStorage) -> None:
         """Keep a content's bytes until it dies."""
@@ -83,7 +81,7 @@ class Evaluation:
             EvaluationError: an argument cannot be had. Whatever the operator raises.
         """
         with on_the_host():
-            return self._results_of(call, {}, {})
+            return list(self._results_of(call, {}, {}).values())
 
     def bytes_of(self, content: Content) -> None:
         """Work out a content now, so that what leads to it can go."""
@@ -103,7 +101,7 @@ class Evaluation:
                 return content.value
             if content.serial in passing:
                 return passing[content.serial]
-        if content.bytes > _DRAWN_BYTES and not self.everything:
+        if content.bytes > _DRAWN_BYTES:
             raise EvaluationError(f"a tensor of {content.bytes} bytes")
         found = draw(content, self.seed)
         content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
@@ -119,8 +117,6 @@ class Evaluation:
 
     def _can_run(self, call: Call) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
-        if self.everything:
-            return True
         makes_floats = all(content.is_float for target in call.targets if (content := target.content()) is not None)
         if not makes_floats:
             return True
@@ -136,6 +132,7 @@ class Evaluation:
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
+            self._spread(call)
             for target in call.targets:
                 content = target.content()
                 if content is None or content.value is not None:
@@ -151,6 +148,15 @@ class Evaluation:
             self.failures.setdefault(name, str(error).partition("\n")[0][:200])
             self._give_up(call)
 
+    def _spread(self, call: Call) -> None:
+        """Let results be known no better than what they were made of turned out to be."""
+        certainty = certainty_of(call)
+        for target in call.targets:
+            content = target.content()
+            if content is not None:
+                base = target.base.certainty if target.base is not None and target.base_counts else Certainty.KNOWN
+                content.certainty = max(content.certainty, certainty, base)
+
     def _give_up(self, call: Call) -> None:
         for target in call.targets:
             content = target.content()
@@ -160,7 +166,7 @@ class Evaluation:
 
     def _results_of(
         self, call: Call, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
-    ) -> list[Any]:
+    ) -> Mapping[int, Any]:
         places = {target.place: target for target in call.targets if isinstance(target.place, str)}
 
         def host(argument: Any, place: str) -> Any:
@@ -183,10 +189,14 @@ class Evaluation:
         with self._random_numbers(call):
             result = self._routing.results(call, arguments, keywords)
             if result is None:
-                result = call.operator(*arguments, **keywords)
-                if call.is_random and not self.everything:
+                rule = translation_of(call.operator)
+                found = bound(call.operator, arguments, keywords) if rule is not None else {}
+                result = call.operator(*arguments, **keywords) if rule is None else rule(found)
+                if call.is_random and not isinstance(result, Mapping):
                     put_off(call, result, self.seed)
-        return list(result) if isinstance(result, list | tuple) else [result]
+        if isinstance(result, Mapping):
+            return result
+        return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
 
     def _writable(
         self, target: Target, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
@@ -204,7 +214,7 @@ class Evaluation:
     @contextmanager
     def _random_numbers(self, call: Call) -> Iterator[None]:
         """Have random numbers come from the seed, and leave the script's own as they were."""
-        if not call.is_random or self.everything:
+        if not call.is_random:
             yield
             return
         generator = torch.default_generator
@@ -215,6 +225,11 @@ class Evaluation:
             yield
         finally:
             generator.set_state(state)
+
+
+def certainty_of(call: Call) -> Certainty:
+    """Return how well what an operation reads is known."""
+    return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: Call) -> Iterator[Operand]:

@@ -1,12 +1,8 @@
-"""Every operator that PyTorch runs, seen below autograd: what it writes on the card is noted, what it reads is answered.
-
-Operators are seen by a fallback for a dispatch key of their own, and run on as they would have: the allocator's sequence
-stays PyTorch's, byte for byte. (Under a `TorchDispatchMode` autograd takes tensors for subclasses and no longer adds
-gradients in place: `isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
-"""
+"""What operators write on the card is noted, not computed; what they read of it is answered."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -22,13 +18,15 @@ from ullage.values.content import (
     Target,
     View,
     columns_of,
+    extended,
 )
 from ullage.values.dispatch import ONLY, PYTHON, Watch, run_on
-from ullage.values.evaluation import Evaluation, EvaluationError
+from ullage.values.evaluation import Evaluation, EvaluationError, certainty_of
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 from ullage.values.waiting import Waiting
 
+_SEVERAL: Final = frozenset((tuple, list))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
 _DRAWN_BYTES: Final = 256 << 10
@@ -118,11 +116,10 @@ class Interception(Watch):
                     self._note_results(plan, operator, arguments, keywords, (result,))
                 elif not name.startswith(_KEEPS_PARTS):
                     self._forget_parts(result)
-        elif kind is tuple or kind is list:
-            if any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
-                self._note_results(plan, operator, arguments, keywords, result)
+        elif kind in _SEVERAL and any(each.__class__ is torch.Tensor and each.is_cuda for each in result):
+            self._note_results(plan, operator, arguments, keywords, result)
         if plan.is_collective:
-            note_collective(self.contents, plan.name, arguments)
+            note_collective(self.contents, plan.name, arguments, self._held, self._keep)
         return result
 
     def _note_results(
@@ -147,6 +144,7 @@ class Interception(Watch):
 
     def _forget_parts(self, sparse: torch.Tensor) -> None:
         """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
+        parts: tuple[torch.Tensor, ...]
         if sparse.layout == torch.sparse_coo:
             parts = (sparse._indices(), sparse._values())
         elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -156,7 +154,7 @@ class Interception(Watch):
         else:
             return
         for part in parts:
-            self.contents.put(self.contents.block_of(part), _unwritten(self.contents.block_of(part)[1], part))
+            self.contents.put(self.contents.block_of(part), _unknown(self.contents.block_of(part)[1], part.dtype))
 
     def _put(
         self,
@@ -167,12 +165,15 @@ class Interception(Watch):
         depth: int,
         place: int | str,
         base: Content | None = None,
+        *,
+        base_counts: bool = True,
+        is_sent: bool = False,
     ) -> None:
         """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
-        content = Content(size, dtype, certainty, depth=depth)
+        content = Content(size, dtype, certainty, depth=depth, is_sent=is_sent)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
@@ -181,11 +182,9 @@ class Interception(Watch):
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
-        call.targets.append(Target(content, View(tensor), place, base))
+        call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
-        if evaluation.everything:
-            evaluation.bytes_of(content)
-        elif depth >= _DEEPEST:
+        if depth >= _DEEPEST:
             if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
@@ -242,7 +241,7 @@ class Interception(Watch):
 
     def _standing(self, call: Call, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         for operand in _operands(call):
             content = operand.content
@@ -260,7 +259,7 @@ class Interception(Watch):
     ) -> Any:
         first = plan.written[0]
         target = arguments[int(first)] if first.isdigit() and int(first) < len(arguments) else keywords.get(first)
-        if plan.has_lists_only and not self._evaluation.everything:
+        if plan.has_lists_only:
             return self._optimizers(keyset, plan, operator, arguments, keywords)
         if isinstance(target, list):
             target = target[0] if target else None
@@ -270,14 +269,12 @@ class Interception(Watch):
             if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
                 return self._copied_to_host(keyset, plan, operator, arguments, keywords)
             return run_on(keyset, plan, operator, arguments, keywords)
-        if plan.name == "aten::copy_" and _is_batch(arguments[1]):
+        if plan.name == "aten::copy_" and _is_sent(arguments[1]):
             self.waiting.renew()
         call = self._call(plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             self._note_written(plan, call, arguments, keywords)
-        except (RuntimeError, NotImplementedError):
-            pass
         returned = result if isinstance(result, tuple | list) else (result,)
         fresh = [
             (place, each)
@@ -292,13 +289,13 @@ class Interception(Watch):
     def _note_written(
         self, plan: OperatorPlan, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> None:
-        certainty = Certainty.DRAWN if plan.is_random and not self._evaluation.everything else Certainty.KNOWN
+        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
         overwrites = plan.name in _OVERWRITES or not plan.written[0].isdigit()
         written_places: dict[str, tuple[torch.Tensor, Operand]] = {}
         for place in plan.written:
             tensor = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
-            operand = (
+            operand: Any = (
                 call.arguments[int(place)]
                 if place.isdigit() and int(place) < len(call.arguments)
                 else call.keywords.get(place)
@@ -311,9 +308,10 @@ class Interception(Watch):
                 if isinstance(each, torch.Tensor) and each.is_cuda and isinstance(own, Operand):
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
+        is_sent = plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and not arguments[1].is_cuda
         for operand in _operands(call):
             if id(operand) in own_operands and (
-                overwrites or (plan.name in _WRITES_BY_INDEX and _is_unwritten_whole(operand.content))
+                overwrites or (plan.name in _WRITES_BY_INDEX and _is_new(operand.content))
             ):
                 continue
             certainty = max(certainty, operand.content.certainty)
@@ -324,12 +322,23 @@ class Interception(Watch):
             is_elsewhere = not where[0].isdigit() and self.contents.get(block) is not base
             if is_elsewhere or (overwrites and View(tensor).bytes >= operand.content.bytes):
                 base = None  # `out=` has other memory now; an operator within may have written the same
-            standing = certainty
-            if base is not None and overwrites:
-                # the rest of the storage: memory that nobody has written holds nothing that is read
-                standing = max(certainty, Certainty.KNOWN if _is_unwritten_whole(base) else base.certainty)
+            standing, base_counts = certainty, False
+            if base is not None and not _is_new(base):
+                # of memory that is new nothing else is read
+                base_counts = True
+                standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
-            self._put(block, tensor, call, standing, depth + 1, where, base)
+            self._put(
+                block,
+                tensor,
+                call,
+                standing,
+                depth + 1,
+                where,
+                base,
+                base_counts=base_counts,
+                is_sent=is_sent and base is None,
+            )
         _let_go(call, own_operands)
 
     def _optimizers(
@@ -352,6 +361,17 @@ class Interception(Watch):
         if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
+    def note_unseen(self, tensor: torch.Tensor) -> None:
+        """Note that a kernel that no operator launches may have written a tensor."""
+        try:
+            block = self.contents.block_of(tensor)
+        except (RuntimeError, NotImplementedError):
+            return
+        content = self.contents.get(block)
+        if not block[0] or (content is not None and content.is_sent and not content.is_float):
+            return
+        self.contents.put(block, _unknown(self.contents.whole_bytes(block), tensor.dtype))
+
     def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         """Take what a tensor made of numbers, or of an array, holds from its copy.
 
@@ -366,22 +386,28 @@ class Interception(Watch):
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     value = torch.UntypedStorage(size)
                 if size and self._take_sent(block[0], size, value.data_ptr()):
-                    content = Content(size, tensor.dtype, Certainty.KNOWN)
+                    content = Content(size, tensor.dtype, Certainty.KNOWN, is_sent=True)
                     evaluation.keep(content, value)
                     self.contents.put(block, content)
         return run_on(keyset, plan, operator, arguments, {})
 
     # ---- what is read
 
+    @property
+    def _is_answering(self) -> bool:
+        """Whether an operator runs whose reads are answered with its count."""
+        return bool(getattr(self._here, "answers", 0))
+
     def _scalar(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         tensor = arguments[0]
-        if not tensor.is_cuda or getattr(self._here, "answers", 0):
+        if not tensor.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, {})
         within: str | None = getattr(self._here, "within", None)
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, {})
         kind = ReadKind.SHAPE if within in _SIZED_BY_READS else ReadKind.of_number(tensor.dtype)
         name = within or "item"
+        found: Any
         try:
             operand = self._operand(tensor)
             if kind != ReadKind.SHAPE and (truth := self._reads.truth_for(tensor.dtype, operand.content)) is not None:
@@ -404,7 +430,7 @@ class Interception(Watch):
 
     def _rounds(self, operand: Operand, kind: ReadKind) -> int:
         """Return how often the line that reads has read what was drawn before, while nothing new came to the card."""
-        if operand.content.certainty < Certainty.DRAWN or self._evaluation.everything:
+        if operand.content.certainty < Certainty.DRAWN:
             return 0
         return self.waiting.rounds_of(callers_line(), kind)
 
@@ -413,10 +439,8 @@ class Interception(Watch):
     ) -> Any:
         target, source = arguments[0], arguments[1]
         operand: Any = None
-        try:
+        with suppress(RuntimeError, NotImplementedError):
             operand = self._operand(source)
-        except (RuntimeError, NotImplementedError):
-            pass
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, keywords)
         certainty = Certainty.UNKNOWN
@@ -438,13 +462,12 @@ class Interception(Watch):
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run an operator that reads a count back, with the count that it has to read."""
-        if getattr(self._here, "answers", 0):  # within another: its answer counts
+        if self._is_answering:  # within another: its answer counts
             return run_on(keyset, plan, operator, arguments, keywords)
         call = self._call(plan, operator, arguments, keywords)
         certainty, _ = self._standing(call, plan)
         count, values = self._count(plan, call)
-        if values is None:
-            certainty = Certainty.UNKNOWN
+        certainty = Certainty.UNKNOWN if values is None else max(certainty, certainty_of(call))
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
@@ -473,7 +496,7 @@ class Interception(Watch):
     ) -> Any:
         """Tell a sparse tensor how many of its indices are different."""
         sparse = arguments[0]
-        if not sparse.is_cuda or getattr(self._here, "answers", 0):
+        if not sparse.is_cuda or self._is_answering:
             return run_on(keyset, plan, operator, arguments, keywords)
         indices = sparse._indices()
         count, certainty, different = 0, Certainty.UNKNOWN, None
@@ -500,6 +523,7 @@ class Interception(Watch):
             call = self._call(plan, operator, arguments, {})
             certainty, _ = self._standing(call, plan)
             is_equal = bool(self._evaluation.results_of(call)[0])
+            certainty = max(certainty, certainty_of(call))
             if certainty >= Certainty.DRAWN and not is_equal:
                 rounds = self.waiting.rounds_of(callers_line(), ReadKind.BRANCH)
                 is_equal = self.waiting.is_near(rounds)
@@ -542,15 +566,34 @@ class Interception(Watch):
             self._note_results(plan, operator, arguments, keywords, (result,))
         return result
 
+    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a tensor holds, and how well that is known; None if it cannot be had."""
+        try:
+            operand = self._operand(tensor)
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                value = self._evaluation.value_of(operand)
+        except (EvaluationError, RuntimeError, NotImplementedError):
+            return None
+        return value, operand.content.certainty
+
     def _keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        block = self.contents.block_of(tensor)
+        """Say what a tensor holds from now on; what else its block holds stays."""
+        evaluation, contents = self._evaluation, self.contents
+        block = contents.block_of(tensor)
+        before = contents.get(block)
+        size = block[1] if before is None else max(block[1], before.bytes)
+        view = View(tensor)
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            whole = torch.zeros(block[1], dtype=torch.uint8).untyped_storage()
-            View(tensor).of(whole).copy_(value)
-        content = Content(block[1], tensor.dtype, certainty)
-        if block[1] <= self._evaluation.bound_of(tensor.dtype) and self._evaluation.has_room(block[1]):
-            self._evaluation.keep(content, whole)
-        self.contents.put(block, content)
+            if before is not None and before.value is not None and view.bytes < size:
+                whole = extended(before.value, size)
+                certainty = max(certainty, before.certainty)
+            else:
+                whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+            view.of(whole).copy_(value)
+        content = Content(size, tensor.dtype, certainty)
+        if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
+            evaluation.keep(content, whole)
+        contents.put(block, content)
 
 
 _FILL: Final = torch.ops.aten.full.default
@@ -588,21 +631,28 @@ def _operands(call: Call) -> list[Operand]:
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
-    dtype = tensor.dtype
-    is_float = dtype.is_floating_point or dtype.is_complex
-    content = Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
-    if is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
+    """Return the content of memory that nobody has written since it was allocated."""
+    content = _unknown(size_bytes, tensor.dtype)
+    content.is_unwritten = True
+    if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
         content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content
 
 
-def _is_batch(source: Any) -> bool:
-    """Tell whether the host sends something new to work on."""
+def _unknown(size_bytes: int, dtype: torch.dtype) -> Content:
+    """Return the content of memory that somebody has written whom we do not see."""
+    is_float = dtype.is_floating_point or dtype.is_complex
+    return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+
+
+def _is_sent(source: Any) -> bool:
+    """Tell whether a copy's source is several numbers of the host's."""
     return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
-def _is_unwritten_whole(content: Content) -> bool:
-    return content.call is None and content.value is None and not content.is_float
+def _is_new(content: Content) -> bool:
+    """Tell whether nobody is to have written memory: products, which nobody sees, are of floats."""
+    return content.is_unwritten and not content.is_float
 
 
 def _is_among(tensor: torch.Tensor, plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:

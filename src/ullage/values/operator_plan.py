@@ -85,7 +85,7 @@ class OperatorPlan:
 
 
 def _with_numbers(operator: Any) -> Any:
-    """Return what takes numbers where an operator has tensors: itself, if PyTorch allows it, or its form for scalars."""
+    """Return what takes numbers where an operator has tensors: itself, where PyTorch allows it, or another overload."""
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator

@@ -1,8 +1,8 @@
 """Random numbers where everything is computed: PyTorch's own of the CPU in place of the card's.
 
 After `torch.manual_seed` a script draws on the emulated card what it would draw on the CPU. Where it sets the card's
-generator by itself (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing), the numbers go back to what they
-were at that state of the card's generator, which PyTorch advances as on a card.
+generator by itself (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing), the numbers go back to what
+they were at that state of the card's generator, which PyTorch advances as on a card.
 """
 
 from collections import OrderedDict

@@ -14,7 +14,8 @@ from ullage.tracing.source import Line, callers_line
 from ullage.values.consequence import may_decide
 from ullage.values.content import Certainty, Content
 
-_PRINTING: Final = ("torch/_tensor_str.py",)
+_QUIET: Final = ("torch/_tensor_str.py", "torch/distributed/tensor/_random.py")
+"""What reads in order to print, or to share the state of random numbers."""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 
@@ -83,7 +84,7 @@ class Reads:
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
         """Count a read."""
-        if _is_called_from(_PRINTING):
+        if _is_called_from(_QUIET):
             return
         line = callers_line()
         if kind == ReadKind.FLOAT and certainty >= Certainty.DRAWN and line and may_decide(line.file, line.line):

@@ -15,6 +15,7 @@ from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
+from ullage.values.unseen_kernels import UnseenKernels
 
 BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
@@ -55,7 +56,6 @@ class Values:
             seed=choice.seed,
             routing=Routing(choice.routing),
             budget_bytes=BUDGET_BYTES,
-            everything=choice.mode == "all",
         )
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
@@ -110,6 +110,9 @@ class Values:
             self._watch_seeds(self._interception)
         else:
             self._watch_graphs(self._interception)
+            kernels = UnseenKernels(self._interception.note_unseen)
+            kernels.watch()
+            self._undo.append(kernels.stop)
             self._undo.append(self._interception.waiting.watch_steps())
 
     def _watch_threads(self) -> None:

@@ -1,7 +1,7 @@
 """What the host runs for operators that exist on a card only: a table from their names to what the CPU has.
 
-Each entry takes the operator's arguments by the names of its schema, as tensors on the host, and returns its results: in
-order, or by their place where some of them hold nothing that a script can use (sizes, states of the library).
+Each entry takes the operator's arguments by the names of its schema, as tensors on the host, and returns its results:
+in order, or by their place where some of them hold nothing that a script can use (sizes, states of the library).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import torch
 from torch.nn import functional
+
+from ullage.values.content import INTERCEPTION_KEY
 
 Arguments = Mapping[str, Any]
 Results = torch.Tensor | Sequence[Any] | Mapping[int, torch.Tensor]
@@ -18,7 +20,7 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """The random numbers that a forward pass used, for its backward pass: by a number that lies in one of its results."""
+    """The random numbers that a forward pass used, for its backward pass: by a number in one of its results."""
 
     def __init__(self) -> None:
         self._states: dict[int, torch.Tensor] = {}
@@ -72,22 +74,17 @@ def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradient
         return [next(found) if isinstance(each, torch.Tensor) and each.requires_grad else None for each in leaves]
 
 
-_full = torch._C._dispatch_keyset_full
-_after = torch._C._dispatch_keyset_full_after
 _KEYS_INCLUDED: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect).add(
     torch._C.DispatchKey.ADInplaceOrView
 )
 _KEYS_LEFT_OUT: Final = (
-    torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
-    .add(torch._C._parse_dispatch_key("Fake"))
-    .add(torch._C._parse_dispatch_key("AutocastCPU"))
-    .add(torch._C._parse_dispatch_key("AutocastCUDA"))
+    torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(INTERCEPTION_KEY).add("AutocastCPU").add("AutocastCUDA")
 )
 
 # ---- convolutions
 
 
-def _convolution(a: Arguments) -> torch.Tensor:
+def _convolution(a: Arguments) -> Any:
     output_padding = a.get("output_padding")
     is_transposed = output_padding is not None
     zero = [0] * len(a["padding"])
@@ -97,7 +94,7 @@ def _convolution(a: Arguments) -> torch.Tensor:
     )
 
 
-def _convolution_add_relu(a: Arguments) -> torch.Tensor:
+def _convolution_add_relu(a: Arguments) -> Any:
     alpha = 1 if a["alpha"] is None else a["alpha"]
     return (_convolution(a) + alpha * a["z"]).relu_()
 
@@ -105,14 +102,14 @@ def _convolution_add_relu(a: Arguments) -> torch.Tensor:
 # ---- batch normalisation
 
 
-def _batch_norm(a: Arguments) -> Sequence[Any]:
+def _batch_norm(a: Arguments) -> Any:
     return aten.native_batch_norm(
         *(a["input"], a["weight"], a["bias"], a["running_mean"], a["running_var"], a["training"]),
         *(a["exponential_average_factor"], a["epsilon"]),
     )
 
 
-def _batch_norm_backward(a: Arguments) -> Sequence[Any]:
+def _batch_norm_backward(a: Arguments) -> Any:
     return aten.native_batch_norm_backward(
         *(a["grad_output"], a["input"], a["weight"], a["running_mean"], a["running_var"], a["save_mean"]),
         *(a["save_var"], True, a["epsilon"], [True, True, True]),
@@ -127,13 +124,13 @@ def _by_channel(vector: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return vector.view(1, -1, *(1 for _ in tensor.shape[2:]))
 
 
-def _batch_norm_stats(a: Arguments) -> Sequence[Any]:
+def _batch_norm_stats(a: Arguments) -> Any:
     numbers = a["input"].float()
     variance = numbers.var(_others(numbers), unbiased=False)
     return numbers.mean(_others(numbers)), (variance + a["eps"]).rsqrt()
 
 
-def _batch_norm_gather(a: Arguments) -> Sequence[Any]:
+def _batch_norm_gather(a: Arguments) -> Any:
     counts = a.get("counts")
     means, inverses = a["mean"], a["invstd"]
     counts = means.new_full((means.size(0),), a["count"]) if counts is None else counts.to(means.dtype).flatten()
@@ -147,7 +144,7 @@ def _batch_norm_gather(a: Arguments) -> Sequence[Any]:
     return mean, (variance + a["eps"]).rsqrt()
 
 
-def _batch_norm_elements(a: Arguments) -> torch.Tensor:
+def _batch_norm_elements(a: Arguments) -> Any:
     numbers = a["input"]
     result = (numbers - _by_channel(a["mean"], numbers)) * _by_channel(a["invstd"], numbers)
     if a["weight"] is not None:
@@ -155,14 +152,14 @@ def _batch_norm_elements(a: Arguments) -> torch.Tensor:
     return result
 
 
-def _batch_norm_reduce(a: Arguments) -> Sequence[Any]:
+def _batch_norm_reduce(a: Arguments) -> Any:
     gradient, numbers = a["grad_out"].float(), a["input"].float()
     off = numbers - _by_channel(a["mean"], numbers)
     total, product = gradient.sum(_others(gradient)), (gradient * off).sum(_others(gradient))
     return total, product, product * a["invstd"], total
 
 
-def _batch_norm_backward_elements(a: Arguments) -> torch.Tensor:
+def _batch_norm_backward_elements(a: Arguments) -> Any:
     gradient, numbers = a["grad_out"].float(), a["input"].float()
     count = a["count"].sum()
     off = numbers - _by_channel(a["mean"], numbers)
@@ -175,7 +172,7 @@ def _batch_norm_backward_elements(a: Arguments) -> torch.Tensor:
 # ---- attention
 
 
-def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) -> torch.Tensor:
+def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) -> Any:
     return functional.scaled_dot_product_attention(
         query, key, value, bias, a.get("dropout_p", 0.0), a.get("is_causal", False), scale=a.get("scale")
     )
@@ -202,7 +199,7 @@ _TICKETS: Final = {"efficient": 2, "flash": 6, "cudnn": 6}
 """Which result of an attention the seed of its dropout is."""
 
 
-def _log_sum(query: Any, key: Any, bias: Any, scale: float, *, is_causal: bool) -> torch.Tensor:
+def _log_sum(query: Any, key: Any, bias: Any, scale: float, *, is_causal: bool) -> Any:
     if key.size(1) != query.size(1):
         key = key.repeat_interleave(query.size(1) // key.size(1), 1)
     scores = query.float() @ key.float().transpose(-1, -2) * scale
@@ -227,14 +224,14 @@ def _attention_backward(a: Arguments) -> Results:
 # ---- recurrent layers
 
 
-def _recur(a: Arguments, numbers: Any, hidden: Any, cell: Any, *weights: Any) -> tuple[torch.Tensor, ...]:
-    function = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)[a["mode"]]
+def _recur(a: Arguments, numbers: Any, hidden: Any, cell: Any, *weights: Any) -> Any:
+    function: Any = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)[a["mode"]]
     state = (hidden, cell) if a["mode"] == 2 else hidden
     per_layer = a["weight_stride0"] - (1 if a["proj_size"] else 0)
     shape = (per_layer == 4, a["num_layers"], a["dropout"], a["train"], a["bidirectional"])
     if a["batch_sizes"]:
-        return function(numbers, torch.tensor(a["batch_sizes"]), state, list(weights), *shape)  # type: ignore[operator]
-    return function(numbers, state, list(weights), *shape, a["batch_first"])  # type: ignore[operator]
+        return function(numbers, torch.tensor(a["batch_sizes"]), state, list(weights), *shape)
+    return function(numbers, state, list(weights), *shape, a["batch_first"])
 
 
 def _recurrent(a: Arguments) -> Results:
@@ -314,7 +311,7 @@ def _gru_cell_backward(a: Arguments) -> Results:
 
 
 def _rms_norm_backward(a: Arguments) -> Results:
-    def normed(numbers: Any, weight: Any) -> torch.Tensor:
+    def normed(numbers: Any, weight: Any) -> Any:
         factor = a["rstd"]
         eps = (factor**-2 - numbers.detach().float().pow(2).mean(-1, keepdim=True)).mean().clamp(min=0)
         squares = (
@@ -327,6 +324,16 @@ def _rms_norm_backward(a: Arguments) -> Results:
     return {place: each for place, each in enumerate(found) if each is not None}
 
 
+def _scaled_product(a: Arguments) -> Any:
+    """Multiply numbers of 8 bits, each with its scale."""
+    found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
+    if a["bias"] is not None:
+        found = found + a["bias"]
+    if a["scale_result"] is not None:
+        found = found * a["scale_result"]
+    return found if a["out_dtype"] is None else found.to(a["out_dtype"])
+
+
 def _ctc_loss(a: Arguments) -> Results:
     def loss(scores: Any) -> torch.Tensor:
         return functional.ctc_loss(
@@ -336,6 +343,11 @@ def _ctc_loss(a: Arguments) -> Results:
     found = loss(a["log_probs"])
     gradient = with_gradients(loss, [a["log_probs"]], [torch.ones_like(found)])[0]
     return found, gradient
+
+
+def _sampling(a: Arguments) -> dict[str, Any]:
+    shape = {"interpolation_mode": 0, "padding_mode": 0, "align_corners": True}
+    return {"input": a["self"], "grid": a["grid"], **shape}
 
 
 def _with_dtype(compute: Callable[[Arguments], torch.Tensor]) -> Callable[[Arguments], torch.Tensor]:
@@ -375,16 +387,11 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_cudnn_ctc_loss": _ctc_loss,
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
+    "aten::_scaled_mm": _scaled_product,
     "aten::_masked_scale": lambda a: a["self"] * a["mask"] * a["scale"],
-    "aten::cudnn_grid_sampler": lambda a: aten.grid_sampler_2d(a["self"], a["grid"], 0, 0, True),  # noqa: FBT003
+    "aten::cudnn_grid_sampler": lambda a: aten.grid_sampler_2d(**_sampling(a)),
     "aten::cudnn_grid_sampler_backward": lambda a: aten.grid_sampler_2d_backward(
-        a["grad_output"],
-        a["self"],
-        a["grid"],
-        0,
-        0,
-        True,
-        [True, True],  # noqa: FBT003
+        a["grad_output"], **_sampling(a), output_mask=[True, True]
     ),
     "aten::mm.dtype": _with_dtype(lambda a: a["self"] @ a["mat2"]),
     "aten::bmm.dtype": _with_dtype(lambda a: a["self"] @ a["mat2"]),

@@ -27,9 +27,20 @@ def judge_allocator(message: Message, account: Account | None, *, libraries_byte
         libraries_bytes: the most that libraries outside PyTorch's allocator hold where nothing is wrong.
     """
     verdict = _judge(message, account, libraries_bytes)
-    if account is None or not account.spilt_bytes:
+    if account is None:
         return verdict
-    return replace(verdict, notes=(_spilt(account), *verdict.notes))
+    notes = []
+    if account.spilt_bytes:
+        notes.append(_spilt(account))
+    if (
+        verdict.cause in (Cause.FRAGMENTED, Cause.TRULY_FULL)
+        and account.others_bytes >= account.total_bytes // _NOTABLE_ONE_IN
+    ):
+        notes.append(
+            f"other processes hold {text_of_bytes(account.others_bytes)} of the card{_numbers(message, account)}: "
+            "ending them, or another card, would have helped too"
+        )
+    return replace(verdict, notes=(*notes, *verdict.notes))
 
 
 def _spilt(account: Account) -> str:
@@ -214,22 +225,14 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
 
     With `most`, only where there is more of it than PyTorch has."""
     missing = requested - account.free_bytes
-    least = (
-        max(account.reserved_bytes, account.total_bytes // _NOTABLE_ONE_IN)
-        if most
-        else account.total_bytes // _NOTABLE_ONE_IN
-    )
+    notable = account.total_bytes // _NOTABLE_ONE_IN
+    least = max(account.reserved_bytes, notable) if most else notable
     unnamed = max(0, account.unnamed_bytes - CONTEXT_BYTES // 2)
     if account.others_bytes >= max(missing, least):
-        listed = [process for process in message.other_processes if process.number != account.own_number]
-        listed.sort(key=lambda process: -process.used_bytes)
-        named = [f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed[:_MOST_NAMED]]
-        named += [f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
-        numbers = f" (process {', '.join(named)})" if named else ""
         return _of_others(
-            f"Other processes hold {text_of_bytes(account.others_bytes)} of the card{numbers}: without them "
-            f"{text_of_bytes(account.free_bytes + account.others_bytes)} would be free, and {text_of_bytes(requested)} "
-            "were asked for.",
+            f"Other processes hold {text_of_bytes(account.others_bytes)} of the card{_numbers(message, account)}: "
+            f"without them {text_of_bytes(account.free_bytes + account.others_bytes)} would be free, and "
+            f"{text_of_bytes(requested)} were asked for.",
             "end the other processes, or use another card (CUDA_VISIBLE_DEVICES)",
             account.others_bytes,
             account,
@@ -252,6 +255,15 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
             account,
         )
     return None
+
+
+def _numbers(message: Message, account: Account) -> str:
+    """Return the numbers of other processes, the largest first, in brackets; nothing where none is listed."""
+    listed = [process for process in message.other_processes if process.number != account.own_number]
+    listed.sort(key=lambda process: -process.used_bytes)
+    named = [f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed[:_MOST_NAMED]]
+    named += [f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
+    return f" (process {', '.join(named)})" if named else ""
 
 
 def _of_others(sentence: str, action: str, size: int, account: Account) -> TextVerdict:
@@ -321,8 +333,11 @@ def _full(message: Message, account: Account | None, requested: int, free: int) 
         )
     remedies = [hold_less(allocated, missing)]
     if message.total_bytes is not None:
-        needed = -(-(message.total_bytes + missing) // GIB)
-        arithmetic = f"{text_of_bytes(message.total_bytes)} + {text_of_bytes(missing)}"
+        # Where some of it was not on the card, all of it and the request have to be.
+        is_spilt = account is not None and account.spilt_bytes
+        on_card, more = (allocated, requested) if is_spilt else (message.total_bytes, missing)
+        needed = -(-(on_card + more) // GIB)
+        arithmetic = f"{text_of_bytes(on_card)} + {text_of_bytes(more)}"
         remedies.append(estimate(f"a card of {needed} GiB or more", arithmetic))
     return TextVerdict(
         cause=Cause.TRULY_FULL,

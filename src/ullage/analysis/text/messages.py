@@ -50,6 +50,8 @@ class Messages:
     """The message that decides for each rank, by the mark of its lines."""
     cards: dict[str, FoundMessage] = field(default_factory=dict)
     """The same for each card, of messages whose lines are not marked."""
+    killed: FoundMessage | None = None
+    """The first message that the system ended a process for lack of its own memory."""
     rest: Unread = _NOTHING_UNREAD
     """Counts of the messages that were not read."""
     mention: Mention | None = None
@@ -80,6 +82,8 @@ class Messages:
         if self.failures == 0 and self.rest.warnings:
             self.warning = None  # the last one before this failure was only counted
         self.failures += 1
+        if message.kind is MessageKind.KILLED and message.is_certain:
+            self.killed = self.killed or found
         self._add_rank(found)
         current = self.deciding
         if current is not None and current.message.text == message.text and current.message.kind is message.kind:
@@ -126,6 +130,11 @@ class Messages:
             notes.append(
                 f"{number} messages of memory running out{again}; this is about the one at line {found.row}: "
                 "what fails after a first failure is often its consequence"
+            )
+        if self.killed is not None and found.message.kind is MessageKind.ALLOCATOR and self.killed.row > found.row:
+            notes.append(
+                f"line {self.killed.row} is of the machine's own memory, which ran out as well: that is no consequence "
+                "of the card's, and the run may have got over the card's"
             )
         if self.warnings and self.failures and self.warning is not None and self.warning.wording in _OF_PYTORCH:
             warnings = self.warnings + self.rest.warnings

@@ -83,7 +83,8 @@ bool card_holds_values(void) { return holds_values; }
 
 static bool give_pages(uint64_t address, size_t size, bool are_readable) {
   int access = are_readable ? PROT_READ | PROT_WRITE : PROT_NONE;
-  return mmap((void *)address, size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+  return mmap((void *)address, size, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+         MAP_FAILED;
 }
 
 bool list_grow(void **items, size_t *capacity, size_t count, size_t item_size) {

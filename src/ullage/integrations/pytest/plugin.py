@@ -59,8 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers",
-        'gpu_memory(peak="2GiB", leak=0, gpu="T4", values="on"): limit the bytes that are allocated at once in the test, and those '
-        "that are held after it beyond those before; on an emulated card, or with --gpu-memory-device=real",
+        'gpu_memory(peak="2GiB", leak=0, gpu="T4", values="on"): limit the bytes that are allocated at once in the '
+        "test, and those that are held after it beyond those before; on an emulated card, or with "
+        "--gpu-memory-device=real",
     )
 
 

@@ -35,6 +35,7 @@ JUDGES: Final[dict[str, Callable[[Message, ServerMemory | None], TextVerdict]]] 
     "vllm_cumem": vllm.cumem,
     "vllm_profiling": vllm.profiling,
     "sglang_fraction": sglang.fraction,
+    "flashinfer": servers.flashinfer,
     "sglang_requests": sglang.requests,
     "sglang_tokens": sglang.tokens,
     "tgi": servers.tgi,

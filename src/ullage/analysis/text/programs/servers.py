@@ -118,3 +118,20 @@ def lmdeploy(message: Message, server: ServerMemory | None) -> TextVerdict:
         ),
         notes=("other programs may hold the card: see with nvidia-smi",),
     )
+
+
+def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge FlashInfer's own allocator, which hands out a workspace that was made at the start."""
+    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "what it needed"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"Not the card's size: {asked} did not fit into FlashInfer's workspace, which was made at the start.",
+        remedies=(
+            estimate(
+                "a larger workspace: SGLANG_FLASHINFER_WORKSPACE_SIZE in SGLang (FLASHINFER_WORKSPACE_SIZE in older "
+                "ones), in bytes",
+                "its attention kernels keep partial results there, more of them with more tokens at once",
+            ),
+            estimate("a lower chunked_prefill_size or max_running_requests", "fewer tokens at once"),
+        ),
+    )

@@ -1,0 +1,71 @@
+"""What may go wrong with values on: the run goes on as it would have without, and what is not known is not called known."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _run(mode: str) -> dict[str, Any]:
+    environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.values.faults", mode],
+        cwd=_ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+
+
+@pytest.fixture(scope="module")
+def on() -> dict[str, Any]:
+    """Return what each case came to with values."""
+    return _run("on")
+
+
+@pytest.fixture(scope="module")
+def off() -> dict[str, Any]:
+    """Return what each case came to without."""
+    return _run("off")
+
+
+CASES = {
+    "operator_of_the_card_only": [["number", "UNKNOWN"], ["number", "KNOWN"]],
+    "kernel_of_triton": [["branch", "UNKNOWN"], ["number", "UNKNOWN"]],
+    "errors_of_operators": [],
+    "out_of_memory": [],
+    "storage_resized": [["number", "UNKNOWN"], ["number", "KNOWN"]],
+    "storage_set": [["number", "KNOWN"], ["float", "KNOWN"]],
+    "graph_of_the_card": [["branch", "UNKNOWN"]],
+    "deep_chain": [["number", "KNOWN"], ["branch", "DRAWN"]],
+    "mode_of_the_script": [["shape", "UNKNOWN"], ["number", "UNKNOWN"]],
+    "subclass_of_tensor": [["number", "KNOWN"], ["branch", "KNOWN"]],
+    "fake_tensors": [],
+    "many_small_tensors": [["number", "KNOWN"]],
+    "selective_checkpoint": [],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_goes_on_as_without_values(on: dict[str, Any], off: dict[str, Any], name: str) -> None:
+    """Answers, errors and their texts are the same, and reads are known as well as they can be."""
+    assert "error" not in on[name], on[name]["error"]
+    assert "error" not in off[name], off[name]["error"]
+    assert on[name]["answer"] == off[name]["answer"]
+    assert on[name]["reads"] == CASES[name]
+
+
+def test_what_failed_is_named_and_nothing_is_kept(on: dict[str, Any]) -> None:
+    """Operators that the host cannot run are said; what was kept went with its memory."""
+    assert on[""] == {"failures": ["ullage_test.card_only.default", "ullage_test.written.default"], "kept_bytes": 0}
+    assert {name for name in on if name} == set(CASES)

@@ -1,0 +1,37 @@
+"""Trains recorded workloads with values on or off, and writes what the allocator did: `... on|off NAME...`."""
+
+import hashlib
+import json
+import sys
+
+import ullage
+
+ullage.emulate("RTX 4090", values=sys.argv[1])
+
+from ullage.tracing.journal import Journal  # noqa: E402
+
+journal = Journal()
+journal.open()
+
+from tests.truth.runner import in_child, measure  # noqa: E402
+
+
+def traced(name: str) -> dict[str, object]:
+    """Train a workload; how many events there were, and their digest."""
+    moments = measure(name)["moments"]
+    entries = journal.entries()[["address", "size", "kind", "allocated", "reserved"]]
+    return {
+        "events": len(entries),
+        "digest": hashlib.sha256(entries.tobytes()).hexdigest(),
+        "moments": hashlib.sha256(json.dumps(moments, sort_keys=True).encode()).hexdigest(),
+    }
+
+
+if __name__ == "__main__":
+    import torchvision  # noqa: F401
+    import transformers  # noqa: F401
+
+    import tests.truth.workloads  # noqa: F401
+
+    for workload in sys.argv[2:]:
+        print(json.dumps([workload, in_child(lambda workload=workload: traced(workload))]), flush=True)
