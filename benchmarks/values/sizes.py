@@ -65,6 +65,7 @@ def table(found: dict[str, Any]) -> str:
     inside: list[bool] = []
     peaks: list[bool] = []
     widths: list[float] = []
+    off: list[float] = []
     for name, each in found.items():
         if each["errors"] or not each["real_peak_bytes"]:
             rows.append((name, "error", "", "", "", "", "", "", ""))
@@ -72,8 +73,10 @@ def table(found: dict[str, Any]) -> str:
         low, high = min(each["peak_bytes"]), max(each["peak_bytes"])
         width = 100 * (high - low) / high
         widths.append(width)
-        peaks.append(low <= each["real_peak_bytes"] <= high)
-        peak = (f"{each['real_peak_bytes'] / MIB:.2f}", f"{low / MIB:.2f} to {high / MIB:.2f}", MARKS[peaks[-1]])
+        real = each["real_peak_bytes"]
+        peaks.append(low <= real <= high)
+        off.append(100 * max(low - real, real - high, 0) / real)
+        peak = (f"{each['real_peak_bytes'] / MIB:.2f}", f"{low / MIB:.2f} to {high / MIB:.2f}", MARKS[peaks[-1]] if peaks[-1] else f"off by {off[-1]:.2f} %")
         for number, (what, real) in enumerate(each["real"].items()):
             drawn = [draw[what] for draw in each["draws"] if what in draw] or [0]
             inside.append(min(drawn) <= real <= max(drawn))
@@ -86,6 +89,7 @@ def table(found: dict[str, Any]) -> str:
         "",
         f"sizes inside of 5 draws: {sum(inside)} of {len(inside)} ({100 * sum(inside) / max(len(inside), 1):.0f} %)",
         f"peaks inside of 5 draws: {sum(peaks)} of {len(peaks)} ({100 * sum(peaks) / max(len(peaks), 1):.0f} %)",
+        f"peaks at most 1 % outside of 5 draws: {sum(each <= 1 for each in off)} of {len(off)}",
         f"median width of the peak: {statistics.median(widths) if widths else 0:.1f} % of it",
     ]
     return "\n".join(lines)

@@ -54,7 +54,9 @@ def _statements_at(tree: ast.Module, line: int) -> list[tuple[ast.stmt, ast.AST]
             for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno)
         ]
-        branches = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.ExceptHandler | ast.match_case)]
+        branches = [
+            child for child in ast.iter_child_nodes(node) if isinstance(child, ast.ExceptHandler | ast.match_case)
+        ]
         if isinstance(node, ast.stmt) and not inner and not branches:
             found.append((node, body))
         around = node if isinstance(node, _BODIES) else body
