@@ -185,7 +185,9 @@ class Interception(Watch):
         call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
-            if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
+            # what a backward pass makes bounds nothing that is drawn later
+            is_wanted = size <= _DRAWN_BYTES and torch._C._current_graph_task_id() == -1
+            if (content.certainty < Certainty.DRAWN or is_wanted) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
                 content.call = None
@@ -415,14 +417,15 @@ class Interception(Watch):
             rounds = self._rounds(operand, kind)
             if kind == ReadKind.BRANCH and rounds:
                 if (ended := self.waiting.is_equal_by_now(operand, rounds)) is not None:
-                    self._reads.note(kind, name, Certainty.DRAWN, tensor.dtype.itemsize)
-                    return ended
+                    found, certainty = ended, Certainty.DRAWN
+                    self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
+                    return found
                 self.waiting.falls(operand, rounds)
             value = self._evaluation.value_of(operand)
             found = value.item()
-            if kind == ReadKind.FLOAT and rounds:
-                found = found * self.waiting.share_after(rounds)
             certainty = operand.content.certainty
+            if kind == ReadKind.FLOAT and rounds:
+                found *= self.waiting.share_after(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
             found, certainty = result, Certainty.UNKNOWN
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
