@@ -23,7 +23,7 @@ DECIDING = [
     "rows = x[: int(n.item())]  # here",
     "keep = 'yes' if p.item() > 0.5 else 'no'  # here",
     "while (err := (a - b).norm().item()) > 1e-3:  # here\n        pass",
-    "b = step(a); err = (a - b).norm().item(); a = b; kept.append(b)  # here\n    if err < 1e-3: break",
+    "err = (a - b).norm().item(); a = b  # here\n    while err > 1: pass",
     "norm = clip(model).item()  # here\n    if not math.isfinite(norm): continue",
 ]
 

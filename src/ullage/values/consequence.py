@@ -30,7 +30,7 @@ def may_decide(file: str, line: int) -> bool:
 def _decides(statement: ast.stmt, body: ast.AST) -> bool:
     if any(_has_read(part) for part in _deciding_parts(statement)):
         return True
-    names = _set_by(statement)
+    names = _set_by(statement) if _has_read(statement) else set()
     return bool(names) and any(not names.isdisjoint(_names_in(part)) for part in _deciding_parts(body))
 
 
@@ -49,19 +49,21 @@ def _statements_at(tree: ast.Module, line: int) -> list[tuple[ast.stmt, ast.AST]
     waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
     while waiting:
         node, body = waiting.pop()
-        inner = [
-            child
-            for child in ast.iter_child_nodes(node)
-            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno)
+        inner = body if not isinstance(node, _BODIES) else node
+        parts = [
+            each
+            for each in ast.iter_child_nodes(node)
+            if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case)
         ]
-        branches = [
-            child for child in ast.iter_child_nodes(node) if isinstance(child, ast.ExceptHandler | ast.match_case)
-        ]
-        if isinstance(node, ast.stmt) and not inner and not branches:
+        covering = [each for each in parts if not isinstance(each, ast.stmt) or _covers(each, line)]
+        waiting += [(each, inner) for each in covering]
+        if isinstance(node, ast.stmt) and not any(isinstance(each, ast.stmt) for each in covering):
             found.append((node, body))
-        around = node if isinstance(node, _BODIES) else body
-        waiting += [(child, around) for child in (*inner, *branches)]
     return found
+
+
+def _covers(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
 def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
