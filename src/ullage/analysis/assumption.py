@@ -45,7 +45,7 @@ class Assumptions:
     """The allocator's version: one of `ullage.settings.SEMANTICS`; None where the usual one is as close as any."""
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
-    """What reconstructed the programs that were replayed; it still has the last one."""
+    """The reconstruction of the programs that were replayed; it still has the last one."""
 
     def program_of(
         self,

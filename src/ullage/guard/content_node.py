@@ -17,7 +17,7 @@ FEW: Final = 4096
 """The number of elements up to which a container is recorded element by element; of a larger one, its length and ends
 are compared."""
 ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
-"""What does not change."""
+"""Types whose values do not change."""
 
 
 class ContentNode:

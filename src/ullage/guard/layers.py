@@ -19,7 +19,7 @@ _OF_WEIGHTS: Final = frozenset(
 """Settings that weights or the code that calls the layer have, too: a forward cannot change them."""
 
 _OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
-"""How names begin that PyTorch itself puts on layers and parameters, when it compiles or shares them out."""
+"""The beginnings of names that PyTorch itself puts on layers and parameters, when it compiles or shares them out."""
 
 
 class Layers:

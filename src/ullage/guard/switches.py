@@ -21,7 +21,7 @@ _NAMES: Final = (
     "autocast's type on the card",
     "the hooks on saved tensors",
 )
-"""In the order in which they are read. How many autocasts are open is told where one more is opened or closed."""
+"""The switches, in the order in which they are read. The number of open autocasts is told where it has changed."""
 
 
 def read_switches() -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ _FIGURES: Final = {
     "COUNT": r"\d{1,20}",
     "INDEX": r"\d{1,4}",
 }
-"""What stands for a figure in the patterns of a row: bounded, because a damaged log has digits without end."""
+"""The pattern of a figure in the patterns of a row: bounded, because a damaged log has digits without end."""
 
 
 def _program(

@@ -45,7 +45,7 @@ class Rebuilt:
     room_bytes: int
     """The most bytes that the allocator can reserve; `UNBOUNDED_BYTES` where that is not known."""
     beyond_room_bytes: int
-    """What the card has beyond the room, where that was assumed."""
+    """The memory that the card has beyond the room, where that was assumed."""
     room_is_known: bool
     """Whether the room is known from a request that failed: reserved bytes plus what the driver reported free."""
     row_of_op: Column

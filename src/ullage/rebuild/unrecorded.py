@@ -11,8 +11,8 @@ class Unrecorded:
     block_bytes: Mapping[int, int] = field(default_factory=dict)
     """Sizes of blocks from before recording began, by address, where a rest was not split off."""
     beyond_room_bytes: int = 0
-    """What the card has beyond the room: contexts and other processes. An expandable segment takes addresses for 9/8 of
-    the whole card, and of free blocks that can grow the allocator prefers the one that can grow least."""
+    """The memory that the card has beyond the room: contexts and other processes. An expandable segment takes addresses
+    for 9/8 of the whole card, and of free blocks that can grow the allocator prefers the one that can grow least."""
     oom_pool: int = 0
     """The private pool in which requests failed; 0: the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from ullage.values.content import Certainty, Contents
+from ullage.values.content import BlockContents, Certainty
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""
@@ -17,7 +17,9 @@ ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
-def note_collective(contents: Contents, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep) -> None:
+def note_collective(
+    contents: BlockContents, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
+) -> None:
     """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
 
     Args:

@@ -37,7 +37,7 @@ _HOST_KERNELS: Final = (
 )
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""What an error says that a card would report as an assertion of its own."""
+"""Words of an error that a card would report as an assertion of its own."""
 
 
 class _Rule:
@@ -63,7 +63,7 @@ class _Rule:
         return self.plan.is_composite and self.plan.name not in _WHOLE
 
 
-class _Frame:
+class _OperatorFrame:
     """An operator that is running on the card: what it writes, as it was before operators within it wrote it."""
 
     __slots__ = ("before",)
@@ -107,7 +107,7 @@ class Computation(Watch):
         self._here = threading.local()
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
-        """What the CUDA graph that is being captured does."""
+        """The operations of the CUDA graph that is being captured."""
 
     # ---- CUDA graphs: what is captured is done at each replay
 
@@ -168,7 +168,7 @@ class Computation(Watch):
         for frame in frames:
             frame.keep(written)
         draws = _Draws(self.random_numbers, rule, arguments, keywords) if plan.is_random else None
-        frame = _Frame(written)
+        frame = _OperatorFrame(written)
         frames.append(frame)
         try:
             with self._reads.answered():
@@ -200,11 +200,11 @@ class Computation(Watch):
         return result
 
     @property
-    def _frames(self) -> list[_Frame]:
+    def _frames(self) -> list[_OperatorFrame]:
         here = self._here
         if not hasattr(here, "frames"):
             here.frames = []
-        frames: list[_Frame] = here.frames
+        frames: list[_OperatorFrame] = here.frames
         return frames
 
     def _run_on_card(

@@ -47,7 +47,7 @@ class Sign(IntEnum):
     """Between 0 and 1."""
 
 
-class Content:
+class BlockContent:
     """The bytes of one storage at one moment: later writes make another content."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Content:
         dtype: torch.dtype,
         certainty: Certainty,
         *,
-        call: "Call | None" = None,
+        call: "OperatorCall | None" = None,
         value: "torch.UntypedStorage | None" = None,
         depth: int = 0,
         sign: Sign = Sign.ANY,
@@ -85,9 +85,9 @@ class Content:
         """The number of operations that lead to it."""
         self.sign = sign
         self.columns = 0
-        """How many outputs a product of matrices or a convolution has, where it is what nobody knows the numbers of."""
+        """The number of outputs of a product of matrices or a convolution, if one has made it."""
         self.column = 1
-        """How many numbers of an output lie side by side."""
+        """The number of an output's numbers that lie side by side."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
@@ -123,7 +123,7 @@ def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
     return math.prod(sizes[1:-2]) if len(sizes) > 3 else sizes[0], sizes[-1] * sizes[-2]
 
 
-class View:
+class TensorView:
     """Where in a storage a tensor lies."""
 
     __slots__ = ("dtype", "offset", "size", "stride")
@@ -154,19 +154,19 @@ class View:
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, View) and (
+        return isinstance(other, TensorView) and (
             (self.dtype, self.size, self.stride, self.offset) == (other.dtype, other.size, other.stride, other.offset)
         )
 
     __hash__ = None  # type: ignore[assignment]  # it is compared, and never a key
 
 
-class Operand(View):
+class Operand(TensorView):
     """A tensor on the card as an argument of an operation that may be run later: a view of a content."""
 
     __slots__ = ("content",)
 
-    def __init__(self, content: Content, tensor: torch.Tensor) -> None:
+    def __init__(self, content: BlockContent, tensor: torch.Tensor) -> None:
         super().__init__(tensor)
         self.content = content
 
@@ -175,13 +175,19 @@ class Operand(View):
         return isinstance(other, Operand) and other.content is self.content and self == other
 
 
-class Target:
+class WrittenView:
     """A content that a call makes: which view of its storage is written, and what the rest of it is."""
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
 
     def __init__(
-        self, content: Content, view: View, place: int | str, base: Content | None = None, *, base_counts: bool = True
+        self,
+        content: BlockContent,
+        view: TensorView,
+        place: int | str,
+        base: BlockContent | None = None,
+        *,
+        base_counts: bool = True,
     ) -> None:
         self.content = weakref.ref(content)  # the content leads to the call, not the other way round
         self.view = view
@@ -193,7 +199,7 @@ class Target:
         """Whether how well the result is known depends on it."""
 
 
-class Call:
+class OperatorCall:
     """An operation with its arguments, not run yet; tensors on the card are operands."""
 
     __slots__ = ("arguments", "is_random", "keywords", "operator", "targets")
@@ -205,10 +211,10 @@ class Call:
         self.arguments = arguments
         self.keywords = keywords
         self.is_random = is_random
-        self.targets: list[Target] = []
+        self.targets: list[WrittenView] = []
 
 
-class Contents:
+class BlockContents:
     """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
     A storage's own Python object is never asked for: where it is there, PyTorch counts one reference more to the
@@ -217,7 +223,7 @@ class Contents:
     """
 
     def __init__(self) -> None:
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, BlockContent] = {}
         self._blocks = RecentBlocks(self._forget)
 
     def __len__(self) -> int:
@@ -245,7 +251,7 @@ class Contents:
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
         return address - int(offset) * item, int(elements) * item
 
-    def get(self, block: tuple[int, int]) -> Content | None:
+    def get(self, block: tuple[int, int]) -> BlockContent | None:
         """Return what a block holds; None where nothing was written that we saw."""
         self._blocks.follow()
         address, used = block
@@ -254,7 +260,7 @@ class Contents:
             content.grow(used)
         return content
 
-    def put(self, block: tuple[int, int], content: Content | None) -> None:
+    def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
         """Say what a block holds from now on; None: nothing that we know."""
         self._blocks.follow()
         if content is None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from ullage.values.content import Call, Content, Operand, Sign
+from ullage.values.content import BlockContent, Operand, OperatorCall, Sign
 
 _DEEPEST: Final = 12
 """So many operations are looked through for a sign."""
@@ -20,7 +20,7 @@ _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
 
-class Level(NamedTuple):
+class DrawLevel(NamedTuple):
     """What the draws of one seed have in common.
 
     Several draws with everything drawn alike would agree with each other better than with a real run: a sum over many
@@ -28,32 +28,32 @@ class Level(NamedTuple):
     """
 
     spread: float
-    """How far the columns of a matrix product lie apart, in units of what one column varies by. Scores of a router
-    with a bias lie 1 / sqrt(width) apart; those of hidden states that have much in common, as they do in the later
-    layers of a model that is freshly initialised, about as far as they vary (benchmarks/values/sizes.py)."""
+    """The distance at which the columns of a matrix product lie apart, in units of what one column varies by. Scores of
+    a router with a bias lie 1 / sqrt(width) apart; those of hidden states that have much in common, as they do in the
+    later layers of a model that is freshly initialised, about as far as they vary (benchmarks/values/sizes.py)."""
     scale: float
-    """How large the numbers of a matrix product are: those of a freshly initialised head are small."""
+    """The size of the numbers of a matrix product: those of a freshly initialised head are small."""
     mean: float
-    """How far the mean of many drawn numbers is off, in units of what chance would have it be off."""
+    """The distance by which the mean of many drawn numbers is off, in units of what chance would have it be off."""
     rate: float
-    """By how much a number that a loop waits for falls in a round."""
+    """The share of a number that a loop waits for which is left after a round."""
 
 
 _LEVELS: Final = (
-    Level(0.3, 0.5, 0.0, 0.5),
-    Level(0.0, 0.1, 3.0, 0.1),
-    Level(0.7, 1.0, -3.0, 0.8),
-    Level(0.1, 0.3, 1.5, 0.3),
-    Level(0.5, 1.5, -1.5, 0.65),
+    DrawLevel(0.3, 0.5, 0.0, 0.5),
+    DrawLevel(0.0, 0.1, 3.0, 0.1),
+    DrawLevel(0.7, 1.0, -3.0, 0.8),
+    DrawLevel(0.1, 0.3, 1.5, 0.3),
+    DrawLevel(0.5, 1.5, -1.5, 0.65),
 )
 
 
-def level_of(seed: int) -> Level:
+def level_of(seed: int) -> DrawLevel:
     """Return what the draws of a seed have in common; five seeds that follow one another have five levels."""
     return _LEVELS[seed % len(_LEVELS)]
 
 
-def put_off(call: Call, result: object, seed: int) -> None:
+def put_off(call: OperatorCall, result: object, seed: int) -> None:
     """Shift random numbers that the card would have drawn by as much as their mean may be off by chance."""
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
@@ -90,7 +90,7 @@ _KEEP: Final = frozenset(
 """Operations whose results have the sign that all their operands have."""
 
 
-def sign_of(content: Content, depth: int = _DEEPEST) -> Sign:
+def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
     """Tell what sign numbers have, by the operations that lead to them."""
     call = content.call
     if call is None or depth == 0:
@@ -112,7 +112,7 @@ def sign_of(content: Content, depth: int = _DEEPEST) -> Sign:
     return content.sign
 
 
-def _common(call: Call, depth: int) -> Sign:
+def _common(call: OperatorCall, depth: int) -> Sign:
     found: set[Sign] = set()
     for argument in call.arguments:
         for each in argument if isinstance(argument, list | tuple) else (argument,):
@@ -127,7 +127,7 @@ def _common(call: Call, depth: int) -> Sign:
     return Sign.ANY
 
 
-def draw(content: Content, seed: int) -> torch.UntypedStorage:
+def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
     """Return bytes on the host for a content that nobody knows: floats drawn, anything else zero."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
@@ -143,7 +143,7 @@ def draw(content: Content, seed: int) -> torch.UntypedStorage:
     return whole.untyped_storage()
 
 
-def _shaped(content: Content, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
+def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
     """Give standard normal numbers the sign and about the size that they have after the operation before."""
     level = level_of(seed)
     count = len(numbers)
@@ -167,7 +167,7 @@ def _shaped(content: Content, numbers: torch.Tensor, seed: int, generator: torch
     return _WITH_SIGN[sign](numbers)
 
 
-def _softmax(content: Content, numbers: torch.Tensor) -> torch.Tensor | None:
+def _softmax(content: BlockContent, numbers: torch.Tensor) -> torch.Tensor | None:
     """Return numbers that sum to one along the dimension that a softmax is taken over."""
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None
@@ -181,7 +181,7 @@ def _softmax(content: Content, numbers: torch.Tensor) -> torch.Tensor | None:
     return numbers
 
 
-def _size_of_reduced(name: str, call: Call, count: int, sign: Sign) -> float:
+def _size_of_reduced(name: str, call: OperatorCall, count: int, sign: Sign) -> float:
     """Return how large a sum, a norm or a mean of standard normal numbers is."""
     operand = call.arguments[0] if call.arguments else None
     if not isinstance(operand, Operand):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from ullage._units import MIB
-from ullage.values.content import KEY, Call, Certainty, Content, Operand, Target, View, extended
+from ullage.values.content import KEY, BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView, extended
 from ullage.values.draw import draw, put_off
 from ullage.values.routing import Routing
 from ullage.values.translation import bound, translation_of
@@ -53,7 +53,7 @@ class Evaluation:
         """Tell whether so many bytes more may be kept."""
         return self.kept_bytes + size_bytes <= self.budget_bytes
 
-    def keep(self, content: Content, value: torch.UntypedStorage) -> None:
+    def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
         """Keep a content's bytes until it dies."""
         content.value = value
         content.call = None
@@ -74,7 +74,7 @@ class Evaluation:
         with on_the_host():
             return operand.of(self._storage_of(operand.content, {}))
 
-    def results_of(self, call: Call) -> list[torch.Tensor]:
+    def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
         """Run an operation that no content waits for, and return its results.
 
         Raises:
@@ -83,12 +83,12 @@ class Evaluation:
         with on_the_host():
             return list(self._results_of(call, {}, {}).values())
 
-    def bytes_of(self, content: Content) -> None:
+    def bytes_of(self, content: BlockContent) -> None:
         """Work out a content now, so that what leads to it can go."""
         with on_the_host():
             self._storage_of(content, {})
 
-    def _storage_of(self, content: Content, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
+    def _storage_of(self, content: BlockContent, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
         """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
         if content.value is not None:
             return content.value
@@ -108,14 +108,16 @@ class Evaluation:
         self._settle(content, found, passing)
         return found
 
-    def _settle(self, content: Content, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]) -> None:
+    def _settle(
+        self, content: BlockContent, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]
+    ) -> None:
         size = found.nbytes()
         if size <= self.bound_of(content.dtype) and self.has_room(size):
             self.keep(content, found)
         else:
             passing[content.serial] = found
 
-    def _can_run(self, call: Call) -> bool:
+    def _can_run(self, call: OperatorCall) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
         makes_floats = all(content.is_float for target in call.targets if (content := target.content()) is not None)
         if not makes_floats:
@@ -127,7 +129,7 @@ class Evaluation:
 
     # ---- running
 
-    def _run(self, call: Call, passing: dict[int, torch.UntypedStorage]) -> None:
+    def _run(self, call: OperatorCall, passing: dict[int, torch.UntypedStorage]) -> None:
         """Run an operation on the host, and give its contents their bytes; a failure makes them unknown."""
         written: dict[str, torch.UntypedStorage] = {}
         try:
@@ -148,7 +150,7 @@ class Evaluation:
             self.failures.setdefault(name, str(error).partition("\n")[0][:200])
             self._give_up(call)
 
-    def _spread(self, call: Call) -> None:
+    def _spread(self, call: OperatorCall) -> None:
         """Let results be known no better than what they were made of turned out to be."""
         certainty = certainty_of(call)
         for target in call.targets:
@@ -157,7 +159,7 @@ class Evaluation:
                 base = target.base.certainty if target.base is not None and target.base_counts else Certainty.KNOWN
                 content.certainty = max(content.certainty, certainty, base)
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: OperatorCall) -> None:
         for target in call.targets:
             content = target.content()
             if content is not None and content.value is None:
@@ -165,7 +167,7 @@ class Evaluation:
                 content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
 
     def _results_of(
-        self, call: Call, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
+        self, call: OperatorCall, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
     ) -> Mapping[int, Any]:
         places = {target.place: target for target in call.targets if isinstance(target.place, str)}
 
@@ -199,7 +201,7 @@ class Evaluation:
         return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
 
     def _writable(
-        self, target: Target, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
+        self, target: WrittenView, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
         """Return the view that an operation writes, of bytes that are its own."""
         content = target.content()
@@ -212,7 +214,7 @@ class Evaluation:
         return target.view.of(storage)
 
     @contextmanager
-    def _random_numbers(self, call: Call) -> Iterator[None]:
+    def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
         """Have random numbers come from the seed, and leave the script's own as they were."""
         if not call.is_random:
             yield
@@ -227,12 +229,12 @@ class Evaluation:
             generator.set_state(state)
 
 
-def certainty_of(call: Call) -> Certainty:
+def certainty_of(call: OperatorCall) -> Certainty:
     """Return how well what an operation reads is known."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
-def operands_in(call: Call) -> Iterator[Operand]:
+def operands_in(call: OperatorCall) -> Iterator[Operand]:
     """Yield the tensors on the card among an operation's arguments."""
     for argument in (*call.arguments, *call.keywords.values()):
         if isinstance(argument, Operand):
@@ -250,7 +252,7 @@ def on_the_host() -> Iterator[None]:
         yield
 
 
-def _laid_out(result: torch.Tensor, view: View, size_bytes: int) -> torch.UntypedStorage:
+def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.UntypedStorage:
     """Return the bytes of a storage in which a result lies as it does on the card."""
     if result.size() != view.size:
         raise EvaluationError(f"{tuple(result.size())} instead of {tuple(view.size)}")
@@ -268,7 +270,7 @@ def _laid_out(result: torch.Tensor, view: View, size_bytes: int) -> torch.Untype
     return whole
 
 
-def _finalize(content: Content, evaluation: Evaluation, size_bytes: int) -> None:
+def _finalize(content: BlockContent, evaluation: Evaluation, size_bytes: int) -> None:
     def gone() -> None:
         evaluation.kept_bytes -= size_bytes
 

@@ -10,13 +10,13 @@ import torch
 from ullage.tracing.source import callers_line
 from ullage.values.collective import note_collective
 from ullage.values.content import (
-    Call,
+    BlockContent,
+    BlockContents,
     Certainty,
-    Content,
-    Contents,
     Operand,
-    Target,
-    View,
+    OperatorCall,
+    TensorView,
+    WrittenView,
     columns_of,
     extended,
 )
@@ -77,8 +77,8 @@ class Interception(Watch):
         self._reads = reads
         self._answer = answer
         self._take_sent = take_sent
-        self.contents = Contents()
-        """What the card's memory holds."""
+        self.contents = BlockContents()
+        """The contents of the card's memory."""
         self._plans: dict[Any, OperatorPlan] = {}
         self._here = threading.local()
         self.waiting = Waiting(evaluation.seed)
@@ -124,7 +124,7 @@ class Interception(Watch):
 
     def _note_results(
         self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Any
-    ) -> Call | None:
+    ) -> OperatorCall | None:
         """Write down how the results came about."""
         try:
             call = self._call(plan, operator, arguments, keywords)
@@ -160,11 +160,11 @@ class Interception(Watch):
         self,
         block: tuple[int, int],
         tensor: torch.Tensor,
-        call: Call,
+        call: OperatorCall,
         certainty: Certainty,
         depth: int,
         place: int | str,
-        base: Content | None = None,
+        base: BlockContent | None = None,
         *,
         base_counts: bool = True,
         is_sent: bool = False,
@@ -173,7 +173,7 @@ class Interception(Watch):
         evaluation = self._evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
-        content = Content(size, dtype, certainty, depth=depth, is_sent=is_sent)
+        content = BlockContent(size, dtype, certainty, depth=depth, is_sent=is_sent)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
@@ -182,7 +182,7 @@ class Interception(Watch):
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
         content.call = call
-        call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
+        call.targets.append(WrittenView(content, TensorView(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
             # what a backward pass makes bounds nothing that is drawn later
@@ -200,7 +200,7 @@ class Interception(Watch):
             if argument.is_cuda:
                 contents = self.contents
                 block = contents.block_of(argument)
-                content = contents.get(block) if block[0] else Content(0, argument.dtype, Certainty.KNOWN)
+                content = contents.get(block) if block[0] else BlockContent(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
                     content = _unwritten(contents.whole_bytes(block), argument)
                     contents.put(block, content)
@@ -217,18 +217,20 @@ class Interception(Watch):
         evaluation = self._evaluation
         is_small = size <= evaluation.bound_of(dtype) and (size <= 64 or evaluation.has_room(size))
         if not is_small or argument.layout != torch.strided or argument.device.type != "cpu":
-            unknown = Content(size, dtype, Certainty.DRAWN if dtype.is_floating_point else Certainty.UNKNOWN)
+            unknown = BlockContent(size, dtype, Certainty.DRAWN if dtype.is_floating_point else Certainty.UNKNOWN)
             return Operand(unknown, torch.empty(argument.size(), dtype=dtype, device="meta"))
         copy = argument.detach().clone(memory_format=torch.contiguous_format)
         if size <= 64:
             return copy
-        content = Content(size, dtype, Certainty.KNOWN)
+        content = BlockContent(size, dtype, Certainty.KNOWN)
         evaluation.keep(content, copy.untyped_storage())
         return Operand(content, copy)
 
-    def _call(self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+    def _call(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> OperatorCall:
         """Write an operation down."""
-        return Call(
+        return OperatorCall(
             plan.for_host(operator, arguments),
             self._operands(arguments),
             self._operand_values(keywords),
@@ -241,7 +243,7 @@ class Interception(Watch):
     def _operand_values(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._operand(each) for name, each in keywords.items()}
 
-    def _standing(self, call: Call, plan: OperatorPlan) -> tuple[Certainty, int]:
+    def _standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
         certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
@@ -289,7 +291,7 @@ class Interception(Watch):
         return result
 
     def _note_written(
-        self, plan: OperatorPlan, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]
+        self, plan: OperatorPlan, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> None:
         certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
         depth = 0
@@ -320,9 +322,9 @@ class Interception(Watch):
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
             block = self.contents.block_of(tensor)
-            base: Content | None = operand.content
+            base: BlockContent | None = operand.content
             is_elsewhere = not where[0].isdigit() and self.contents.get(block) is not base
-            if is_elsewhere or (overwrites and View(tensor).bytes >= operand.content.bytes):
+            if is_elsewhere or (overwrites and TensorView(tensor).bytes >= operand.content.bytes):
                 base = None  # `out=` has other memory now; an operator within may have written the same
             standing, base_counts = certainty, False
             if base is not None and not _is_new(base):
@@ -388,7 +390,7 @@ class Interception(Watch):
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     value = torch.UntypedStorage(size)
                 if size and self._take_sent(block[0], size, value.data_ptr()):
-                    content = Content(size, tensor.dtype, Certainty.KNOWN, is_sent=True)
+                    content = BlockContent(size, tensor.dtype, Certainty.KNOWN, is_sent=True)
                     evaluation.keep(content, value)
                     self.contents.put(block, content)
         return run_on(keyset, plan, operator, arguments, {})
@@ -482,7 +484,7 @@ class Interception(Watch):
                     self._keep(each, value, certainty)
         return result
 
-    def _count(self, plan: OperatorPlan, call: Call) -> tuple[int, list[torch.Tensor] | None]:
+    def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int, list[torch.Tensor] | None]:
         """Return the count that an operator reads back, and its results on the host; None where they cannot be had."""
         # not in its context: a result with a content is what the call makes
         try:
@@ -585,7 +587,7 @@ class Interception(Watch):
         block = contents.block_of(tensor)
         before = contents.get(block)
         size = block[1] if before is None else max(block[1], before.bytes)
-        view = View(tensor)
+        view = TensorView(tensor)
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
             if before is not None and before.value is not None and view.bytes < size:
                 whole = extended(before.value, size)
@@ -593,7 +595,7 @@ class Interception(Watch):
             else:
                 whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
             view.of(whole).copy_(value)
-        content = Content(size, tensor.dtype, certainty)
+        content = BlockContent(size, tensor.dtype, certainty)
         if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
             evaluation.keep(content, whole)
         contents.put(block, content)
@@ -602,7 +604,7 @@ class Interception(Watch):
 _FILL: Final = torch.ops.aten.full.default
 
 
-def _assumed(call: Call) -> list[Any] | None:
+def _assumed(call: OperatorCall) -> list[Any] | None:
     """Return what fills a question whether numbers are finite, as arguments of `full`; None for any other question."""
     name = call.operator._schema.name
     arguments = call.arguments
@@ -623,7 +625,7 @@ def _assumed(call: Call) -> list[Any] | None:
     return None if answer is None else [list(operand.size), answer]
 
 
-def _operands(call: Call) -> list[Operand]:
+def _operands(call: OperatorCall) -> list[Operand]:
     found: list[Operand] = []
     for argument in (*call.arguments, *call.keywords.values()):
         if isinstance(argument, Operand):
@@ -633,7 +635,7 @@ def _operands(call: Call) -> list[Operand]:
     return found
 
 
-def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
+def _unwritten(size_bytes: int, tensor: torch.Tensor) -> BlockContent:
     """Return the content of memory that nobody has written since it was allocated."""
     content = _unknown(size_bytes, tensor.dtype)
     content.is_unwritten = True
@@ -642,10 +644,10 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor) -> Content:
     return content
 
 
-def _unknown(size_bytes: int, dtype: torch.dtype) -> Content:
+def _unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
     """Return the content of memory that somebody has written whom we do not see."""
     is_float = dtype.is_floating_point or dtype.is_complex
-    return Content(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+    return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _is_sent(source: Any) -> bool:
@@ -653,7 +655,7 @@ def _is_sent(source: Any) -> bool:
     return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
-def _is_new(content: Content) -> bool:
+def _is_new(content: BlockContent) -> bool:
     """Tell whether nobody is to have written memory: products, which nobody sees, are of floats."""
     return content.is_unwritten and not content.is_float
 
@@ -667,7 +669,7 @@ def _is_among(tensor: torch.Tensor, plan: OperatorPlan, arguments: Sequence[Any]
     return False
 
 
-def _let_go(call: Call, own_operands: set[int]) -> None:
+def _let_go(call: OperatorCall, own_operands: set[int]) -> None:
     """Leave out what a written argument held, where the call does not read it: the target has it if it is needed."""
 
     def without(argument: Any) -> Any:

@@ -26,7 +26,7 @@ class _Chain:
         self.at: _Position | None = None
         self.generator = torch.Generator()
         self.states: OrderedDict[_Position, torch.Tensor] = OrderedDict()
-        """What the host's was where the card's was."""
+        """The state of the host's generator at each state of the card's."""
 
 
 class RandomNumbers:
@@ -37,7 +37,7 @@ class RandomNumbers:
         self._is_fresh = True
         """Whether the default generators have been seeded, and the card's not used since."""
         self._shared_at: dict[int, _Position] = {}
-        """Where a card's default generator was when the host's default generator last stood in for it."""
+        """The state of a card's default generator when the host's default generator last stood in for it."""
 
     def seed(self) -> None:
         """Note that `torch.manual_seed` has set all default generators."""

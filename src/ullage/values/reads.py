@@ -12,10 +12,10 @@ import torch
 
 from ullage.tracing.source import Line, callers_line
 from ullage.values.consequence import may_decide
-from ullage.values.content import Certainty, Content
+from ullage.values.content import BlockContent, Certainty
 
 _QUIET: Final = ("torch/_tensor_str.py", "torch/distributed/tensor/_random.py")
-"""What reads in order to print, or to share the state of random numbers."""
+"""Files that read in order to print, or to share the state of random numbers."""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 
@@ -76,7 +76,7 @@ class Reads:
         """Whether the calling thread's read is accounted for already."""
         return bool(getattr(self._here, "depth", 0))
 
-    def truth_for(self, dtype: torch.dtype, content: Content) -> bool | None:
+    def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
         """Return True for a check of PyTorch's own of drawn values, which would be an error if it failed."""
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True

@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 
 from ullage.values.choice import skew_of
-from ullage.values.content import Call, Certainty, Operand
+from ullage.values.content import Certainty, Operand, OperatorCall
 
 _MOST_EXPERTS: Final = 512
 _MOST_CHOSEN: Final = 32
@@ -20,7 +20,7 @@ class Routing:
         self.name = name
         self.skew = skew_of(name)
 
-    def results(self, call: Call, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Return what an operation answers, where it chooses among experts by drawn scores; else None."""
         if self.name == "drawn" or call.operator._schema.name not in _CHOOSE:
             return None

@@ -10,7 +10,7 @@ import torch
 from ullage._units import MIB
 from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
-from ullage.values.content import Contents
+from ullage.values.content import BlockContents
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.reads import Reads
@@ -21,7 +21,7 @@ BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
 
 
-class Driver(Protocol):
+class EmulatedDriver(Protocol):
     """What values ask of the emulated runtime: `ullage.emulator.library`."""
 
     def answer(self, number: int | None, /) -> None:
@@ -49,7 +49,7 @@ def current() -> "Values":
 class Values:
     """The values of this process's emulated card, from `start` on."""
 
-    def __init__(self, choice: ValuesChoice, driver: Driver) -> None:
+    def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
         self.reads = Reads()
         self.evaluation = Evaluation(
@@ -75,8 +75,8 @@ class Values:
             torch.cuda._lazy_call(self._begin)
 
     @property
-    def contents(self) -> Contents:
-        """What the card's memory holds, where not everything is computed."""
+    def contents(self) -> BlockContents:
+        """The contents of the card's memory, where not everything is computed."""
         assert isinstance(self._interception, Interception)
         return self._interception.contents
 

@@ -196,7 +196,7 @@ def _attention(ticket: str, *more: str) -> Callable[[Arguments], Results]:
 
 
 _TICKETS: Final = {"efficient": 2, "flash": 6, "cudnn": 6}
-"""Which result of an attention the seed of its dropout is."""
+"""The result of an attention that is the seed of its dropout."""
 
 
 def _log_sum(query: Any, key: Any, bias: Any, scale: float, *, is_causal: bool) -> Any:

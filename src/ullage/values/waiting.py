@@ -13,14 +13,14 @@ import torch
 
 from ullage.tracing.source import Line
 from ullage.values.consequence import may_decide
-from ullage.values.content import Call, Certainty, Content, Operand, Target
+from ullage.values.content import BlockContent, Certainty, Operand, OperatorCall, WrittenView
 from ullage.values.draw import level_of
 from ullage.values.reads import ReadKind
 
 _PATIENCE: Final = 2
 """So many times a line reads what was drawn."""
 _NEAR: Final = 1e-3
-"""What has fallen to this share is equal to what it was before."""
+"""A number that has fallen to this share is equal to what it was before."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
 _EQUALITIES: Final = {
@@ -108,13 +108,13 @@ class Waiting:
 def _smaller(operand: Operand, share: float) -> Operand:
     """Return an operand for the product of another and a number."""
     whole = operand.content
-    content = Content(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
-    call = Call(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)
+    content = BlockContent(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
+    call = OperatorCall(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)
     # contiguous, from the storage's beginning: as the product is laid out on the host
     smaller = Operand.__new__(Operand)
     smaller.content = content
     smaller.dtype, smaller.size, smaller.offset = operand.dtype, operand.size, 0
     smaller.stride = torch.empty(operand.size, device="meta").stride()
-    call.targets.append(Target(content, smaller, 0))
+    call.targets.append(WrittenView(content, smaller, 0))
     content.call = call
     return smaller

@@ -170,11 +170,12 @@ ULLAGE_API void card_forget_outside(uint64_t address);
 ULLAGE_API const char *card_outside(int index, struct outside_figures *out); /* the object's path; NULL: no more */
 
 /* ---- values: a card computes nothing, and what is read back is zero, or what was said before the read. */
-ULLAGE_API void card_answer(bool given, int64_t number); /* to all reads of the calling thread, until it is taken back */
-ULLAGE_API void card_hold_values(void); /* before any memory is handed out: it is the host's from then on */
+ULLAGE_API void card_answer(bool given,
+                            int64_t number); /* to all reads of the calling thread, until it is taken back */
+ULLAGE_API void card_hold_values(void);      /* before any memory is handed out: it is the host's from then on */
 ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
-ULLAGE_API void card_remember_sent(bool on); /* the last copy to a card of each thread, up to 64 MiB */
+ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
 ULLAGE_API bool card_take_sent(uint64_t address, size_t size, void *out); /* false: the last copy was another */
 ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
 ULLAGE_API void card_fill(void *destination, int value, size_t size);

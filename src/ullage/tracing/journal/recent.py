@@ -27,7 +27,7 @@ class RecentBlocks:
         self._forget = forget
         self._lock = threading.Lock()  # what another thread has put meanwhile is not to be forgotten again
         self.sizes: dict[int, int] = {}
-        """Of blocks that were allocated since this began."""
+        """The sizes of the blocks that were allocated since this began."""
 
     def follow(self) -> None:
         """Take in what happened since the last call; `forget(None)` says that some of it is lost."""
