@@ -353,8 +353,7 @@ def _device_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
 def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Results | None:
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
-    plan = rule.plan
-    function = plan.for_host(operator, arguments)
+    function = rule.plan.for_host(operator, arguments)
     found: Results | None = function(*arguments, **keywords)
     return found
 
