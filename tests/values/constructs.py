@@ -637,12 +637,7 @@ def numbers_on_either_side(run: Run) -> Any:
     y = x.float()
     return (
         *(7 % x, x % 3, 2**x, x**2, 7 // x, x // 2, 1 << x, 7 & x, 7 - x, 6 / y, torch.fmod(x, 3), 2.0**y),
-        *(
-            torch.where(x > 2, x, 0),
-            torch.where(x > 2, 1.5, y),
-            torch.xlogy(2.0, y),
-            torch.isin(3, x),
-            torch.isin(x, 3),
-        ),
+        *(torch.where(x > 2, x, 0), torch.where(x > 2, 1.5, y), torch.xlogy(2.0, y)),
+        *(torch.isin(3, x), torch.isin(x, 3)),
         *(torch.bucketize(2, x), torch.float_power(2, x), torch.lerp(y, y + 1, 0.5), 1.0 / (10000 ** (y / 4))),
     )
