@@ -23,6 +23,7 @@ DECIDING = [
     "rows = x[: int(n.item())]  # here",
     "keep = 'yes' if p.item() > 0.5 else 'no'  # here",
     "while (err := (a - b).norm().item()) > 1e-3:  # here\n        pass",
+    "err = (a - b).norm().item(); a = b  # here\n    while err > 1: pass",
     "norm = clip(model).item()  # here\n    if not math.isfinite(norm): continue",
 ]
 

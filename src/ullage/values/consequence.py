@@ -24,13 +24,13 @@ def may_decide(file: str, line: int) -> bool:
     tree = _tree_of(file)
     if tree is None:
         return False
-    found = _statement_at(tree, line)
-    if found is None:
-        return False
-    statement, body = found
+    return any(_decides(statement, body) for statement, body in _statements_at(tree, line))
+
+
+def _decides(statement: ast.stmt, body: ast.AST) -> bool:
     if any(_has_read(part) for part in _deciding_parts(statement)):
         return True
-    names = _set_by(statement)
+    names = _set_by(statement) if _has_read(statement) else set()
     return bool(names) and any(not names.isdisjoint(_names_in(part)) for part in _deciding_parts(body))
 
 
@@ -43,19 +43,27 @@ def _tree_of(file: str) -> ast.Module | None:
         return None
 
 
-def _statement_at(tree: ast.Module, line: int) -> tuple[ast.stmt, ast.AST] | None:
-    """Return the innermost statement that covers a line, and the loop or function around it."""
-    found: tuple[ast.stmt, ast.AST] | None = None
+def _statements_at(tree: ast.Module, line: int) -> list[tuple[ast.stmt, ast.AST]]:
+    """Return the innermost statements that cover a line, each with the loop or function around it."""
+    found: list[tuple[ast.stmt, ast.AST]] = []
     waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
     while waiting:
         node, body = waiting.pop()
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno):
-                found = (child, body)
-                waiting.append((child, child if isinstance(child, _BODIES) else body))
-            elif isinstance(child, ast.ExceptHandler | ast.match_case):
-                waiting.append((child, body))
+        inner = body if not isinstance(node, _BODIES) else node
+        parts = [
+            each
+            for each in ast.iter_child_nodes(node)
+            if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case)
+        ]
+        covering = [each for each in parts if not isinstance(each, ast.stmt) or _covers(each, line)]
+        waiting += [(each, inner) for each in covering]
+        if isinstance(node, ast.stmt) and not any(isinstance(each, ast.stmt) for each in covering):
+            found.append((node, body))
     return found
+
+
+def _covers(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
 def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:

@@ -41,7 +41,7 @@ class Level(NamedTuple):
 
 _LEVELS: Final = (
     Level(0.3, 0.5, 0.0, 0.5),
-    Level(0.05, 0.1, 3.0, 0.1),
+    Level(0.0, 0.1, 3.0, 0.1),
     Level(0.7, 1.0, -3.0, 0.8),
     Level(0.1, 0.3, 1.5, 0.3),
     Level(0.5, 1.5, -1.5, 0.65),

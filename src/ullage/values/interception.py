@@ -185,7 +185,9 @@ class Interception(Watch):
         call.targets.append(Target(content, View(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
-            if (content.certainty < Certainty.DRAWN or size <= _DRAWN_BYTES) and evaluation.has_room(size):
+            # what a backward pass makes bounds nothing that is drawn later
+            is_wanted = size <= _DRAWN_BYTES and torch._C._current_graph_task_id() == -1
+            if (content.certainty < Certainty.DRAWN or is_wanted) and evaluation.has_room(size):
                 evaluation.bytes_of(content)
             else:
                 content.call = None
