@@ -76,7 +76,11 @@ def table(found: dict[str, Any]) -> str:
         real = each["real_peak_bytes"]
         peaks.append(low <= real <= high)
         off.append(100 * max(low - real, real - high, 0) / real)
-        peak = (f"{each['real_peak_bytes'] / MIB:.2f}", f"{low / MIB:.2f} to {high / MIB:.2f}", MARKS[peaks[-1]] if peaks[-1] else f"off by {off[-1]:.2f} %")
+        peak = (
+            f"{each['real_peak_bytes'] / MIB:.2f}",
+            f"{low / MIB:.2f} to {high / MIB:.2f}",
+            MARKS[peaks[-1]] if peaks[-1] else f"off by {off[-1]:.2f} %",
+        )
         for number, (what, real) in enumerate(each["real"].items()):
             drawn = [draw[what] for draw in each["draws"] if what in draw] or [0]
             inside.append(min(drawn) <= real <= max(drawn))
