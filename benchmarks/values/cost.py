@@ -116,9 +116,11 @@ def main() -> None:
             )
             found[mode] = json.loads(done.stdout.splitlines()[-1])
         off, on = found["off"], found["on"]
+        ratio = on["median_s"] / off["median_s"]
+        more = (on["host_bytes"] - off["host_bytes"]) / 2**20
         print(
-            f"{case:8} {off['median_s'] * 1e3:6.1f} {on['median_s'] * 1e3:6.1f} {on['median_s'] / off['median_s']:6.2f} "
-            f"{on['first_s']:16.2f} {on['kept_bytes'] / 2**20:9.1f} {(on['host_bytes'] - off['host_bytes']) / 2**20:14.1f}"
+            f"{case:8} {off['median_s'] * 1e3:6.1f} {on['median_s'] * 1e3:6.1f} {ratio:6.2f} {on['first_s']:16.2f} "
+            f"{on['kept_bytes'] / 2**20:9.1f} {more:14.1f}"
         )
 
 

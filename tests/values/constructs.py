@@ -611,7 +611,8 @@ def loop_until_done(run: Run) -> Any:
     left = run.ints(3, 1, 4)
     steps = 0
     for expected in (False, False, False, False, True):
-        if run.number(expected, lambda: bool((left <= 0).all())):
+        done = (left <= 0).all()
+        if run.number(expected, lambda done=done: bool(done)):
             break
         left -= 1
         steps += 1
@@ -627,3 +628,15 @@ def grid_of_images(run: Run) -> Any:
     ends = F.pad(frames.cumsum(0, dtype=torch.int32), (1, 0), value=0)
     total = run.number(32, lambda: grid.prod(-1).sum().item())
     return ends, torch.zeros(total, 8, device=run.device).size()
+
+
+@construct
+def numbers_on_either_side(run: Run) -> Any:
+    """Numbers in place of tensors, which PyTorch wraps."""
+    x = run.ints(1, 2, 3, 4)
+    y = x.float()
+    return (
+        *(7 % x, x % 3, 2**x, x**2, 7 // x, x // 2, 1 << x, 7 & x, 7 - x, 6 / y, torch.fmod(x, 3), 2.0**y),
+        *(torch.where(x > 2, x, 0), torch.where(x > 2, 1.5, y), torch.xlogy(2.0, y), torch.isin(3, x), torch.isin(x, 3)),
+        *(torch.bucketize(2, x), torch.float_power(2, x), torch.lerp(y, y + 1, 0.5), 1.0 / (10000 ** (y / 4))),
+    )

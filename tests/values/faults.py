@@ -59,6 +59,7 @@ def operator_of_the_card_only() -> Any:
 @case
 def kernel_of_triton() -> Any:
     """A kernel that is launched writes what nobody sees: zeros that it was given are known no longer."""
+    global tl  # where older versions of Triton look for it
     import triton
     import triton.language as tl
 
@@ -99,14 +100,32 @@ def errors_of_operators() -> Any:
 
 
 @case
+def numbers_for_tensors() -> Any:
+    """Operators that PyTorch gives a number, wrapped in a tensor, on either side."""
+    x = torch.arange(1, 5, device="cuda")
+    y = x.float()
+    found = (
+        *(7 % x, x % 3, 2**x, x**2, 7 // x, x // 2, 1 << x, x << 1, 7 & x, x | 8, 7 - x, 6 / y, torch.fmod(x, 3)),
+        *(torch.where(x > 2, x, 0), torch.where(x > 2, 1.5, y), torch.xlogy(2.0, y), torch.xlogy(y, 2.0), x > 2),
+        *(torch.isin(3, x), torch.isin(x, 3), torch.lerp(y, y + 1, 0.5), torch.clamp(x, 2), torch.float_power(2, x)),
+        *(torch.bucketize(2, x), torch.ldexp(y, x), torch.special.zeta(2.0, y + 1), 3 % torch.arange(1, 4)),
+        *(torch.copysign(y, -1.0), torch.heaviside(y, y), torch.bitwise_xor(3, x), x.remainder_(3), y.fill_(x[0])),
+    )
+    return [[str(each.dtype), list(each.size())] for each in found]
+
+
+@case
 def out_of_memory() -> Any:
     """An operator that runs out of memory says so, and nothing is left behind."""
     gc.collect()
     before = torch.cuda.memory_allocated()
     kind, text = error_of(lambda: torch.zeros(1 << 40, device="cuda"))
-    small = torch.ones(1 << 32, dtype=torch.uint8, device="cuda")
-    other, _ = error_of(lambda: small.to(torch.float64).to(torch.float64) + small.to(torch.complex128))
-    del small
+
+    def grow() -> None:
+        small = torch.ones(1 << 32, dtype=torch.uint8, device="cuda")
+        assert small.to(torch.float64).to(torch.complex128).size()
+
+    other, _ = error_of(grow)
     gc.collect()
     return [kind, text.partition(".")[0], other, torch.cuda.memory_allocated() - before]
 

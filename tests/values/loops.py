@@ -135,11 +135,12 @@ def scaled(device: str) -> Iterator[float]:
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler(device, init_scale=2.0**40, growth_interval=4)
-    numbers, targets = torch.randn(32, 16).to(device), torch.randn(32, 4).to(device)
+    numbers, labels = torch.randn(32, 16).to(device), torch.randint(4, (32,)).to(device)
     for _ in range(STEPS):
         optimizer.zero_grad()
         with torch.autocast(device, torch.float16):
-            loss = functional.mse_loss(model(numbers), targets)
+            scores = model(numbers)
+            loss = functional.cross_entropy(scores, labels) + scores.softmax(-1).pow(2).mean()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ _CONSTRUCTS = [
 
 
 @pytest.fixture(scope="module")
-def found() -> Iterator[dict[str, Any]]:
+def found() -> dict[str, Any]:
     """Return what each construct came to, and what the process kept at its end under the name ""."""
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
     done = subprocess.run(
@@ -34,7 +33,7 @@ def found() -> Iterator[dict[str, Any]]:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    yield dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
 
 
 @pytest.mark.parametrize("name", _CONSTRUCTS)

@@ -70,6 +70,18 @@ def test_small_programs() -> None:
     assert failures == {}
 
 
+def test_numbers_in_place_of_tensors_without_everything() -> None:
+    """An operator that gets a number first is seen with values on, too."""
+    found = answer("""
+        import ullage
+        ullage.emulate("A100")
+        import torch
+        numbers = torch.tensor([1, 3], device="cuda")
+        tell([(2**numbers).tolist(), (5 % numbers).tolist(), (2.0**numbers.float()).tolist()])
+    """)
+    assert found == [[2, 8], [0, 2], [2.0, 8.0]]
+
+
 _SMALL = """
     import ullage
     ullage.emulate("A100", values="all")
@@ -123,6 +135,11 @@ _SMALL = """
     sparse = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 0]], [3.0, 4.0, 5.0], (2, 3), device=card).coalesce()
     found["sparse"] = sparse._nnz() == 2 and sparse.to_dense().tolist() == [[0, 0, 3], [9, 0, 0]]
 
+    # numbers in place of tensors
+    found["number first"] = (2 ** torch.tensor([1.0, 3.0], device=card)).tolist() == [2, 8]
+    found["remainder"] = (5 % torch.tensor([3, 4], device=card)).tolist() == [2, 1]
+    found["numbers"] = (1 - torch.tensor([3, 4], device=card)).tolist() == [-2, -3]
+
     # memory: views, storages that grow, copies of bytes
     grown = torch.arange(4.0, device=card)
     grown.untyped_storage().resize_(64)
@@ -150,6 +167,11 @@ _SMALL = """
     torch.manual_seed(3)
     same(numbers.to(card))[0].pow(2).sum().backward()
     found["an LSTM's dropout"] = torch.allclose(layer.weight_hh_l0.grad, same.weight_hh_l0.grad.cpu(), atol=1e-5)
+    same.eval()
+    whole = same(numbers.to(card))[0]
+    with torch.autocast("cuda", torch.float16):
+        half = same(numbers.to(card))[0]
+    found["an LSTM in half precision"] = half.dtype == torch.half and torch.allclose(whole, half.float(), atol=0.01)
     for kind in (torch.nn.LSTMCell, torch.nn.GRUCell):
         cell = kind(4, 6)
         twin = kind(4, 6).to(card)

@@ -101,8 +101,10 @@ def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Col
     # Segments that were there before have their addresses; of others the first block shows how far they are moved.
     expandable = sum(start.is_expandable for start in program.start)
     was_there = np.where(segment >= 0, segment < len(program.start) - expandable, ~segment < expandable)
-    _, first, of = np.unique(segment, return_index=True, return_inverse=True)
-    expected = np.where(was_there, 0, moved[first][of])
+    number = segment - segment.min(initial=0)
+    first = np.zeros(int(number.max(initial=0)) + 1, np.int64)
+    first[number[::-1]] = np.arange(len(ops))[::-1]  # the last that is written stays
+    expected = np.where(was_there, 0, moved[first[number]])
     return ops, (moved != expected) | (address < 0)
 
 

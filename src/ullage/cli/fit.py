@@ -18,6 +18,8 @@ EPILOG: Final = (
     f"{WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 a value fits, 1 none does, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
+_OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"})
+"""Parameters of the command that are not handed on as they are."""
 
 
 def run_fit(
@@ -56,37 +58,15 @@ def run_fit(
 
     Every value is run, in a process of its own, two at a time: the answer fits and the next does not, both proved.
     """
+    given = dict(locals())  # options have the names that `ullage.fit` has
     # Here, because what runs a script is not for those who ask another command.
     from ullage.api.fit import fit as ask
     from ullage.api.values import check_page
     from ullage.fitting.describe import describe
 
     check_page(html, script)
-    answer = with_progress(
-        lambda progress: ask(
-            script,
-            context.args,
-            gpu=gpu,
-            vary=vary,
-            margin=margin,
-            changes=changes,
-            steps=steps,
-            seconds=seconds,
-            arch=arch,
-            world_size=world_size,
-            rank=rank,
-            alloc_conf=alloc_conf,
-            total_memory=total_memory,
-            context=context_size,
-            cudnn_workspace=cudnn_workspace,
-            placement=placement,
-            values=values,
-            values_seed=values_seed,
-            draws=draws,
-            routing=routing,
-            picture=html is not None,
-            progress=progress,
-        )
-    )
+    options = {name: value for name, value in given.items() if name not in _OWN}
+    options |= {"context": context_size, "picture": html is not None}
+    answer = with_progress(lambda progress: ask(script, context.args, **options, progress=progress))
     show(describe(answer), answer.to_json() if as_json else None, page=html)
     raise typer.Exit(answer.exit_code)

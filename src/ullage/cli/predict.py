@@ -23,6 +23,8 @@ EPILOG: Final = (
     f"{WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
+_OWN: Final = frozenset({"context", "script", "rank", "context_size", "html", "as_json"})
+"""Parameters of the command that are not handed on as they are."""
 
 
 def predict(
@@ -61,39 +63,17 @@ def predict(
     The script runs unmodified, with PyTorch's own allocator, on an emulated card: every byte is PyTorch's answer, and
     no GPU is needed or touched.
     """
+    given = dict(locals())  # options have the names that `ullage.predict` has
     # Here, because what runs a script is not for those who ask another command.
     from ullage.api.predict import predict as ask
     from ullage.api.values import check_page
     from ullage.prediction.describe import describe
 
     check_page(html, script, *([snapshot] if snapshot else []))
+    options = {name: value for name, value in given.items() if name not in _OWN}
+    options |= {"context": context_size, "rank": _rank(rank), "picture": html is not None}
     prediction = with_progress(
-        lambda progress: ask(
-            script,
-            context.args,
-            gpu=gpu,
-            steps=steps,
-            seconds=seconds,
-            arch=arch,
-            count=count,
-            world_size=world_size,
-            rank=_rank(rank),
-            alloc_conf=alloc_conf,
-            total_memory=total_memory,
-            context=context_size,
-            cudnn_workspace=cudnn_workspace,
-            placement=placement,
-            values=values,
-            values_seed=values_seed,
-            draws=draws,
-            routing=routing,
-            snapshot=snapshot,
-            picture=html is not None,
-            beside_eager=beside_eager,
-            output=output,
-            progress=progress,
-        ),
-        live=not output,
+        lambda progress: ask(script, context.args, **options, progress=progress), live=not output
     )
     show(describe(prediction), prediction.to_json() if as_json else None, page=html)
     raise typer.Exit(_exit_code(prediction, snapshot))

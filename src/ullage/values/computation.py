@@ -14,7 +14,7 @@ import torch
 
 from ullage.values.dispatch import PYTHON, Watch, run_on
 from ullage.values.evaluation import on_the_host
-from ullage.values.operator_plan import NUMBERS, OperatorPlan
+from ullage.values.operator_plan import OperatorPlan
 from ullage.values.random_numbers import RandomNumbers
 from ullage.values.reads import Reads
 from ullage.values.translation import WITHOUT_VALUES, Results, bound, translation_of
@@ -353,9 +353,7 @@ def _device_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
 def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Results | None:
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
-    plan = rule.plan
-    has_number = any(place < len(arguments) and arguments[place].__class__ in NUMBERS for place in plan.number_places)
-    function = plan.with_numbers if has_number else operator
+    function = rule.plan.for_host(operator, arguments)
     found: Results | None = function(*arguments, **keywords)
     return found
 

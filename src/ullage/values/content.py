@@ -238,7 +238,7 @@ class Contents:
         address = tensor.data_ptr()
         if not address:  # nothing lies there
             return 0, 0
-        item, offset = tensor.itemsize, tensor.storage_offset()
+        item, offset = tensor.itemsize, int(tensor.storage_offset())
         if tensor.is_contiguous():
             elements = offset + tensor.numel()
         else:

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ullage.values.content import INTERCEPTION_KEY, KEY
-from ullage.values.operator_plan import NUMBERS, OperatorPlan, overload_of, passes
+from ullage.values.operator_plan import OperatorPlan, overload_of, passes
 
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
@@ -31,7 +31,7 @@ class Watch(ABC):
 
     def __init__(self, *, everything: bool) -> None:
         self._everything = everything
-        self._libraries: dict[str, Any] = {}
+        self._libraries: dict[str, Any] = {}  # they take what they have registered with them
         self._registered: set[str] = set()
 
     @abstractmethod
@@ -88,12 +88,23 @@ def run_on(
         result = _to_python(operator, arguments, keywords)
         if result is not NotImplemented:
             return result
-    for place in plan.number_places:
+    if plan.number_places and (places := plan.numbers_in(arguments)):
         # a number that PyTorch has wrapped in a tensor arrives as a number, which only a call from the top takes
-        if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-            with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                return plan.with_numbers(*arguments, **keywords)
+        overload = plan.with_numbers(operator, places)
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            if overload is not None:
+                return overload(*arguments, **keywords)
+            arguments = [_wrapped(each) if place in places else each for place, each in enumerate(arguments)]
+    if plan.is_closed:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
     return operator.redispatch(keyset & _BELOW, *arguments, **keywords)
+
+
+def _wrapped(number: complex) -> torch.Tensor:
+    """Return a number as a tensor of the type that numbers have."""
+    kind = number.__class__
+    return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
 
 
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -43,6 +43,14 @@ HEAVY: Final = frozenset(
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
 """Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
 host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
+_CLOSED: Final = frozenset(
+    (
+        *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
+        *("aten::bucketize.Scalar", "aten::searchsorted.Scalar"),
+    )
+)
+"""Operators that wrap a number in a tensor on the card, which PyTorch cannot hand to Python (`toPyObject` in
+torch/csrc/jit/python/pybind_utils.cpp): what they are made of is not to be seen."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 
@@ -51,7 +59,7 @@ class OperatorPlan:
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
-        *("operator", "with_numbers", "written"),
+        *("operator", "_with_numbers", "is_closed", "written"),
     )
 
     def __init__(self, operator: Any) -> None:
@@ -61,8 +69,9 @@ class OperatorPlan:
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
         """Places of arguments that are tensors, where a wrapped number arrives as a number."""
-        self.with_numbers = _with_numbers(operator)
-        """The overload that takes a number there."""
+        self.is_closed = operator.name() in _CLOSED
+        """Whether what it is made of must not be seen."""
+        self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
         """Arguments that the operator writes: their place, or their name if they have none."""
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
@@ -78,23 +87,37 @@ class OperatorPlan:
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
         """Return the overload that takes these arguments, called from the top."""
-        for place in self.number_places:
-            if place < len(arguments) and arguments[place].__class__ in NUMBERS:
-                return self.with_numbers
-        return operator
+        places = self.numbers_in(arguments)
+        return self.with_numbers(operator, places) or operator if places else operator
+
+    def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """Return where a number stands for a tensor: PyTorch has wrapped it in one."""
+        return tuple(
+            place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS
+        )
+
+    def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
+        """Return what takes numbers at these places: the operator, if PyTorch allows it, or an overload; else None."""
+        if places not in self._with_numbers:
+            self._with_numbers[places] = _with_numbers(operator, places)
+        return self._with_numbers[places]
 
 
-def _with_numbers(operator: Any) -> Any:
-    """Return what takes numbers where an operator has tensors: itself, where PyTorch allows it, or another overload."""
+def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
+    """Return what takes numbers at places where an operator has tensors: itself, if PyTorch allows it, or another."""
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator
+    wanted = _types(operator)
+    for place in places:
+        wanted[place] = (wanted[place][0], "number")
     packet = operator._overloadpacket
-    overload = operator._overloadname
-    for name in ("Scalar_out",) if overload.endswith("out") else (overload.replace("Tensor", "Scalar"), "Scalar"):
-        if name != overload and name in packet.overloads():
-            return getattr(packet, name)
-    return operator
+    found = (getattr(packet, name) for name in packet.overloads())
+    return next((each for each in found if [kind for _, kind in _types(each)] == [kind for _, kind in wanted]), None)
+
+
+def _types(operator: Any) -> list[tuple[str, str]]:
+    return [(each.name, f"{each.name if each.kwarg_only else ''}{each.type}") for each in operator._schema.arguments]
 
 
 def passes(name: str, *, everything: bool) -> bool:
@@ -108,6 +131,8 @@ def passes(name: str, *, everything: bool) -> bool:
 
 def is_composite(name: str) -> bool:
     """Tell whether an operator is made of others, each of which is seen itself."""
+    if name in _CLOSED:
+        return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(
         (has(name, "CompositeImplicitAutograd") or has(name, "CompositeExplicitAutograd")) and not has(name, "CUDA")

@@ -228,6 +228,10 @@ def _recur(a: Arguments, numbers: Any, hidden: Any, cell: Any, *weights: Any) ->
     function: Any = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)[a["mode"]]
     state = (hidden, cell) if a["mode"] == 2 else hidden
     per_layer = a["weight_stride0"] - (1 if a["proj_size"] else 0)
+    rows = (1, 1, 4, 3)[a["mode"]] * a["hidden_size"]
+    shapes = [(rows, -1), (rows, -1), *[(rows,)] * (per_layer - 2), *[(a["proj_size"], -1)] * bool(a["proj_size"])]
+    # autocast hands them over in the shapes of its one buffer
+    weights = tuple(each.reshape(shapes[number % len(shapes)]) for number, each in enumerate(weights))
     shape = (per_layer == 4, a["num_layers"], a["dropout"], a["train"], a["bidirectional"])
     if a["batch_sizes"]:
         return function(numbers, torch.tensor(a["batch_sizes"]), state, list(weights), *shape)
@@ -324,6 +328,25 @@ def _rms_norm_backward(a: Arguments) -> Results:
     return {place: each for place, each in enumerate(found) if each is not None}
 
 
+def _softmax(operator: Any) -> Callable[[Arguments], Any]:
+    """Return the rule of an operator that may make single precision of half."""
+
+    def compute(a: Arguments) -> Any:
+        return operator(a["self"].float() if a["half_to_float"] else a["self"], a["dim"], False)  # noqa: FBT003
+
+    return compute
+
+
+def _softmax_backward(operator: Any) -> Callable[[Arguments], Any]:
+    def compute(a: Arguments) -> Any:
+        gradient, output = a["grad_output"], a["output"]
+        if gradient.dtype == a["input_dtype"]:
+            return operator(gradient, output, a["dim"], a["input_dtype"])
+        return operator(gradient, output, a["dim"], gradient.dtype).to(a["input_dtype"])
+
+    return compute
+
+
 def _scaled_product(a: Arguments) -> Any:
     """Multiply numbers of 8 bits, each with its scale."""
     found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
@@ -387,6 +410,10 @@ TRANSLATIONS: Final[Mapping[str, Callable[[Arguments], Results]]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_cudnn_ctc_loss": _ctc_loss,
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
+    "aten::_softmax": _softmax(aten._softmax),
+    "aten::_log_softmax": _softmax(aten._log_softmax),
+    "aten::_softmax_backward_data": _softmax_backward(aten._softmax_backward_data),
+    "aten::_log_softmax_backward_data": _softmax_backward(aten._log_softmax_backward_data),
     "aten::_scaled_mm": _scaled_product,
     "aten::_masked_scale": lambda a: a["self"] * a["mask"] * a["scale"],
     "aten::cudnn_grid_sampler": lambda a: aten.grid_sampler_2d(**_sampling(a)),
