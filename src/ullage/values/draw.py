@@ -29,8 +29,8 @@ class DrawLevel(NamedTuple):
 
     spread: float
     """The distance at which the columns of a matrix product lie apart, in units of what one column varies by. Scores of
-    a router with a bias lie 1 / sqrt(width) apart; those of hidden states that have much in common, as they do in the
-    later layers of a model that is freshly initialised, about as far as they vary (benchmarks/values/sizes.py)."""
+    a router with a bias on independent inputs lie 1 / sqrt(width) apart. Those of later layers lie much further apart,
+    as hidden states have much in common; how far is chosen by eye, from a small Mixtral's counts of tokens."""
     scale: float
     """The size of the numbers of a matrix product: those of a freshly initialised head are small."""
     mean: float
