@@ -130,7 +130,7 @@ CASES: dict[str, tuple[str, Cause, str]] = {
         "of which 0 bytes is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by "
         "PyTorch but unallocated.",
         Cause.CANNOT_TELL,
-        "nothing can be told from it: the card has 0 bytes",
+        "nothing can be concluded from it: the card has 0 bytes",
     ),
     "a warning only": (WORDINGS["torch 2.13, asking again"][0], Cause.CANNOT_TELL, "No request failed in this text"),
 }
@@ -347,7 +347,7 @@ def test_figures_that_no_card_has_are_not_judged(total: str, allocated: str, cac
     )
     explained = explain_text(text)
     assert explained.explanation.cause is Cause.CANNOT_TELL
-    assert "nothing can be told from it" in explained.explanation.sentence
+    assert "nothing can be concluded from it" in explained.explanation.sentence
     assert said in explained.explanation.sentence
     assert explained.account is None
 

@@ -4,10 +4,10 @@ import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -49,7 +49,10 @@ def run_the_docs(section: str, **names: Any) -> dict[str, Any]:
     return names | {"blocks": len(blocks)}
 
 
-_SEEN: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
+@cache
+def _seen_by(module: nn.Module) -> list[int]:
+    """Return a list of a module's own: a guard does not look into caches of functions."""
+    return []
 
 
 class AtMost(nn.Module):
@@ -62,7 +65,7 @@ class AtMost(nn.Module):
     @property
     def seen(self) -> list[int]:
         """How many items it was given each time: kept elsewhere, because a guard takes no notes of a model's apart."""
-        return _SEEN.setdefault(self, [])
+        return _seen_by(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.items is not None and len(x) > self.items:

@@ -1,5 +1,6 @@
 """Rules of `ullage.owners` and `ullage.release` beside the corpus of scenarios."""
 
+import math
 import subprocess
 import sys
 import time
@@ -108,7 +109,7 @@ def test_an_optimizer_gives_up_its_state_alone() -> None:
     release(optimizer)
     assert not optimizer.state
     release(model)
-    assert float(_loss(other).detach()) == 0  # an emulated card computes nothing, but the model runs
+    assert math.isfinite(float(_loss(other).detach()))  # an emulated card draws it, but the model runs
 
 
 @inside

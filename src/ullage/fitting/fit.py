@@ -295,7 +295,7 @@ class Fitter:
             try:
                 prediction = predict_with_draws(request, cancelled=self._cancelled.is_set)
             except ScriptError as error:
-                raise ScriptError(f"with {label}: {error}") from None
+                raise type(error)(f"with {label}: {error}") from None
             self._known[key] = prediction
             self.progress(f"{label}: {prediction.verdict.value}")
         return self._known[key]

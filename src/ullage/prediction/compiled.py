@@ -21,7 +21,14 @@ def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = 
         return prediction
     try:
         eager = predict(
-            replace(request, eager=True, snapshot=None, picture=False, echo=False),
+            replace(
+                request,
+                values=replace(request.values, seed=prediction.values.seed),
+                eager=True,
+                snapshot=None,
+                picture=False,
+                echo=False,
+            ),
             progress=lambda text: progress(f"without torch.compile: {text}"),
         )
     except UllageError as error:

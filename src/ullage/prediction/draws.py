@@ -46,7 +46,7 @@ def predict_with_draws(
             others = [future.result() for future in futures]
         except ScriptError as error:
             stop.set()
-            raise ScriptError(f"with the values of another seed: {error}") from None
+            raise type(error)(f"with the values of another seed: {error}") from None
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from ullage._errors import ScriptError, UsageError
+from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction, RankPeaks, Verdict
 from ullage.prediction.request import Request
-from ullage.prediction.script import predict
 
 MOST: Final = 64
 AT_ONCE: Final = 2
@@ -30,9 +30,9 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     def run(rank: int) -> Prediction:
         progress(f"rank {rank} of {request.world_size}")
         try:
-            return predict(replace(request, rank=rank, snapshot=None), cancelled=cancelled.is_set)
+            return predict_with_draws(replace(request, rank=rank, snapshot=None), cancelled=cancelled.is_set)
         except ScriptError as error:
-            raise ScriptError(f"rank {rank}: {error}") from None
+            raise type(error)(f"rank {rank}: {error}") from None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(run, rank) for rank in range(request.world_size)]
@@ -45,7 +45,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     fullest = max(predictions, key=lambda prediction: (_ORDER.index(prediction.verdict), prediction.interval_bytes[1]))
     if request.snapshot is not None:
         progress(f"rank {fullest.rank} once more, for its snapshot")
-        fullest = predict(replace(request, rank=fullest.rank))
+        fullest = predict_with_draws(replace(request, rank=fullest.rank))
     return replace(fullest, ranks=[_peaks(prediction) for prediction in predictions])
 
 

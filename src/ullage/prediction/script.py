@@ -226,7 +226,7 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
         size = reason_of_size(verdict, use.low_bytes, use.high_bytes, use.total_bytes, use.cudnn, use.placement)
         growth = growth_text(measured.growth, use.total_bytes - use.high_bytes)
         reason = size + growth
-    if verdict is Verdict.FITS and deciding(result.reads, "unknown"):
+    if deciding(result.reads, "unknown"):
         return Verdict.UNKNOWN, reason_of_unknown(result.reads)
     return verdict, reason
 

@@ -5,14 +5,14 @@ variables that it sets, in the innermost loop or function around it.
 """
 
 import ast
+import linecache
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 _TO_WHOLE: Final = frozenset({"int", "round", "range", "floor", "ceil", "bool"})
 _BODIES: Final = (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
-_MOST_BYTES: Final = 2_000_000
+_MOST_CHARACTERS: Final = 2_000_000
 
 
 @cache
@@ -37,9 +37,9 @@ def _decides(statement: ast.stmt, body: ast.AST) -> bool:
 @cache
 def _tree_of(file: str) -> ast.Module | None:
     try:
-        path = Path(file)
-        return ast.parse(path.read_bytes()) if path.stat().st_size <= _MOST_BYTES else None
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        source = "".join(linecache.getlines(file))
+        return ast.parse(source) if 0 < len(source) <= _MOST_CHARACTERS else None
+    except (SyntaxError, ValueError, RecursionError):
         return None
 
 

@@ -17,6 +17,8 @@ FLOAT_BYTES: Final = 4 * MIB
 """Floats of a larger tensor are not kept, and nothing but decisions is computed from them."""
 WHOLE_BYTES: Final = 64 * MIB
 """Whole numbers and booleans of a larger tensor are not kept."""
+_MADE_BYTES: Final = 256 * MIB
+"""No operation is run on the host that makes more."""
 _DRAWN_BYTES: Final = 512 * MIB
 """A larger tensor is not drawn for a decision either."""
 
@@ -119,7 +121,10 @@ class Evaluation:
 
     def _can_run(self, call: OperatorCall) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
-        makes_floats = all(content.is_float for target in call.targets if (content := target.content()) is not None)
+        made = [content for target in call.targets if (content := target.content()) is not None]
+        if sum(content.bytes for content in made) > _MADE_BYTES:
+            return False
+        makes_floats = all(content.is_float for content in made)
         if not makes_floats:
             return True
         return all(
@@ -185,9 +190,11 @@ class Evaluation:
         if "device" in keywords and keywords["device"] is not None:
             keywords["device"] = torch.device("cpu")
         if "generator" in keywords:
-            keywords["generator"] = None
+            keywords["generator"] = self._generator_of(call)
         if "pin_memory" in keywords:
             keywords["pin_memory"] = None
+        if call.is_random and _takes_generator(call.operator):
+            keywords["generator"] = self._generator_of(call)
         with self._random_numbers(call):
             result = self._routing.results(call, arguments, keywords)
             if result is None:
@@ -213,20 +220,31 @@ class Evaluation:
         written[str(target.place)] = storage
         return target.view.of(storage)
 
+    def _seed_of(self, call: OperatorCall) -> int:
+        first = next((content.serial for target in call.targets if (content := target.content()) is not None), 0)
+        return (self.seed * 7_368_787 + first) % (1 << 62)
+
+    def _generator_of(self, call: OperatorCall) -> torch.Generator | None:
+        """Return random numbers of a call's own: the script's threads may draw from the default ones meanwhile."""
+        return torch.Generator().manual_seed(self._seed_of(call)) if call.is_random else None
+
     @contextmanager
     def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
         """Have random numbers come from the seed, and leave the script's own as they were."""
-        if not call.is_random:
+        if not call.is_random or _takes_generator(call.operator):
             yield
             return
         generator = torch.default_generator
         state = generator.get_state()
-        first = next((content.serial for target in call.targets if (content := target.content()) is not None), 0)
-        generator.manual_seed((self.seed * 7_368_787 + first) % (1 << 62))
+        generator.manual_seed(self._seed_of(call))
         try:
             yield
         finally:
             generator.set_state(state)
+
+
+def _takes_generator(operator: Any) -> bool:
+    return any(each.name == "generator" for each in operator._schema.arguments)
 
 
 def certainty_of(call: OperatorCall) -> Certainty:

@@ -1,5 +1,6 @@
 """What operators write on the card is noted, not computed; what they read of it is answered."""
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
 from ullage.values.waiting import Waiting
 
+_FAR_BACK: Final = 12
 _SEVERAL: Final = frozenset((tuple, list))
 _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
@@ -59,6 +61,14 @@ _WRITES_BY_INDEX: Final = frozenset(
 """Operators that put what is given to them into memory that may be new."""
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
 """Operators whose sparse results have parts that were given, or made by operators that are seen."""
+_WRITES_UNSAID: Final = {
+    "aten::cudnn_batch_norm": (3, 4),
+    "aten::native_batch_norm": (3, 4),
+    "aten::batch_norm_gather_stats": (3, 4),
+    "aten::batch_norm_gather_stats_with_counts": (3, 4),
+    "aten::batch_norm_update_stats": (1, 2),
+}
+"""Operators that write arguments (a module's running statistics) of which their schema does not say so."""
 _SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
 
 
@@ -84,6 +94,7 @@ class Interception(Watch):
         self.waiting = Waiting(evaluation.seed)
         self.is_recording_a_graph = False
         """Whether a CUDA graph is being captured: what is written then is written again at each replay."""
+        self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
 
     # ---- one operator
 
@@ -109,6 +120,11 @@ class Interception(Watch):
         if name in _SIZED_BY_READS:
             return self._within(keyset, plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
+        if name in _WRITES_UNSAID:
+            for place in _WRITES_UNSAID[name]:
+                if isinstance(arguments[place], torch.Tensor) and arguments[place].is_cuda:
+                    self.note_unseen(arguments[place])
+            return result
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
@@ -175,6 +191,8 @@ class Interception(Watch):
         dtype = tensor.dtype
         content = BlockContent(size, dtype, certainty, depth=depth, is_sent=is_sent)
         is_large = size > evaluation.bound_of(dtype)
+        if self.is_recording_a_graph:
+            self._captured.append((block, dtype))
         if self.is_recording_a_graph or (is_large and not content.is_float):
             content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
             self.contents.put(block, content)
@@ -198,6 +216,8 @@ class Interception(Watch):
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.Tensor):
             if argument.is_cuda:
+                if _is_opaque(argument):
+                    return Operand(_unknown(0, argument.dtype), torch.empty(0, dtype=argument.dtype, device="meta"))
                 contents = self.contents
                 block = contents.block_of(argument)
                 content = contents.get(block) if block[0] else BlockContent(0, argument.dtype, Certainty.KNOWN)
@@ -267,7 +287,7 @@ class Interception(Watch):
             return self._optimizers(keyset, plan, operator, arguments, keywords)
         if isinstance(target, list):
             target = target[0] if target else None
-        if not isinstance(target, torch.Tensor) or target.layout != torch.strided:
+        if not isinstance(target, torch.Tensor) or (target.is_cuda and _is_opaque(target)):
             return run_on(keyset, plan, operator, arguments, keywords)
         if not target.is_cuda:
             if plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and arguments[1].is_cuda:
@@ -348,7 +368,7 @@ class Interception(Watch):
     def _optimizers(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
-        """Forget what all of an optimizer's tensors hold: nobody asks for it, and it would be a long list."""
+        """Note what an optimizer does to all of its tensors at once, without writing each operation down."""
         result = run_on(keyset, plan, operator, arguments, keywords)
         for place in plan.written:
             tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
@@ -357,13 +377,32 @@ class Interception(Watch):
                     self._assume_finite(tensors)  # found_inf
                 continue
             for each in tensors or ():
-                if each.is_cuda:
-                    self.contents.put(self.contents.block_of(each), None)
+                if each.is_cuda and not _is_opaque(each):
+                    self._note_updated(each)
         return result
+
+    def _note_updated(self, tensor: torch.Tensor) -> None:
+        """Take floats for about what they were: a second moment stays positive, a weight of its size."""
+        content = self.contents.get(self.contents.block_of(tensor))
+        if content is not None and content.is_float:
+            content.certainty = max(content.certainty, Certainty.DRAWN)
+        else:
+            self.note_unseen(tensor)
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
         if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
+
+    def end_capture(self) -> list[tuple[tuple[int, int], torch.dtype]]:
+        """Return the blocks that a CUDA graph has written while it was captured."""
+        self.is_recording_a_graph = False
+        captured, self._captured = self._captured, []
+        return captured
+
+    def note_replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]]) -> None:
+        """Know nothing of what a graph writes at a replay."""
+        for block, dtype in captured:
+            self.contents.put(block, _unknown(block[1], dtype))
 
     def note_unseen(self, tensor: torch.Tensor) -> None:
         """Note that a kernel that no operator launches may have written a tensor."""
@@ -611,6 +650,8 @@ def _assumed(call: OperatorCall) -> list[Any] | None:
     operand = arguments[0] if arguments else None
     if not isinstance(operand, Operand) or not operand.content.is_float:
         return None
+    if _has_infinity(operand.content):
+        return None
     answer: bool | None = None
     if name in ("aten::isnan", "aten::isinf", "aten::isfinite"):
         answer = name == "aten::isfinite"
@@ -625,6 +666,19 @@ def _assumed(call: OperatorCall) -> list[Any] | None:
     return None if answer is None else [list(operand.size), answer]
 
 
+def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
+    """Tell whether a script has put infinities among numbers, as far back as the operations are known."""
+    call = content.call
+    if call is None or depth == 0:
+        return False
+    if any(isinstance(each, float) and math.isinf(each) for each in (*call.arguments, *call.keywords.values())):
+        return True
+    return any(
+        _has_infinity(each.content, depth - 1) or (each.content.is_float and each.content.certainty < Certainty.DRAWN)
+        for each in _operands(call)
+    )
+
+
 def _operands(call: OperatorCall) -> list[Operand]:
     found: list[Operand] = []
     for argument in (*call.arguments, *call.keywords.values()):
@@ -633,6 +687,11 @@ def _operands(call: OperatorCall) -> list[Operand]:
         elif isinstance(argument, list):
             found.extend(each for each in argument if isinstance(each, Operand))
     return found
+
+
+def _is_opaque(tensor: torch.Tensor) -> bool:
+    """Tell whether what a tensor holds is more than a view of one block of memory."""
+    return tensor.layout != torch.strided or tensor.is_nested or tensor.is_neg() or tensor.is_conj()
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor) -> BlockContent:

@@ -113,7 +113,7 @@ class Values:
             kernels = UnseenKernels(self._interception.note_unseen)
             kernels.watch()
             self._undo.append(kernels.stop)
-            self._undo.append(self._interception.waiting.watch_steps())
+            self._interception.waiting.watch_steps()
 
     def _watch_threads(self) -> None:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
@@ -127,18 +127,31 @@ class Values:
         self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
 
     def _watch_graphs(self, interception: Interception) -> None:
+        """Have what a CUDA graph writes be unknown at each replay."""
         graph: Any = torch.cuda.CUDAGraph
-        for name, is_recording in (("capture_begin", True), ("capture_end", False)):
-            original = getattr(graph, name)
+        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
+        recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-            def around(
-                this: Any, *arguments: Any, _original: Any = original, _value: bool = is_recording, **keywords: Any
-            ) -> Any:
-                interception.is_recording_a_graph = _value
-                return _original(this, *arguments, **keywords)
+        def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = begin(this, *arguments, **keywords)
+            interception.is_recording_a_graph = True
+            return result
 
-            setattr(graph, name, around)
-            self._undo.append(lambda name=name, original=original: setattr(graph, name, original))  # type: ignore[misc]
+        def capture_end(this: Any) -> Any:
+            recorded[this] = interception.end_capture()
+            return end(this)
+
+        def replay(this: Any) -> None:
+            launch(this)
+            interception.note_replay(recorded.get(this, ()))
+
+        self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
+
+    def _stand_in(self, owner: Any, **functions: Any) -> None:
+        for name, function in functions.items():
+            original = getattr(owner, name)
+            setattr(owner, name, function)
+            self._undo.append(lambda name=name, original=original: setattr(owner, name, original))  # type: ignore[misc]
 
     def _replay_graphs(self, computation: Computation) -> None:
         """Have a CUDA graph do at each replay what it has captured."""
@@ -158,13 +171,7 @@ class Values:
         def replay(this: Any) -> None:
             computation.replay(recorded.get(this, ()), lambda: launch(this))
 
-        for name, original, own in (
-            ("capture_begin", begin, capture_begin),
-            ("capture_end", end, capture_end),
-            ("replay", launch, replay),
-        ):
-            setattr(graph, name, own)
-            self._undo.append(lambda name=name, original=original: setattr(graph, name, original))  # type: ignore[misc]
+        self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
 
     def _watch_seeds(self, computation: Computation) -> None:
         numbers = computation.random_numbers

@@ -6,8 +6,7 @@ logged do not fall.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -95,14 +94,13 @@ class Waiting:
         asked = inner.content.call.operator._schema.name
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
-    def watch_steps(self) -> Callable[[], None]:
-        """Begin anew after each step of an optimizer; returns what ends that."""
+    def watch_steps(self) -> None:
+        """Begin anew after each step of an optimizer."""
         # not with the module's beginning: torch.optim takes long to load, and not every script does
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        handle: Any = register_optimizer_step_post_hook(lambda *_: self.renew())
-        end: Callable[[], None] = handle.remove
-        return end
+        # It stays: values may be stopped by such a hook, and the others are being called then.
+        register_optimizer_step_post_hook(lambda *_: self.renew())
 
 
 def _smaller(operand: Operand, share: float) -> Operand:
