@@ -15,7 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,17 @@ SLOW = "ULLAGE_SLOW" in os.environ
 _ROOT = Path(__file__).parents[2]
 
 
-def inside(test: Callable[..., Any]) -> Callable[..., None]:
-    """Run a test in a process that has torch; its arguments are plain data, what it returns is printed."""
+def inside(test: Callable[..., Any], *, values: str = "off") -> Callable[..., None]:
+    """Run a test in a process that has torch; its arguments are plain data, what it returns is printed.
+
+    What it reads of the card is zero, so that it is the same however often an operation is tried again.
+    """
     if INSIDE:
         return test
 
     @wraps(test)
     def ask(**arguments: Any) -> None:
-        server = _server()
+        server = _server(values)
         assert server.stdin is not None
         assert server.stdout is not None
         print(json.dumps([test.__module__, test.__name__, arguments]), file=server.stdin, flush=True)
@@ -46,9 +49,13 @@ def inside(test: Callable[..., Any]) -> Callable[..., None]:
     return ask
 
 
+inside_with_values = partial(inside, values="on")
+"""The same, where what is read of the card follows from what the host has sent."""
+
+
 @cache
-def _server() -> subprocess.Popen[str]:
-    environment = os.environ | {"ULLAGE_TESTS_INSIDE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": _path()}
+def _server(values: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"ULLAGE_TESTS_INSIDE": values, "OMP_NUM_THREADS": "1", "PYTHONPATH": _path()}
     server = subprocess.Popen(
         [sys.executable, "-m", __name__],
         cwd=_ROOT,
@@ -68,7 +75,7 @@ def _path() -> str:
 def _serve() -> None:
     import ullage
 
-    ullage.emulate("T4")
+    ullage.emulate("T4", values=os.environ["ULLAGE_TESTS_INSIDE"])
     for name in ("torch", "torch._dynamo", "pytest", "ullage.guard.guard", "tests.guard.worlds", "tests.guard.made"):
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")

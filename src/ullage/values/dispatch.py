@@ -7,6 +7,8 @@ What is seen runs on as it would have: the allocator's sequence stays PyTorch's,
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -15,6 +17,7 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 from ullage.values.content import INTERCEPTION_KEY, KEY
 from ullage.values.operator_plan import OperatorPlan, overload_of, passes
 
+_OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 ONLY: Final = torch._C.DispatchKeySet(KEY)
@@ -71,13 +74,29 @@ class Watch(ABC):
             nonlocal operator
             if operator is None:
                 operator = overload_of(name)
-            return see(keyset, operator, *arguments, **keywords)
+            try:
+                return see(keyset, operator, *arguments, **keywords)
+            except BaseException as error:
+                _let_go(error)
+                del arguments, keywords
+                raise
 
         return kernel
 
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
+
+
+def _let_go(error: BaseException) -> None:
+    """Have our frames in an error's traceback keep no tensor alive: without us the operator would have none there."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename.startswith(_OWN_FILES):
+            with suppress(RuntimeError):  # it still runs
+                frame.clear()
+        trace = trace.tb_next
 
 
 def run_on(
