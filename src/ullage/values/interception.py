@@ -383,11 +383,12 @@ class Interception(Watch):
 
     def _note_updated(self, tensor: torch.Tensor) -> None:
         """Take floats for about what they were: a second moment stays positive, a weight of its size."""
-        content = self.contents.get(self.contents.block_of(tensor))
+        block = self.contents.block_of(tensor)
+        content = self.contents.get(block)
         if content is not None and content.is_float:
             content.certainty = max(content.certainty, Certainty.DRAWN)
         else:
-            self.note_unseen(tensor)
+            self.contents.put(block, _unknown(self.contents.whole_bytes(block), tensor.dtype))
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
         if found_inf.is_cuda and (content := self.contents.get(self.contents.block_of(found_inf))) is not None:
@@ -669,14 +670,15 @@ def _assumed(call: OperatorCall) -> list[Any] | None:
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
     """Tell whether a script has put infinities among numbers, as far back as the operations are known."""
     call = content.call
+    if content.value is not None:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            numbers = torch.empty(0, dtype=content.dtype).set_(content.value)
+            return bool(torch.isinf(numbers).any())
     if call is None or depth == 0:
         return False
     if any(isinstance(each, float) and math.isinf(each) for each in (*call.arguments, *call.keywords.values())):
         return True
-    return any(
-        _has_infinity(each.content, depth - 1) or (each.content.is_float and each.content.certainty < Certainty.DRAWN)
-        for each in _operands(call)
-    )
+    return any(_has_infinity(each.content, depth - 1) for each in _operands(call) if each.content.is_float)
 
 
 def _operands(call: OperatorCall) -> list[Operand]:
