@@ -136,7 +136,7 @@ def test_what_a_marked_test_may_do_and_what_it_is_told(pytester: pytest.Pytester
             "*At index 1 diff: 2 != 3",
             "*the process of test_all.py::test_that_ends_its_process ended with signal 11*",
             "*the process of test_all.py::test_that_leaves_without_a_word ended with exit code 0*",
-            "*test_with_a_wrong_marker has ?'gpu', 'most'?; expected peak=, leak= and gpu= by name*",
+            "*test_with_a_wrong_marker has ?'gpu', 'most'?; expected peak=, leak=, gpu= and values= by name*",
             "*gpu='T5': no card named 'T5' is known; nearest: *. Or give a size, such as 24GiB",
         ]
     )
@@ -196,7 +196,7 @@ def test_a_card_that_is_there() -> None:
     assert "gpu_memory: 256.0 KiB more are held after the test than before (1.0 KiB), and leak=4.0 KiB is" in out
 
 
-@inside
+@inside_with_values
 def test_a_debugger() -> None:
     """With `--pdb`, tests of pytest's own card run in its process, and others say why they cannot."""
     tests = _REAL + '@pytest.mark.gpu_memory(gpu="L4")\ndef test_other():\n    pass\n'
