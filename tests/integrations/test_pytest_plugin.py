@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.inside import SLOW, inside
+from tests.guard.inside import SLOW, inside, inside_with_values
 
 pytest_plugins = ["pytester"]
 
