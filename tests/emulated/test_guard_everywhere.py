@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.guard.inside import INSIDE, SLOW, inside
+from tests.guard.inside import INSIDE, SLOW, inside_with_zeros
 
 if INSIDE:
     import gc
@@ -54,7 +54,7 @@ def _train(name: str, faults: "Made") -> tuple["World", dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["raised", "true"])
 @pytest.mark.parametrize("name", NAMES)
-@inside
+@inside_with_zeros
 def test_a_card_that_is_full_at_any_operation(name: str, kind: str) -> str:
     """Nothing of a failed attempt is alive at the next; that and all that follow begin with the same bytes."""
     _train(name, Made())  # the libraries' own workspaces are made
@@ -78,7 +78,7 @@ def test_a_card_that_is_full_at_any_operation(name: str, kind: str) -> str:
     return f"{len(points)} points of {counting.count}, {raised} ran out"
 
 
-@inside
+@inside_with_zeros
 def test_two_hundred_errors_leave_no_byte() -> None:
     """After errors at every kind of place as much is allocated as before the first."""
     world = worlds.mlp()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulated.fresh import answer, run
-from tests.guard.inside import inside, inside_with_values
+from tests.guard.inside import inside
 from ullage.emulator import library
 
 GIB = 1 << 30
@@ -93,7 +93,7 @@ tell([torch.cuda.device_count(), *(torch.cuda.max_memory_allocated(d) for d in r
     assert first > second > 64 << 20
 
 
-@inside_with_values
+@inside
 def test_values_read_back_follow_from_what_the_host_sent() -> None:
     import torch
 
@@ -111,7 +111,7 @@ def test_values_read_back_follow_from_what_the_host_sent() -> None:
     assert x.nonzero().shape == (1000, 1)
 
 
-@inside_with_values
+@inside
 def test_all_and_any_are_what_they_are_of_one_element_too() -> None:
     import torch
 
@@ -128,7 +128,7 @@ def test_all_and_any_are_what_they_are_of_one_element_too() -> None:
     ]
 
 
-@inside_with_values
+@inside
 def test_the_largest_of_whole_numbers_is_what_it_is() -> None:
     import torch
 

@@ -24,11 +24,8 @@ SLOW = "ULLAGE_SLOW" in os.environ
 _ROOT = Path(__file__).parents[2]
 
 
-def inside(test: Callable[..., Any], *, values: str = "off") -> Callable[..., None]:
-    """Run a test in a process that has torch; its arguments are plain data, what it returns is printed.
-
-    What it reads of the card is zero, so that it is the same however often an operation is tried again.
-    """
+def inside(test: Callable[..., Any], *, values: str = "on") -> Callable[..., None]:
+    """Run a test in a process that has torch; its arguments are plain data, what it returns is printed."""
     if INSIDE:
         return test
 
@@ -49,8 +46,8 @@ def inside(test: Callable[..., Any], *, values: str = "off") -> Callable[..., No
     return ask
 
 
-inside_with_values = partial(inside, values="on")
-"""The same, where what is read of the card follows from what the host has sent."""
+inside_with_zeros = partial(inside, values="off")
+"""The same, where what is read of the card is zero: it is the same however often an operation is tried again."""
 
 
 @cache

@@ -6,7 +6,7 @@ idiom that changes its line, from equal to refused too, is noticed.
 
 import pytest
 
-from tests.guard.inside import INSIDE, SLOW, inside
+from tests.guard.inside import INSIDE, SLOW, inside_with_zeros
 
 if INSIDE:
     import random
@@ -241,7 +241,7 @@ NOT_AT_RANDOM = ("nested_strided", "nested_jagged")
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-@inside
+@inside_with_zeros
 def test_an_idiom_is_equal_or_refused(name: str) -> str:
     """One error and two at operations chosen by number; and errors until the batch is cut."""
     build = idioms()[name]
@@ -264,7 +264,7 @@ def test_an_idiom_is_equal_or_refused(name: str) -> str:
     return f"{len(found)} tries: {sorted(set(found))}; in parts: {cut}"
 
 
-@inside
+@inside_with_zeros
 def test_every_idiom_is_in_the_table() -> None:
     """And nothing else; a hundred and eighty at least."""
     assert set(idioms()) == set(EXPECTED)

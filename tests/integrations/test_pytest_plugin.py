@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.guard.inside import SLOW, inside, inside_with_values
+from tests.guard.inside import SLOW, inside
 
 pytest_plugins = ["pytester"]
 
@@ -196,7 +196,7 @@ def test_a_card_that_is_there() -> None:
     assert "gpu_memory: 256.0 KiB more are held after the test than before (1.0 KiB), and leak=4.0 KiB is" in out
 
 
-@inside_with_values
+@inside
 def test_a_debugger() -> None:
     """With `--pdb`, tests of pytest's own card run in its process, and others say why they cannot."""
     tests = _REAL + '@pytest.mark.gpu_memory(gpu="L4")\ndef test_other():\n    pass\n'
