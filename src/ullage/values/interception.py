@@ -33,7 +33,6 @@ _DEEPEST: Final = 48
 """So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
 _DRAWN_BYTES: Final = 256 << 10
 """Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
-_HOST_ARGUMENT_BYTES: Final = 64 << 20
 
 _BATCH: Final = 2
 """So many numbers sent by the host are something new to work on."""
