@@ -1,5 +1,6 @@
 """A script in which values that nobody knows decide: run with several seeds, the peaks as an interval."""
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from typing import Final
 
 from ullage._errors import ScriptError
 from ullage._units import text_of_bytes
+from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.prediction import DrawPeaks, Prediction, Verdict
 from ullage.prediction.reason import deciding
 from ullage.prediction.request import Request
@@ -59,11 +61,16 @@ def _later(request: Request) -> str:
 
 
 def together(runs: list[Prediction]) -> Prediction:
-    """Make one prediction of those of several seeds: the figures of the fullest, the interval and verdict of all."""
+    """Make one prediction of those of several seeds: the figures of the fullest, the interval and verdict of all.
+
+    The interval holds one more run in 95 of 100 cases (`interval_of_peaks`), which is wider than the runs themselves.
+    """
     fullest = max(runs, key=lambda each: (each.verdict is Verdict.DOES_NOT_FIT, each.interval_bytes[1]))
-    low = min(each.interval_bytes[0] for each in runs)
-    high = max(each.interval_bytes[1] for each in runs)
+    low = math.floor(interval_of_peaks([each.interval_bytes[0] for each in runs])[0])
+    high = math.ceil(interval_of_peaks([each.interval_bytes[1] for each in runs])[1])
     verdicts = {each.verdict for each in runs}
+    if verdicts == {Verdict.FITS} and high > fullest.total_memory_bytes:
+        verdicts.add(Verdict.UNKNOWN)
     draws = [
         DrawPeaks(
             seed=each.values.seed,
