@@ -271,12 +271,16 @@ class _AssumptionSearch:
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
+        since = self._first_move(row)
         given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
-        numbers = rebuilt.lives.at(given, np.full(len(given), row)).tolist()
+        # Where memory was given back, the request's own new segment may lie by now.
+        numbers = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
         stayed = [
             number
             for number in dict.fromkeys(numbers)
-            if number >= 0 and not (life := rebuilt.lives.lives[number]).pool_is_told and not self._is_given(life, row)
+            if number >= 0
+            and not (life := rebuilt.lives.lives[number]).pool_is_told
+            and not self._is_given(life, since, row)
         ]
         for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
@@ -289,8 +293,7 @@ class _AssumptionSearch:
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
-        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
-        since = row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
+        since = self._first_move(row)
         back = since + np.flatnonzero(np.isin(self.history.action[since:row], GIVEN_BACK))
         went = rebuilt.lives.at(self.history.address[back], back - 1).tolist()
         given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
@@ -312,11 +315,16 @@ class _AssumptionSearch:
                 pools={**pools, **dict.fromkeys(untold, pool)},
             )
 
-    def _is_given(self, life: SegmentLife, row: int) -> bool:
-        """Tell whether a segment went with those that are given back from an entry on, one after the other."""
+    def _first_move(self, row: int) -> int:
+        """Return the first of the entries right before another at which memory was taken or given back, or that one."""
+        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
+        return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
+
+    def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
+        """Tell whether a segment went with those that were given back since an entry, or right behind another."""
         moved = np.isin(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
-        return row <= life.died < stop
+        return since <= life.died < stop
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
