@@ -242,15 +242,17 @@ class _AssumptionSearch:
     def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield the size of the whole card, as the distance of expandable segments shows it.
 
-        Their addresses mostly follow one another, each range for 9/8 of the card.
+        Their addresses mostly follow one another, each range for 9/8 of the card. A segment may also lie in a range
+        that another has given back, and begin a little behind where that began.
         """
         rebuilt = trial.comparison.rebuilt
         begins = np.unique([life.begin for life in rebuilt.lives.lives if life.is_expandable])
         if len(begins) < 2 or trial.unrecorded.beyond_room_bytes or rebuilt.room_bytes >= UNBOUNDED_BYTES:
             return
-        beyond = int(np.diff(begins).min()) * 8 // 9 - rebuilt.room_bytes
-        if 0 < beyond <= rebuilt.room_bytes:
-            yield replace(trial.unrecorded, beyond_room_bytes=beyond)
+        beyond = np.diff(begins) * 8 // 9 - rebuilt.room_bytes
+        beyond = beyond[(beyond > 0) & (beyond <= rebuilt.room_bytes)]
+        if len(beyond):
+            yield replace(trial.unrecorded, beyond_room_bytes=int(beyond.min()))
 
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
         """Yield the other answer to who gave memory back before an entry, or before those in front of it.
