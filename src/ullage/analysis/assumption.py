@@ -179,9 +179,12 @@ class _AssumptionSearch:
                 found = self._try(guess)
                 if found.comparison.first_difference is None:
                     return found.guessed
-                # A block that is known to be larger may leave the request to the next hole of that kind.
-                is_size = guess.block_bytes != unrecorded.block_bytes
-                if found.reached > trial.reached or (is_size and found.reached == trial.reached):
+                # A block that is known to be larger may leave the request to the next hole of that kind, and a segment
+                # that is known to be of a private pool may leave another to be given back in its place.
+                is_one_of_several = (
+                    guess.block_bytes != unrecorded.block_bytes or guess.pools.keys() > unrecorded.pools.keys()
+                )
+                if found.reached > trial.reached or (is_one_of_several and found.reached == trial.reached):
                     best = min(best, found.guessed, key=lambda each: each.order)
                     heappush(waiting, (-found.reached, self.trials, guess))
                     kept = found if kept is None or found.reached > kept.reached else kept
