@@ -71,13 +71,28 @@ def kernel_of_triton() -> Any:
     x = torch.arange(8, device="cuda", dtype=torch.float32)
     ids = torch.arange(8, device="cuda")
     out = torch.zeros(8, device="cuda", dtype=torch.int64)
+    sent = torch.zeros(8, dtype=torch.int64).to("cuda")
     try:
         kernel[(1,)](ids, out, n=8)
+        kernel[(1,)](ids, sent, n=8)
         launched = True
     except Exception as error:  # there is no compiler for it
         launched = str(error)[:200]
     del x
-    return [launched, bool((out == 0).all()) is not None, int(ids.sum()) in (0, 28)]
+    of_host = bool((sent == 0).all()) is not None
+    return [launched, bool((out == 0).all()) is not None, int(ids.sum()) in (0, 28), of_host]
+
+
+@case
+def compiled_graph() -> Any:
+    """A kernel of Inductor's says what it only reads: that stays known, and what it writes is not."""
+
+    def shifted(given: torch.Tensor) -> torch.Tensor:
+        return given * 2 + 1
+
+    sent = torch.tensor([1, 2, 3, 4], device="cuda")
+    made = torch.compile(shifted)(sent)
+    return [int(sent.sum()) in (0, 10), int(made.max()) is not None]
 
 
 @case

@@ -41,7 +41,8 @@ def off() -> dict[str, Any]:
 
 CASES: dict[str, list[list[str]] | None] = {
     "operator_of_the_card_only": [["number", "UNKNOWN"], ["number", "KNOWN"]],
-    "kernel_of_triton": [["branch", "UNKNOWN"], ["number", "UNKNOWN"]],
+    "kernel_of_triton": [["branch", "UNKNOWN"], ["branch", "UNKNOWN"], ["number", "UNKNOWN"]],
+    "compiled_graph": [["number", "KNOWN"], ["number", "UNKNOWN"]],
     "errors_of_operators": [],
     "numbers_for_tensors": [],
     "out_of_memory": [],

@@ -182,13 +182,12 @@ class Interception(Watch):
         base: BlockContent | None = None,
         *,
         base_counts: bool = True,
-        is_sent: bool = False,
     ) -> None:
         """Say that a call makes what a block holds from now on."""
         evaluation = self._evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
-        content = BlockContent(size, dtype, certainty, depth=depth, is_sent=is_sent)
+        content = BlockContent(size, dtype, certainty, depth=depth)
         is_large = size > evaluation.bound_of(dtype)
         if self.is_recording_a_graph:
             self._captured.append((block, dtype))
@@ -221,7 +220,7 @@ class Interception(Watch):
                 block = contents.block_of(argument)
                 content = contents.get(block) if block[0] else BlockContent(0, argument.dtype, Certainty.KNOWN)
                 if content is None:
-                    content = _unwritten(contents.whole_bytes(block), argument)
+                    content = _unwritten(contents.whole_bytes(block), argument, is_new=contents.is_new(block))
                     contents.put(block, content)
                 return Operand(content, argument)
             return self._host_argument(argument)
@@ -331,7 +330,6 @@ class Interception(Watch):
                 if isinstance(each, torch.Tensor) and each.is_cuda and isinstance(own, Operand):
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
-        is_sent = plan.name == "aten::copy_" and isinstance(arguments[1], torch.Tensor) and not arguments[1].is_cuda
         for operand in _operands(call):
             if id(operand) in own_operands and (
                 overwrites or (plan.name in _WRITES_BY_INDEX and _is_new(operand.content))
@@ -360,7 +358,6 @@ class Interception(Watch):
                 where,
                 base,
                 base_counts=base_counts,
-                is_sent=is_sent and base is None,
             )
         _let_go(call, own_operands)
 
@@ -410,9 +407,6 @@ class Interception(Watch):
             block = self.contents.block_of(tensor)
         except (RuntimeError, NotImplementedError):
             return
-        content = self.contents.get(block)
-        if not block[0] or (content is not None and content.is_sent and not content.is_float):
-            return
         self.contents.put(block, _unknown(self.contents.whole_bytes(block), tensor.dtype))
 
     def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
@@ -429,7 +423,7 @@ class Interception(Watch):
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     value = torch.UntypedStorage(size)
                 if size and self._take_sent(block[0], size, value.data_ptr()):
-                    content = BlockContent(size, tensor.dtype, Certainty.KNOWN, is_sent=True)
+                    content = BlockContent(size, tensor.dtype, Certainty.KNOWN)
                     evaluation.keep(content, value)
                     self.contents.put(block, content)
         return run_on(keyset, plan, operator, arguments, {})
@@ -695,10 +689,10 @@ def _is_opaque(tensor: torch.Tensor) -> bool:
     return tensor.layout != torch.strided or tensor.is_nested or tensor.is_neg() or tensor.is_conj()
 
 
-def _unwritten(size_bytes: int, tensor: torch.Tensor) -> BlockContent:
-    """Return the content of memory that nobody has written since it was allocated."""
+def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
+    """Return the content of memory that nobody has written since it was allocated, as far as it `is_new`."""
     content = _unknown(size_bytes, tensor.dtype)
-    content.is_unwritten = True
+    content.is_unwritten = is_new
     if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
         content.columns, content.column = columns_of(tensor.size(), tensor.stride())
     return content

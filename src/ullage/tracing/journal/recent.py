@@ -35,6 +35,13 @@ class RecentBlocks:
             with self._lock:
                 self._take_in()
 
+    def lose(self) -> None:
+        """Take all that happened for lost."""
+        with self._lock:
+            self._seen = self._count.value
+            self.sizes.clear()
+            self._forget(None)
+
     def _take_in(self) -> None:
         count = self._count.value
         if count - self._seen > _RECENT:
