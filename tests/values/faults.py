@@ -56,6 +56,35 @@ def operator_of_the_card_only() -> Any:
     return [int(y.sum()), int(z.sum()), int(x.sum()) in (0, 15)]
 
 
+LIBRARY.define("pure(Tensor x) -> Tensor")
+LIBRARY.impl("pure", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("pure", lambda x: x * 2, "CPU")
+LIBRARY.define("mutates(Tensor(a!) x) -> Tensor")
+LIBRARY.impl("mutates", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("mutates", lambda x: x.add_(1) * 2, "CPU")
+LIBRARY.define("fails_on_the_host(Tensor x) -> Tensor")
+LIBRARY.impl("fails_on_the_host", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("fails_on_the_host", lambda x: x.no_such_method(), "CPU")
+LIBRARY.define("writes_unsaid(Tensor x) -> Tensor")
+LIBRARY.impl("writes_unsaid", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("writes_unsaid", lambda x: x.add_(1) * 2, "CPU")
+
+
+@case
+def operator_of_the_script() -> Any:
+    """One with a CPU kernel is taken to compute there what it does on the card; what it writes is unknown."""
+    x = torch.arange(6, device="cuda")
+    doubled = int(torch.ops.ullage_test.pure(x).sum())
+    both = torch.ops.ullage_test.mutates(x)
+    first = int(both.max())
+    second = int(x.max())
+    given = torch.arange(6, device="cuda")
+    torch.ops.ullage_test.writes_unsaid(given).sum().item()
+    kept = int(given.sum()) in (0, 15)
+    failed = int(torch.ops.ullage_test.fails_on_the_host(torch.arange(6, device="cuda")).sum())
+    return [doubled in (0, 30), first, second, kept, failed]
+
+
 @case
 def kernel_of_triton() -> Any:
     """A kernel that is launched writes what nobody sees: zeros that it was given are known no longer."""

@@ -29,7 +29,8 @@ class Certainty(IntEnum):
     KNOWN = 0
     """The value that a real card would hold: it follows from what the host sent."""
     ASSUMED = 1
-    """It follows from numbers being finite, which is taken for granted."""
+    """It follows from what is taken for granted: that numbers are finite, or that a script's own operator computes on
+    the CPU what it does on a card."""
     DRAWN = 2
     """It follows from plausible values, drawn from a seed."""
     UNKNOWN = 3

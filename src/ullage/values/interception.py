@@ -88,6 +88,7 @@ class Interception(Watch):
         self._take_sent = take_sent
         self.contents = BlockContents()
         """The contents of the card's memory."""
+        self._has_stopped = False
         self._plans: dict[Any, OperatorPlan] = {}
         self._here = threading.local()
         self.waiting = Waiting(evaluation.seed)
@@ -101,13 +102,17 @@ class Interception(Watch):
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
-        if plan.is_composite or keyset.has(PYTHON):
+        if plan.is_composite or self._has_stopped or keyset.has(PYTHON):
             return run_on(keyset, plan, operator, arguments, keywords)
         name = plan.name
         if name == "aten::_local_scalar_dense":
             return self._scalar(keyset, plan, operator, arguments)
+        if plan.written and plan.is_foreign:
+            return self._written_unseen(keyset, plan, operator, arguments, keywords)
         if plan.written:
             return self._written(keyset, plan, operator, arguments, keywords)
+        if name == "aten::resize_":
+            return self._resized(keyset, plan, operator, arguments, keywords)
         if name == "aten::lift_fresh":
             return self._made_of_a_list(keyset, plan, operator, arguments)
         if name in _COUNTED and arguments[0].is_cuda and arguments[0].layout == torch.strided:
@@ -137,9 +142,16 @@ class Interception(Watch):
             note_collective(self.contents, plan.name, arguments, self._held, self._keep)
         return result
 
+    def stop(self) -> None:
+        """Note nothing any more, in no thread, and give back the memory of what was noted."""
+        self._has_stopped = True
+        self.contents.clear()
+        self.waiting.renew()
+        self._captured = []
+
     def _note_results(
         self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Any
-    ) -> OperatorCall | None:
+    ) -> None:
         """Write down how the results came about."""
         try:
             call = self._call(plan, operator, arguments, keywords)
@@ -154,8 +166,9 @@ class Interception(Watch):
                     continue
                 self._put(block, result, call, certainty, depth, place)
         except (RuntimeError, NotImplementedError):  # tensors without a storage of their own: sparse, nested
-            return None
-        return call
+            for result in results:
+                if isinstance(result, torch.Tensor) and result.is_cuda:
+                    self.note_unseen(result)
 
     def _forget_parts(self, sparse: torch.Tensor) -> None:
         """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
@@ -263,7 +276,7 @@ class Interception(Watch):
 
     def _standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
         """Return how well a call's results are known, and how many operations lead to them."""
-        certainty = Certainty.DRAWN if plan.is_random else Certainty.KNOWN
+        certainty = _at_best(plan)
         depth = 0
         for operand in _operands(call):
             content = operand.content
@@ -306,6 +319,17 @@ class Interception(Watch):
         for place, each in fresh:
             certainty, depth = self._standing(call, plan)
             self._put(self.contents.block_of(each), each, call, certainty, depth, place)
+        return result
+
+    def _written_unseen(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator of somebody else's that writes its arguments, and know nothing of what it has written."""
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        for each in (*arguments, *keywords.values(), result):
+            for tensor in each if isinstance(each, list | tuple) else (each,):
+                if isinstance(tensor, torch.Tensor) and tensor.is_cuda and not _is_opaque(tensor):
+                    self.note_unseen(tensor)
         return result
 
     def _note_written(
@@ -409,6 +433,33 @@ class Interception(Watch):
             return
         self.contents.put(block, _unknown(self.contents.whole_bytes(block), tensor.dtype))
 
+    def _resized(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Carry what a tensor holds over to the larger memory that it gets: PyTorch copies it without an operator."""
+        tensor = arguments[0]
+        if not tensor.is_cuda or _is_opaque(tensor):
+            return run_on(keyset, plan, operator, arguments, keywords)
+        contents = self.contents
+        before = contents.block_of(tensor)
+        content = contents.get(before)
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        after = contents.block_of(tensor)
+        if content is None or not before[0] or not after[0] or after[0] == before[0]:
+            return result
+        size = max(contents.whole_bytes(after), content.bytes)
+        if self.is_recording_a_graph or (size > self._evaluation.bound_of(content.dtype) and not content.is_float):
+            contents.put(after, _unknown(size, content.dtype))
+            return result
+        carried = BlockContent(size, content.dtype, content.certainty, depth=content.depth + 1)
+        carried.columns, carried.column = content.columns, content.column
+        part = torch.empty(content.bytes, dtype=torch.uint8, device="meta")
+        call = OperatorCall(torch.ops.aten.copy_.default, [None, Operand(content, part)], {}, is_random=False)
+        call.targets.append(WrittenView(carried, TensorView(part), "0"))
+        carried.call = call
+        contents.put(after, carried)
+        return result
+
     def _made_of_a_list(self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any]) -> Any:
         """Take what a tensor made of numbers, or of an array, holds from its copy.
 
@@ -509,6 +560,9 @@ class Interception(Watch):
         result = self._answering(count, keyset, plan, operator, arguments, keywords)
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
+        for each in results:  # a kernel has written it
+            if each.is_cuda and each.numel():
+                self.note_unseen(each)
         if values is not None and all(
             each.size() == value.size() for each, value in zip(results, values, strict=True) if each.numel()
         ):
@@ -632,6 +686,13 @@ class Interception(Watch):
         if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
             evaluation.keep(content, whole)
         contents.put(block, content)
+
+
+def _at_best(plan: OperatorPlan) -> Certainty:
+    """Return how well an operator's results are known where all of its arguments are."""
+    if plan.is_random:
+        return Certainty.DRAWN
+    return Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN
 
 
 _FILL: Final = torch.ops.aten.full.default

@@ -120,6 +120,8 @@ class Values:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
+        if isinstance(self._interception, Interception):
+            self._interception.stop()
 
     def _begin(self) -> None:
         if self._is_on:
