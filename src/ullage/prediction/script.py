@@ -89,7 +89,8 @@ def predict(
         )
     if told.result.outcome.kind == "error":
         text = _error_text(request, told.result.outcome, told)
-        if places := deciding(told.result.reads, "drawn", "unknown"):
+        places = deciding(told.result.reads, "drawn", "unknown")
+        if places and not told.result.outcome.is_of_system:
             raise ValuesError(
                 f"{text}\nThis came after values were read that an emulated card does not have "
                 f"({', '.join(places[:_PLACES_SHOWN])}): it is likely the emulation's, not your script's; "
