@@ -6,8 +6,9 @@ python benchmarks/values/sizes.py
 Each program of programs.py is run on an emulated card that has the CPU compute everything, which tells the real sizes
 and the peak that they make, and on one that draws what nobody knows, five times with seeds of their own. With --measure
 the figures are written to sizes.json; without, the table is printed from there. A size is inside where the largest of
-the real run lies between the smallest and the largest of the five draws. What is installed decides which programs are
-measured: transformers, torchvision, trl with datasets, ultralytics, torch_geometric.
+the real run lies in the interval that holds one more draw (`interval_of_draws`), a peak where it lies in the interval
+that a prediction gives (`interval_of_peaks`). What is installed decides which programs are measured: transformers,
+torchvision, trl with datasets, ultralytics, torch_geometric (`make values` installs them).
 """
 
 import argparse
@@ -17,6 +18,8 @@ import statistics
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+from ullage.prediction.draw_interval import interval_of_draws, interval_of_peaks
 
 FIGURES: Final = Path(__file__).parent / "sizes.json"
 DRAWS: Final = 5
@@ -70,7 +73,7 @@ def table(found: dict[str, Any]) -> str:
         if each["errors"] or not each["real_peak_bytes"]:
             rows.append((name, "error", "", "", "", "", "", "", ""))
             continue
-        low, high = min(each["peak_bytes"]), max(each["peak_bytes"])
+        low, high = interval_of_peaks(each["peak_bytes"])
         width = 100 * (high - low) / high
         widths.append(width)
         real = each["real_peak_bytes"]
@@ -83,8 +86,9 @@ def table(found: dict[str, Any]) -> str:
         )
         for number, (what, real) in enumerate(each["real"].items()):
             drawn = [draw[what] for draw in each["draws"] if what in draw] or [0]
-            inside.append(min(drawn) <= real <= max(drawn))
-            span = f"{min(drawn):g} to {max(drawn):g}" if min(drawn) != max(drawn) else f"{min(drawn):g}"
+            least, most = interval_of_draws(drawn)
+            inside.append(least <= real <= most)
+            span = f"{least:.4g} to {most:.4g}" if least != most else f"{least:g}"
             last = (*peak, f"{width:.1f} %") if not number else ("", "", "", "")
             rows.append((name if not number else "", what, f"{real:g}", span, MARKS[inside[-1]], *last))
     columns = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]

@@ -204,3 +204,29 @@ _SMALL = """
     found["failures"] = start.current().evaluation.failures
     tell(found)
 """
+
+
+def test_an_operator_on_memory_that_a_kernel_would_have_written_is_no_error() -> None:
+    """`topk` of many numbers sorts them by a kernel of its own, and indexes by what it has sorted."""
+    found = answer("""
+        import ullage
+        ullage.emulate("A100", values="all")
+        import torch
+        torch.cuda.init()
+        numbers = torch.rand(3, 1 << 18)
+        waste = [torch.full((3, 1 << 18), 1 << 60, device="cuda") for _ in range(8)]  # no index of anything
+        del waste
+        equal = []
+        for count in (1 << 10, 1 << 16, 1 << 17):
+            values, places = numbers.cuda().topk(count)
+            equal.append(torch.equal(values.cpu(), numbers.topk(count).values))
+            equal.append(torch.equal(numbers.gather(1, places.cpu()), values.cpu()))
+        try:
+            numbers.cuda()[torch.tensor([5]).cuda()]
+        except IndexError as error:
+            wrong = str(error)
+        tell([equal, wrong])
+    """)
+    equal, wrong = found
+    assert equal == [True] * 6
+    assert "out of bounds" in wrong

@@ -64,7 +64,7 @@ def predict(
         values: what is read back from the card: "auto": what is known, and drawn where it is not, for as long as
             something is read; "on"; "off": zero; "all": everything is computed on the host.
         values_seed: what is drawn follows from it.
-        draws: how many seeds to try where drawn values may decide; the interval is over all.
+        draws: how many seeds to try where drawn values may decide; the interval holds one more run in 95 of 100 cases.
         routing: which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or a number, the
             exponent of a Zipf law.
         snapshot: where to write a PyTorch memory snapshot.

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
 from ullage.prediction import outside
+from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
 from ullage.report.report import (
@@ -321,19 +322,28 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
 
 
 def _draws(prediction: Prediction) -> Table:
-    """Return the peaks of all seeds."""
+    """Return the peaks of all seeds, and between what one more run would lie."""
+    draws = prediction.draws
+    rows = [
+        (
+            str(draw.seed),
+            text_of_bytes(draw.peak_allocated_bytes),
+            text_of_bytes(draw.peak_reserved_bytes),
+            draw.verdict.value,
+        )
+        for draw in draws
+    ]
+    if len(draws) > 1:
+        allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
+        reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
+        rows.append(("95 of 100 runs", allocated, reserved, ""))
     return Table(
         title="By seed of the drawn values",
         columns=("seed", "allocated", "reserved", "verdict"),
-        rows=tuple(
-            TableRow(
-                cells=(
-                    str(draw.seed),
-                    text_of_bytes(draw.peak_allocated_bytes),
-                    text_of_bytes(draw.peak_reserved_bytes),
-                    draw.verdict.value,
-                )
-            )
-            for draw in prediction.draws
-        ),
+        rows=tuple(TableRow(cells=row) for row in rows),
     )
+
+
+def _text_of_interval(figures: list[int]) -> str:
+    low, high = (text_of_bytes(round(end)) for end in interval_of_peaks(figures))
+    return low if low == high else f"{low} to {high}"

@@ -157,7 +157,7 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
     if count >= _MANY:
         numbers.add_(level.mean / math.sqrt(count) * (level.scale if content.call is None else 1))
     name = content.call.operator._schema.name.partition("::")[2] if content.call is not None else ""
-    if name in _SOFTMAX and (distributed := _softmax(content, numbers)) is not None:
+    if name in _SOFTMAX and (distributed := _softmax(content, numbers, level, generator)) is not None:
         return distributed
     sign = sign_of(content)
     if name in _REDUCE and content.call is not None:
@@ -167,8 +167,13 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
     return _WITH_SIGN[sign](numbers)
 
 
-def _softmax(content: BlockContent, numbers: torch.Tensor) -> torch.Tensor | None:
-    """Return numbers that sum to one along the dimension that a softmax is taken over."""
+def _softmax(
+    content: BlockContent, numbers: torch.Tensor, level: DrawLevel, generator: torch.Generator
+) -> torch.Tensor | None:
+    """Return numbers that sum to one along the dimension that a softmax is taken over.
+
+    As columns of a product have something in common, some places along it are preferred by all.
+    """
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None
     if call is None or view is None or view.offset or len(call.arguments) < 2:
@@ -176,8 +181,11 @@ def _softmax(content: BlockContent, numbers: torch.Tensor) -> torch.Tensor | Non
     dimension, size = call.arguments[1], view.size.numel()
     if not isinstance(dimension, int) or size > len(numbers) or not view.size:
         return None
-    found = numbers[:size].view(view.size).softmax(dimension)
-    numbers[:size] = found.flatten()
+    scores = numbers[:size].view(view.size)
+    places = [1] * scores.dim()
+    places[dimension] = scores.size(dimension)
+    scores.add_(torch.empty(places).normal_(generator=generator), alpha=level.spread)
+    numbers[:size] = scores.mul_(level.scale / math.sqrt(1 + level.spread**2)).softmax(dimension).flatten()
     return numbers
 
 
