@@ -58,11 +58,11 @@ def predicting(
 def test_a_seed_that_fails_loses_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interval is of those that ran, and one sentence says how many."""
     error = ScriptError("train.py raised FileExistsError: 'out'\nTraceback (most recent call last):")
-    predicting(monkeypatch, {5: 2, 6: error, 7: 3})
+    predicting(monkeypatch, {5: 2, 6: error, 7: 2})
     found = draws.predict_with_draws(request_for(tmp_path))
     assert found.verdict is Verdict.FITS
     assert found.interval_bytes[0] <= 2 * GIB
-    assert found.interval_bytes[1] >= 3 * GIB
+    assert found.interval_bytes[1] >= 2 * GIB
     assert [each.seed for each in found.draws] == [5, 7]
     assert found.notes == ["2 of 3 seeds ran; with seed 6 the script failed: train.py raised FileExistsError: 'out'"]
 
