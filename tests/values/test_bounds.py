@@ -77,10 +77,11 @@ lengths.resize_(1000)
 lengths[3:] = 7
 shrunk = torch.arange(1000, device="cuda").resize_(3)
 drawn = (torch.randn(4, 4, device="cuda") @ torch.randn(4, 4, device="cuda")).resize_(4000)
-tell([read(lengths[:4]), read(lengths.max()), read(shrunk), read(drawn[:4])[1]])
+fresh = torch.empty(0, dtype=torch.int64, device="cuda").resize_(4)
+tell([read(fresh)[1], read(lengths[:4]), read(lengths.max()), read(shrunk), read(drawn[:4])[1]])
 """
     )
-    assert found == [[[6, 2, 4, 7], "KNOWN"], [7, "KNOWN"], [[0, 1, 2], "KNOWN"], "DRAWN"]
+    assert found == ["UNKNOWN", [[6, 2, 4, 7], "KNOWN"], [7, "KNOWN"], [[0, 1, 2], "KNOWN"], "DRAWN"]
 
 
 def test_indices_of_an_unknown_mask_stay_unknown() -> None:

@@ -114,9 +114,7 @@ def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
 
 def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int) -> Prediction:
     """Say with how many seeds the script ran, and let a failure that values may have caused keep all from a verdict."""
-    seed, error = next(((seed, each) for seed, each in failed.items() if isinstance(each, ValuesError)), (0, None))
-    if error is None:
-        seed, error = next(iter(failed.items()))
+    seed, error = next(iter(sorted(failed.items(), key=lambda each: not isinstance(each[1], ValuesError))))
     ran = count - len(failed)
     one = ", so that the interval is of one draw" if ran == 1 else ""
     text = str(error).partition("\n")[0]

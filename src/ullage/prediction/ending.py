@@ -105,7 +105,7 @@ def oom_in(error: BaseException | None) -> BaseException | None:
 
 def _is_of_system(error: BaseException) -> bool:
     """Tell whether the operating system has refused something: a folder that is there, a lock, a port in use."""
-    kinds = [OSError]
+    kinds: list[type] = [OSError]
     for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type):

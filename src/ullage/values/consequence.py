@@ -212,10 +212,9 @@ def _set_by(node: ast.AST) -> set[str]:
             return {f"{getattr(node, _OWNER, '')}()"}
     found: set[str] = set()
     while targets:
-        target = targets.pop()
-        match target:
-            case ast.Name():
-                found.add(_variable(target))
+        match targets.pop():
+            case ast.Name() as variable:
+                found.add(_variable(variable))
             case ast.Attribute(attr=name):
                 found.add(f".{name}")
             case ast.Subscript(value=value) | ast.Starred(value=value):

@@ -14,6 +14,7 @@ from ullage.values.content import KEY, BlockContents, UnseenWrites
 from ullage.values.dispatch import is_thread_seen
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
+from ullage.values.notes import Notes
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
 from ullage.values.unseen_kernels import UnseenKernels
@@ -137,8 +138,8 @@ class Values:
             self._watch_seeds(self._interception)
         else:
             self._interception.contents.watch(self._unseen_writes)
-            self._watch_graphs(self._interception)
-            kernels = UnseenKernels(self._interception.note_unseen)
+            self._watch_graphs(self._interception.notes)
+            kernels = UnseenKernels(self._interception.notes.unseen)
             kernels.watch()
             self._undo.append(kernels.stop)
             self._interception.waiting.watch_steps()
@@ -154,7 +155,7 @@ class Values:
         threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
 
-    def _watch_graphs(self, interception: Interception) -> None:
+    def _watch_graphs(self, notes: Notes) -> None:
         """Have what a CUDA graph writes be unknown at each replay."""
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
@@ -162,16 +163,16 @@ class Values:
 
         def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
             result = begin(this, *arguments, **keywords)
-            interception.is_recording_a_graph = True
+            notes.is_recording_a_graph = True
             return result
 
         def capture_end(this: Any) -> Any:
-            recorded[this] = interception.end_capture()
+            recorded[this] = notes.end_capture()
             return end(this)
 
         def replay(this: Any) -> None:
             launch(this)
-            interception.note_replay(recorded.get(this, ()))
+            notes.note_replay(recorded.get(this, ()))
 
         self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
 
