@@ -187,7 +187,10 @@ class Writes:
         content = contents.get(before)
         result = run_on(keyset, plan, operator, arguments, keywords)
         after = contents.block_of(tensor)
-        if content is None or not before[0] or not after[0] or after[0] == before[0]:
+        if after[0] == before[0]:
+            contents.get(after)  # counts what is used of it now
+            return result
+        if content is None or not before[0] or not after[0]:
             return result
         size = max(contents.whole_bytes(after), content.bytes)
         if self._notes.is_recording_a_graph or (
