@@ -99,3 +99,23 @@ tell([list(indices.shape), read(found.sum())[1]])
 """
     )
     assert found[1] == "UNKNOWN"
+
+
+def test_a_count_takes_no_indices() -> None:
+    """What is too large to be kept is not made: how many there are is known without it."""
+    told = answer(
+        START
+        + """
+import resource
+mask = torch.ones(1 << 25, dtype=torch.bool).to("cuda")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+indices = mask.nonzero()
+grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+counts = [read.certainty.name for read in current().reads.counts if read.operation == "nonzero"]
+tell([list(indices.shape), counts, grown_kib])
+"""
+    )
+    shape, certainties, grown_kib = told
+    assert shape == [1 << 25, 1]
+    assert certainties == ["KNOWN"]
+    assert grown_kib < 128 << 10, "the indices have 256 MiB"

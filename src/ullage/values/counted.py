@@ -39,8 +39,8 @@ class CountedOperators:
         call = self._notes.call(plan, operator, arguments, keywords)
         certainty, _ = self._notes.standing(call, plan)
         count, values = self._count(plan, call)
-        certainty = Certainty.UNKNOWN if values is None else max(certainty, certainty_of(call))
-        result = self._answers.answering(count, keyset, plan, operator, arguments, keywords)
+        certainty = Certainty.UNKNOWN if count is None else max(certainty, certainty_of(call))
+        result = self._answers.answering(count or 0, keyset, plan, operator, arguments, keywords)
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
         results = result if isinstance(result, tuple | list) else (result,)
         for each in results:  # a kernel has written it
@@ -54,13 +54,20 @@ class CountedOperators:
                     self._notes.keep(each, value, certainty)
         return result
 
-    def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int, list[torch.Tensor] | None]:
+    def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int | None, list[torch.Tensor] | None]:
         """Return the count that an operator reads back, and its results on the host; None where they cannot be had."""
         # not in its context: a result with a content is what the call makes
+        evaluation = self._notes.evaluation
         try:
-            values = self._notes.evaluation.results_of(call)
+            if plan.name == "aten::nonzero":
+                mask = evaluation.value_of(call.arguments[0])
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                    count = int(torch.count_nonzero(mask))
+                if count * mask.dim() * 8 > evaluation.bound_of(torch.int64):  # the count is known without them
+                    return count, None
+            values = evaluation.results_of(call)
         except (EvaluationError, RuntimeError, NotImplementedError, IndexError, ValueError):
-            return 0, None
+            return None, None
         dimension = 0
         if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
             dimension = int(call.arguments[1])
