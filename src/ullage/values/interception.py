@@ -101,7 +101,7 @@ class Interception(Watch):
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
-        if plan.is_composite or keyset.has(PYTHON):
+        if self.has_ended or plan.is_composite or keyset.has(PYTHON):
             return run_on(keyset, plan, operator, arguments, keywords)
         name = plan.name
         if name == "aten::_local_scalar_dense":
