@@ -41,7 +41,7 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
     """
     if not history.has_requests:
         return None
-    checks = [_of_places(history, rebuilt), _of_frees(history, BlockLives.of(history))]
+    checks = [_of_places(history, rebuilt), _of_frees(history, rebuilt.block_lives)]
     if not is_exact and len(history) <= _MOST_ENTRIES:
         checks.append(_of_blocks_over_each_other(history))
     return next((said for check in checks for said in check), None)

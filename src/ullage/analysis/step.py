@@ -90,7 +90,7 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
     # An operation on a block of an earlier step keeps its distance in steps, and how far into that step it is.
     target = place[own] + step_of - own
     into[target > steps - 1] = 1
-    sequence = np.lexsort((np.arange(len(program)), into, np.minimum(target, steps - 1)))
+    sequence = np.lexsort((into, np.minimum(target, steps - 1)))  # of equals the first stays first
     return replace(
         program,
         op=program.op[sequence],
