@@ -292,11 +292,19 @@ def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> 
             at.append(index)
             ops.append(int(op))
             keys.append(key)
-    zeros = np.zeros(len(at), np.int64)
+    places = np.array(at, np.int64) + np.arange(len(at))
+    is_old = np.ones(len(program) + len(at), np.bool_)
+    is_old[places] = False
+
+    def with_added(column: Column, added: Sequence[int] | int) -> Column:
+        found = np.empty(len(is_old), np.int64)
+        found[is_old], found[places] = column, added
+        return found
+
     return replace(
         program,
-        op=np.insert(program.op, at, np.array(ops, np.int64)),
-        key=np.insert(program.key, at, np.array(keys, np.int64)),
-        size=np.insert(program.size, at, zeros),
-        stream=np.insert(program.stream, at, zeros),
+        op=with_added(program.op, ops),
+        key=with_added(program.key, keys),
+        size=with_added(program.size, 0),
+        stream=with_added(program.stream, 0),
     )
