@@ -1,4 +1,4 @@
-"""Rows of `fitcheck` once more, on the torch that `fitcheck_again.toml` names: does the version change their figures?"""
+"""Rows of `fitcheck` once more, on the torch that `fitcheck_again.toml` names: does it change their figures?"""
 
 from benchmarks.real_cards.fitcheck import run
 

@@ -4,6 +4,6 @@ import sys
 
 
 def compiled_graphs() -> int:
-    """Return the number of graphs that Dynamo made, by its own count (torch._dynamo.utils.counters, torch 2.6 to 2.15)."""
+    """Return the number of graphs that Dynamo made, by its own count (torch._dynamo.utils.counters)."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
