@@ -198,7 +198,9 @@ class _AssumptionSearch:
             capacity_bytes=self.room_bytes,
             unrecorded=unrecorded,
         )
-        return _ReplayWithGuesses(unrecorded, compare(self.history, Recording.of(self.history, rebuilt).rebuilt))
+        recording = Recording.of(self.history, rebuilt)
+        done = recording.done if recording.is_of_everything else None
+        return _ReplayWithGuesses(unrecorded, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield what may explain that a replay leaves the recording where it does."""

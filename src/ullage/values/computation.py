@@ -142,7 +142,7 @@ class Computation(Watch):
         rule = self._rules.get(operator)
         if rule is None:
             rule = self._rules[operator] = _Rule(operator)
-        if keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
+        if self.has_ended or keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
             return run_on(keyset, rule.plan, operator, arguments, keywords)
         is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
         device = keywords.get("device")
