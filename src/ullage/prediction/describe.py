@@ -292,10 +292,14 @@ def _settling(prediction: Prediction) -> str:
         return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}{holder}"
     if prediction.settled:
         return "; the peak has settled"
-    more = "run more with --steps" if prediction.ended == "steps" else "the script ended before it could"
-    return f"; the peak has not settled: {more}"
+    return f"; the peak has not settled: {_WHY_UNSETTLED[prediction.ended]}"
 
 
+_WHY_UNSETTLED = {
+    "steps": "run more with --steps",
+    "time": "the run was stopped before it could",
+    "ended": "the script ended before it could",
+}
 _MEANING = {
     "known": "as a real card would have it",
     "assumed": "numbers are taken to be finite",
