@@ -294,7 +294,8 @@ class Run:
             return True
         levels = trace.levels_of(entries, device)
         reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
-        return trace.is_settled(trace.steps_of(levels, observer.step_ends, reserved, [], len(entries)))
+        steps = trace.steps_of(levels, observer.step_ends, reserved, [], len(entries))
+        return trace.is_settled(steps) and trace.is_level(steps)
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:

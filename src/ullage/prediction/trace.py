@@ -16,6 +16,7 @@ import numpy as np
 
 from ullage._units import MIB
 from ullage.block_role import Role
+from ullage.prediction.growth import FIRST_STEP, Outliving
 from ullage.prediction.prediction import LineUse, Step
 from ullage.prediction.result import Alive, OomLevels
 from ullage.prediction.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
@@ -173,11 +174,13 @@ def is_settled(steps: Sequence[Step]) -> bool:
     )
 
 
-def growth_of(steps: Sequence[Step]) -> int:
-    """Return the average bytes that each of the last three complete steps left behind; 0 if not all of them did."""
-    ends = [step.end_allocated_bytes for step in steps if step.complete][-4:]
-    more = [after - before for before, after in itertools.pairwise(ends)]
-    return sum(more) // 3 if len(more) == 3 and min(more) > 0 else 0
+def is_level(steps: Sequence[Step]) -> bool:
+    """Tell whether the last complete step ended no higher than either of the two before it, up to 1 MiB.
+
+    What every second step leaves behind is not seen from one step to the next.
+    """
+    ends = [step.end_allocated_bytes for step in steps if step.complete][-3:]
+    return not ends or ends[-1] < min(ends) + MIB
 
 
 def _highest(values: np.ndarray) -> list[int]:
@@ -315,20 +318,30 @@ class Memory:
             ]
         return by_role
 
-    def kept_since(self, start: int, border: int, end: int) -> tuple[Line | None, list[int]]:
-        """Return the line with the most bytes allocated between `start` and `border` and alive just after `end`, and
-        the addresses of its blocks."""
-        lives = self.lives
-        kept = (lives.born > start) & (lives.born <= border) & (lives.died > end)
-        sizes: Counter[Line | None] = Counter()
-        blocks: dict[Line | None, list[int]] = {}
-        for number in np.flatnonzero(kept & (lives.entries["device"] == self.device)).tolist():
-            phase = Phase(int(lives.entries["phase"][number]))
-            line = self._line_at(int(lives.born[number]), phase)
-            sizes[line] += int(lives.entries["size"][number])
-            blocks.setdefault(line, []).append(int(lives.entries["address"][number]))
-        most = sizes.most_common(1)[0][0] if sizes else None
-        return most, blocks.get(most, [])
+    def outliving(self, ends: Sequence[int]) -> list[Outliving]:
+        """Return the blocks that were alive at the end of the step after their own, without optimizers' state.
+
+        An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
+
+        Args:
+            ends: the journal index at which each complete step ended.
+        """
+        lives, borders = self.lives, np.asarray(ends, np.int64)
+        steps = np.searchsorted(borders, lives.born, side="left") + 1
+        counts = (steps >= FIRST_STEP) & (steps < len(ends)) & (lives.entries["device"] == self.device)
+        numbers = np.flatnonzero(counts)
+        numbers = numbers[lives.died[numbers] > borders[steps[numbers]]]
+        return [
+            Outliving(
+                line=self._line_at(int(lives.born[number]), Phase(int(lives.entries["phase"][number]))),
+                step=int(steps[number]),
+                is_alive=bool(lives.died[number] > borders[-1]),
+                size_bytes=int(lives.entries["size"][number]),
+                address=int(lives.entries["address"][number]),
+            )
+            for number in numbers.tolist()
+            if self.roles[number] is not Role.OPTIMIZER_STATE
+        ]
 
     def tree_at(self, moment: int, module_names: Sequence[str]) -> list[tuple[str, str, str, int, int]]:
         """Return what was alive just after `moment`, as rows: role, module, source line, rounded bytes, blocks."""
