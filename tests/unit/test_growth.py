@@ -1,4 +1,4 @@
-"""Growth is told where blocks of several steps live on, and not where batches of random sizes happen to become larger."""
+"""Growth is told where blocks of several steps live on, not where batches of random sizes happen to become larger."""
 
 import random
 from collections.abc import Callable, Iterator

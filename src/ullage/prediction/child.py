@@ -153,7 +153,7 @@ class Run:
         from ullage.values.start import current
 
         self._values = current()
-        self._observer = Observer(self._journal, self._values.reads, self._on_step)
+        self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
@@ -277,6 +277,11 @@ class Run:
             self._finish(Outcome(kind="steps"))
             raise StopScript
 
+    def _on_recount(self) -> None:
+        """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
+        self._step_times.clear()
+        self._reserved_at_ends.clear()
+
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
         values = self._values
@@ -335,6 +340,10 @@ class Run:
             self._channel.send("result", result=result)
 
     def _result(self, outcome: Outcome) -> RunResult:
+        if outcome.kind == "ended" and self._observer is not None:
+            self._observer.end_backward_step()  # no forward pass has come after the last
+        if self._step_times and self._observer is not None and not self._observer.has_optimizer:
+            self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,
