@@ -28,6 +28,8 @@ class Outcome:
     file: str | None = None
     """The file of the user's line."""
     line: int | None = None
+    is_of_child: bool = False
+    """Whether a process that the script has started has failed, and the error does not say why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,8 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
         return f"{request.script.name} cannot go on{place}: {missing}"
     text = f": {outcome.text}" if outcome.text else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
-    return f"{request.script.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}"
+    printed = f"\nWhat was printed last{_said(told).removeprefix('; it said')}" if outcome.is_of_child else ""
+    return f"{request.script.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{printed}"
 
 
 def _said(told: ChildReport) -> str:
