@@ -17,7 +17,7 @@ from ullage.prediction.result import Outcome
 from ullage.tracing.source import Line, is_users
 
 _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
-"""The errors by which a process that the script has started is told to have failed, without what it said: of subprocess,
+"""The errors by which a process of the script's is told to have failed, without what it said: of subprocess,
 torch.distributed.elastic, torch.multiprocessing and concurrent.futures."""
 _CAPTURED_LINES: Final = 15
 _OWN: Final = str(Path(__file__).resolve().parent.parent) + "/"

@@ -78,7 +78,7 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
 def _child(request: Request) -> Iterator[tuple[ChildProcess, int]]:
     """Start the process, and end all that came of it whatever happens."""
     environment = dict(os.environ)
-    for stale in ("ULLAGE_EMULATED_CARD", "CUDA_VISIBLE_DEVICES"):
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
     channel, channel_end = new_pipe()
