@@ -177,7 +177,7 @@ def _picture(
 ) -> Picture:
     return Picture(
         by_role=memory.over_time(levels),
-        tree=memory.tree_at(moment, observer.module_names),
+        tree=memory.tree_at(moment),
         segments=memory.segments_at(moment, history, entries),
     )
 

@@ -4,7 +4,7 @@ The verdict is made from an interval of the memory that the driver would report 
 context and of cuDNN's workspaces are known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -50,6 +50,8 @@ class LineUse:
     phase: str
     bytes: int
     blocks: int
+    module: str = ""
+    """The module that ran, with a star for each number in its name; empty in rows of the user's own lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,8 @@ class Oom:
     limit_bytes: int | None = None
     """The script's own limit of what it may reserve (`torch.cuda.set_per_process_memory_fraction`), where that refused
     the request and not the card; otherwise None."""
+    library_lines: list[LineUse] = field(default_factory=list)
+    """As `Prediction.library_lines`, of what was alive then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +315,9 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    library_lines: list[LineUse] = field(default_factory=list)
+    """Where one line of the user's leads to most of the memory through a library (`trainer.train()`): the memory of all
+    lines at the allocated peak by module and by the library's own line; otherwise empty."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

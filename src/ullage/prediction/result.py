@@ -38,6 +38,8 @@ class Alive:
 
     roles: dict[str, int]
     lines: list[LineUse]
+    library_lines: list[LineUse] = field(default_factory=list)
+    """As `Prediction.library_lines`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -267,6 +267,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         roles=measured.peak.roles,
         role_peaks=measured.role_peaks,
         lines=measured.peak.lines,
+        library_lines=measured.peak.library_lines,
         timeline=measured.timeline,
         reads=result.reads,
         values=result.values,
@@ -301,6 +302,7 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
         reserved_bytes=at.levels.reserved_bytes if at else 0,
         roles=at.alive.roles if at else {},
         lines=at.alive.lines if at else [],
+        library_lines=at.alive.library_lines if at else [],
         limit_bytes=limit_that_refused(at) if at else None,
     )
 

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +18,8 @@ import numpy as np
 from ullage._units import MIB
 from ullage.block_role import Role
 from ullage.prediction.growth import FIRST_STEP, Outliving
-from ullage.prediction.prediction import LineUse, Step
+from ullage.prediction.line_use import BlockUse, library_lines_of, lines_of
+from ullage.prediction.prediction import Step
 from ullage.prediction.result import Alive, OomLevels
 from ullage.prediction.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import Entries, EntryKind, Phase
@@ -52,6 +54,8 @@ class Requests:
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
+    librarys_line_of: Callable[[int], Line | None] = lambda index: None
+    """The line of a library's that a user's line has led to."""
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
@@ -106,7 +110,11 @@ def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, An
         frames[index] = event.get("frames") or ()
     if stacks.are_recorded:
         nodes = entries["stack"]
-        return Requests(bytes_by_index=sizes, line_of=lambda index: stacks.users_line(int(nodes[index])))
+        return Requests(
+            bytes_by_index=sizes,
+            line_of=lambda index: stacks.users_line(int(nodes[index])),
+            librarys_line_of=lambda index: stacks.librarys_line(int(nodes[index])),
+        )
     return Requests(bytes_by_index=sizes, line_of=lambda index: _users_line(frames.get(index, ())))
 
 
@@ -204,7 +212,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]
     return {"allocated_bytes": highest, "step_ends": ends.tolist()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Finds what was alive on one device at any moment of a run."""
 
@@ -213,6 +221,8 @@ class Memory:
     roles: list[Role]
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
+    module_names: Sequence[str] = ("",)
+    """The names of modules, by their numbers in the journal."""
 
     @classmethod
     def of(
@@ -231,32 +241,33 @@ class Memory:
             roles=roles_of(entries, lives, observer.notes, observer.moments),
             requests=requests_of(entries, device, history, stacks),
             backward_lines=observer.backward_lines,
+            module_names=observer.module_names,
         )
 
     def alive_at(self, moment: int) -> Alive:
         """Return what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
-        by_line: Counter[tuple[Role, Line | None, str]] = Counter()
-        counts: Counter[tuple[Role, Line | None, str]] = Counter()
-        for block in blocks:
-            key = (block.role, self._line_of(block), block.phase.name.lower())
-            by_line[key] += block.size_bytes
-            counts[key] += 1
+        uses = [self._use_of(block) for block in blocks]
         return Alive(
             roles={role.value: size for role, size in bytes_by_role(blocks, self.requests.bytes_by_index).items()},
-            lines=[
-                LineUse(
-                    role=role.value,
-                    file=line.file if line else None,
-                    line=line.line if line else None,
-                    function=line.function if line else None,
-                    phase=phase,
-                    bytes=size,
-                    blocks=counts[role, line, phase],
-                )
-                for (role, line, phase), size in by_line.most_common(_LINES_SHOWN)
-            ],
+            lines=lines_of(uses)[:_LINES_SHOWN],
+            library_lines=library_lines_of(uses)[:_LINES_SHOWN],
         )
+
+    def _use_of(self, block: Block) -> BlockUse:
+        return BlockUse(
+            role=block.role.value,
+            line=self._line_of(block),
+            librarys=self.requests.librarys_line_of(block.index),
+            module=self.module_names[self._modules.get(block.index, 0)],
+            phase=block.phase.name.lower(),
+            size_bytes=block.size_bytes,
+        )
+
+    @cached_property
+    def _modules(self) -> dict[int, int]:
+        """The number of the module that ran when a block was made, by the block's index in the journal."""
+        return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:
         """Return the peak of each role by itself, in requested bytes."""
@@ -343,15 +354,13 @@ class Memory:
             if self.roles[number] is not Role.OPTIMIZER_STATE
         ]
 
-    def tree_at(self, moment: int, module_names: Sequence[str]) -> list[tuple[str, str, str, int, int]]:
+    def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
         """Return what was alive just after `moment`, as rows: role, module, source line, rounded bytes, blocks."""
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()
-        modules = self.lives.entries["module"]
-        by_born = {int(born): number for number, born in enumerate(self.lives.born.tolist())}
         for block in blocks_at(moment, self.lives, self.roles, device=self.device):
             line = self._line_of(block)
-            module = module_names[int(modules[by_born[block.index]])] or _OUTSIDE[block.phase]
+            module = self.module_names[self._modules[block.index]] or _OUTSIDE[block.phase]
             key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
             rows[key] += block.size_bytes
             counts[key] += 1

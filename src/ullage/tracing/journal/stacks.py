@@ -12,7 +12,7 @@ from functools import cached_property
 from types import FrameType
 from typing import Final
 
-from ullage.tracing.source import Line, is_users
+from ullage.tracing.source import Line, is_librarys, is_users
 
 _COMPARED_FRAMES: Final = 20  # frames, when the table is proved
 
@@ -103,6 +103,18 @@ class JournalStacks:
             node = found.parent
         self._users.update(dict.fromkeys(path, self._users[node]))
         return self._users[node]
+
+    def librarys_line(self, node: int) -> Line | None:
+        """Find the innermost line of an installed package, torch left out, that a line of the user's has led to."""
+        found = _StackNode()
+        while self._library.stacks_read(node, found):
+            line = _line(found)
+            if is_users(line.file):
+                return None
+            if is_librarys(line.file):
+                return line
+            node = found.parent
+        return None
 
     def _is_proved(self) -> bool:
         def told_by_python() -> list[Line]:
