@@ -39,6 +39,7 @@ from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.placement import addresses_count
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
+from ullage.prediction.whereabouts import Whereabouts
 from ullage.settings import VARIABLES
 from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
@@ -67,6 +68,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
@@ -155,6 +157,8 @@ class Run:
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
+        self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
@@ -271,6 +275,8 @@ class Run:
             ]
         )
         self._channel.send("step", step=number)
+        if self._whereabouts is not None:
+            self._whereabouts.note_step()
         self._look_after_values(number)
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
@@ -331,6 +337,8 @@ class Run:
         if self._is_over:
             return
         self._is_over = True
+        if self._whereabouts is not None:
+            self._whereabouts.end()
         self._channel.send("stopping")
         try:
             result = self._result(outcome).to_json()

@@ -21,6 +21,7 @@ from typing import Any, Final
 from ullage._child_process import ChildProcess, new_pipe
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
+from ullage.prediction.whereabouts import words_for
 
 Progress = Callable[[str], None]
 
@@ -116,6 +117,8 @@ class _Listener:
     """The script was asked to stop."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    _done: str = "no step yet"
+    """How far the script has come."""
     _pending: bytes = b""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
@@ -187,7 +190,11 @@ class _Listener:
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
-                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle"
+                self.progress(self._done)
+            case "at":
+                if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
+                    self.progress(f"{self._done}, now {where}")
             case "stopping":
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS
