@@ -42,3 +42,23 @@ def test_an_optimizer_that_is_made_later_counts_alone(predict: Predict) -> None:
     assert NOTE not in ended.json["notes"]
     assert _printed(ended.error) == 7  # it is stopped within the eighth's
     assert set(ended.json["seconds"]) == {"total", "import", "step_1", "step_2"}
+
+
+def test_a_run_goes_on_past_the_capture_of_a_cuda_graph(predict: Predict) -> None:
+    """Three warm-up steps are not the end: the graph's memory is its own, and its replays are steps."""
+    ended = predict("captures_graph.py", "captures", "--json", "--output")
+    assert ended.code == 0, ended.error
+    steps = ended.json["steps"]
+    assert ended.json["ended"] == "steps"
+    assert len(steps) >= 5  # three to warm up, the capture's own, and a replay
+    assert steps[3]["peak_allocated_bytes"] > max(step["peak_allocated_bytes"] for step in steps[:3])
+    assert ended.json["peak_allocated_bytes"] == steps[3]["peak_allocated_bytes"]
+    assert any(line.startswith("captured") for line in ended.error.splitlines())
+    short = predict("captures_graph.py", "captures", "--json", "--steps", "3").json
+    assert len(short["steps"]) == 3  # --steps means what it says
+
+
+def test_a_capture_that_never_comes_is_waited_for_for_twenty_steps(predict: Predict) -> None:
+    ended = predict("captures_graph.py", "never", "--json")
+    assert ended.code == 0, ended.error
+    assert len(ended.json["steps"]) == 3 + 20

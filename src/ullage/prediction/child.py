@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
+_STEPS_FOR_A_GRAPH: Final = 20
+"""The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
 """The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -278,10 +280,20 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.note_step()
         self._look_after_values(number)
-        wanted, most = self._request.steps, self._request.steps + self._request.more_steps
-        if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
+        if not self._is_over and self._is_enough(number):
             self._finish(Outcome(kind="steps"))
             raise StopScript
+
+    def _is_enough(self, number: int) -> bool:
+        """Tell whether a run may stop after this step: the peaks have settled, and no CUDA graph is still to come."""
+        wanted, more = self._request.steps, self._request.more_steps
+        if number < wanted:
+            return False
+        if more and number < wanted + _STEPS_FOR_A_GRAPH and self._observer is not None:
+            graphs = self._observer.graphs
+            if graphs.is_capturing or graphs.is_awaited:
+                return False
+        return number >= wanted + more or self._has_settled()
 
     def _on_recount(self) -> None:
         """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""

@@ -21,6 +21,7 @@ from torch.optim import optimizer as optim_module
 from ullage.block_role import Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.prediction.ending import SeenOom
+from ullage.prediction.graph_capture import GraphCapture
 from ullage.prediction.role import Moments, Note
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
@@ -68,6 +69,7 @@ class Observer:
         self._journal = journal
         self._on_step = on_step
         self._on_recount = on_recount
+        self.graphs = GraphCapture(lambda: len(self.step_ends), self._end_step)
         self._has_passed_back = False
         self._main_thread = threading.get_ident()
         self._phase = Phase.OTHER
@@ -113,6 +115,7 @@ class Observer:
             self._wrap(owner, "_engine_run_backward", self._around_backward)
         self._wrap(GradScaler, "step", self._around_scaler_step)
         self._wrap(torch.optim.Optimizer, "__init__", self._around_optimizer_made)
+        self.graphs.install(self._wrap)
         # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
         binding: Any = torch._C  # whose types leave the observer out
         torch.cuda._lazy_call(lambda: binding._cuda_attach_out_of_memory_observer(self._on_oom))
