@@ -241,6 +241,15 @@ class RankPeaks(Peaks):
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPeaks(Peaks):
+    """The peaks of one process of a command."""
+
+    name: str
+    """The name of the program that it runs."""
+    rank: int
+
+
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -315,6 +324,8 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    processes: list[ProcessPeaks] = field(default_factory=list)
+    """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
     library_lines: list[LineUse] = field(default_factory=list)
     """Where one line of the user's leads to most of the memory through a library (`trainer.train()`): the memory of all
     lines at the allocated peak by module and by the library's own line; otherwise empty."""

@@ -28,6 +28,8 @@ class Outcome:
     file: str | None = None
     """The file of the user's line."""
     line: int | None = None
+    is_of_system: bool = False
+    """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
     is_of_child: bool = False
     """Whether a process that the script has started has failed, and the error does not say why."""
 
@@ -163,6 +165,9 @@ class RunResult:
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
     """The architectures that this build of torch has code for."""
+    world_size: int | None = None
+    """The number of ranks of which the process was one, as itself found it; None: it was alone."""
+    rank: int = 0
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

@@ -84,8 +84,12 @@ def words_for(stack: str, reads: int, script: str) -> str:
         place = Line(file, int(line), function)
         if file == script or is_users(file):
             waits = f", where a loop seems to wait for a value ({reads:,} were read)" if reads >= _WAITING_READS else ""
-            inside = f"in {library.function} ({Path(library.file).name}:{library.line}), from " if library else "at "
+            inside = f"in {_short(library)}, from " if library else "at "
             return f"{inside}{place}{waits}"
         if library is None and is_librarys(file) and _TORCH not in file:  # which is not imported here
             library = place
-    return ""
+    return f"in {_short(library)}" if library else ""
+
+
+def _short(line: Line) -> str:
+    return f"{line.function} ({Path(line.file).name}:{line.line})"
