@@ -106,7 +106,7 @@ class Oom:
     """The script's own limit of what it may reserve (`torch.cuda.set_per_process_memory_fraction`), where that refused
     the request and not the card; otherwise None."""
     library_lines: list[LineUse] = field(default_factory=list)
-    """As `Prediction.library_lines`, of what was alive then."""
+    """The same as `Prediction.library_lines`, for what was alive then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +327,8 @@ class Prediction:
     processes: list[ProcessPeaks] = field(default_factory=list)
     """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
     library_lines: list[LineUse] = field(default_factory=list)
-    """Where one line of the user's leads to most of the memory through a library (`trainer.train()`): the memory of all
-    lines at the allocated peak by module and by the library's own line; otherwise empty."""
+    """The memory at the allocated peak by module and by the library's own line, where one line of the user's leads to
+    most of it through a library (`trainer.train()`); otherwise empty."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

@@ -217,7 +217,7 @@ class Listener:
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     _done: str = "no step yet"
-    """How far the script has come."""
+    """The last thing that the script is known to have done."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:

@@ -41,7 +41,7 @@ class Alive:
     roles: dict[str, int]
     lines: list[LineUse]
     library_lines: list[LineUse] = field(default_factory=list)
-    """As `Prediction.library_lines`."""
+    """The same as `Prediction.library_lines`, for this moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
