@@ -183,12 +183,12 @@ def is_settled(steps: Sequence[Step]) -> bool:
 
 
 def is_level(steps: Sequence[Step]) -> bool:
-    """Tell whether the last complete step ended no higher than either of the two before it, up to 1 MiB.
+    """Tell whether the last three complete steps ended at one level, up to 1 MiB.
 
-    What every second step leaves behind is not seen from one step to the next.
+    Where batches vary in size, or every second step leaves something behind, it takes more steps to tell growth.
     """
     ends = [step.end_allocated_bytes for step in steps if step.complete][-3:]
-    return not ends or ends[-1] < min(ends) + MIB
+    return not ends or max(ends) < min(ends) + MIB
 
 
 def _highest(values: np.ndarray) -> list[int]:
