@@ -183,12 +183,12 @@ def is_settled(steps: Sequence[Step]) -> bool:
 
 
 def is_level(steps: Sequence[Step]) -> bool:
-    """Tell whether the last three complete steps ended at one level, up to 1 MiB.
+    """Tell whether the last three complete steps ended at one level, up to 1 MiB or 0.1 %.
 
     Where batches vary in size, or every second step leaves something behind, it takes more steps to tell growth.
     """
     ends = [step.end_allocated_bytes for step in steps if step.complete][-3:]
-    return not ends or max(ends) < min(ends) + MIB
+    return not ends or max(ends) < max(min(ends) + MIB, min(ends) * 1.001)
 
 
 def _highest(values: np.ndarray) -> list[int]:
