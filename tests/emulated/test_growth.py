@@ -34,7 +34,8 @@ def test_what_is_kept_is_found_among_them(predict: Predict, how: str, line: str)
     assert "'kept'" in growth["holder"]
 
 
-def test_what_every_second_step_keeps_is_found(predict: Predict) -> None:
-    growth = predict("varies.py", "second", "--json").json["growth"]
+@pytest.mark.parametrize("sizes", ["several sizes", "one size"])
+def test_what_every_second_step_keeps_is_found(predict: Predict, sizes: str) -> None:
+    growth = predict("varies.py", "second", sizes, "--json").json["growth"]
     assert growth["file"] == str(SCRIPTS / "varies.py")
     assert 1 * MIB < growth["bytes_per_step"] < 4 * MIB

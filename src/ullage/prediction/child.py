@@ -338,7 +338,8 @@ class Run:
         levels = trace.levels_of(entries, device)
         reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
         steps = trace.steps_of(levels, observer.step_ends, reserved, [], len(entries))
-        return trace.is_settled(steps) and trace.is_level(steps)
+        is_even = trace.is_level(steps) and not trace.second_keeps(entries, observer.step_ends, device)
+        return trace.is_settled(steps) and is_even
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:

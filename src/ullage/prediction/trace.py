@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
+_LEAST_STEPS: Final = 3
+"""The number of steps after which a run may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -183,12 +185,27 @@ def is_settled(steps: Sequence[Step]) -> bool:
 
 
 def is_level(steps: Sequence[Step]) -> bool:
-    """Tell whether the last three complete steps ended at one level, up to 1 MiB or 0.1 %.
+    """Tell whether the last three complete steps, the first one left out, ended at one level, up to 1 MiB or 0.1 %.
 
     Where batches vary in size, or every second step leaves something behind, it takes more steps to tell growth.
     """
-    ends = [step.end_allocated_bytes for step in steps if step.complete][-3:]
+    ends = [step.end_allocated_bytes for step in steps if step.complete][1:][-3:]
     return not ends or max(ends) < max(min(ends) + MIB, min(ends) * 1.001)
+
+
+def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> bool:
+    """Tell whether 1 MiB or more of the second step is alive after the third, libraries' workspaces left out.
+
+    What stays is made in the first; where every second step leaves something behind, the third's level says nothing.
+    """
+    if len(step_ends) != _LEAST_STEPS:
+        return False
+    since = entries[step_ends[0] + 1 :]
+    lives = lives_of(since)
+    kept = (lives.born <= step_ends[1] - step_ends[0] - 1) & (lives.died > len(since))
+    kept &= lives.entries["device"] == device
+    kept &= ~np.isin(lives.entries["address"], entries["address"][entries["kind"] == EntryKind.WORKSPACE])
+    return int(lives.entries["size"][kept].sum()) >= MIB
 
 
 def _highest(values: np.ndarray) -> list[int]:

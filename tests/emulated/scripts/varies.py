@@ -1,4 +1,4 @@
-"""Train with batches whose sizes become larger and smaller, and keep what is said: nothing, constant, batch, second."""
+"""Train with batches of several sizes, or of one, and keep what is said: nothing, constant, batch, or every second."""
 
 import itertools
 import sys
@@ -10,7 +10,7 @@ SIZES = (100, 300, 500, 700, 900, 200, 400, 600, 800)
 model = nn.Linear(1024, 1024).cuda()
 optimizer = torch.optim.SGD(model.parameters())
 kept = []
-for step, size in enumerate(itertools.cycle(SIZES)):
+for step, size in enumerate(itertools.cycle(SIZES if sys.argv[2:] != ["one size"] else SIZES[:1])):
     batch = torch.randn(8 * size, 1024, device="cuda")
     hidden = model(batch)
     hidden.square().mean().backward()
