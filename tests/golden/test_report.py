@@ -34,6 +34,7 @@ from ullage.prediction.prediction import (
     ValuesUse,
     Verdict,
 )
+from ullage.report.report import Curve
 from ullage.report.terminal import draw
 from ullage.tuning.describe import describe as describe_tune
 from ullage.tuning.trial import Trial
@@ -346,6 +347,20 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
     stream = io.StringIO()
     draw(REPORTS[name], Console(file=stream, width=80, highlight=False, force_terminal=False))
     assert max(len(line) for line in stream.getvalue().splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        ("steps", "run more with --steps"),
+        ("time", "the run was stopped before it could"),
+        ("ended", "the script ended before it could"),
+    ],
+)
+def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) -> None:
+    report = describe(dataclasses.replace(FITS, settled=False, ended=ended))
+    curve = next(section for section in report.sections if isinstance(section, Curve))
+    assert curve.remark.endswith(f"the peak has not settled: {why}")
 
 
 @pytest.mark.parametrize(

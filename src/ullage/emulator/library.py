@@ -188,7 +188,8 @@ def _card() -> ctypes.CDLL:
     library.card_problem.restype = ctypes.c_bool
     library.card_unwritten_name.restype = ctypes.c_char_p
     library.card_answer.argtypes = [ctypes.c_bool, ctypes.c_int64]
-    library.card_answer.restype = None
+    library.card_answer.restype = library.card_show_use.restype = None
+    library.card_show_use.argtypes = [ctypes.c_void_p]
     library.card_leave_memory.argtypes = [ctypes.c_bool]
     library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_remember_sent.argtypes = [ctypes.c_bool]
@@ -242,6 +243,11 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 def answer(number: int | None, /) -> None:
     """Answer what the calling thread reads back from the card with a number; None: with zero again."""
     _card().card_answer(number is not None, number or 0)
+
+
+def show_use(address: int | None) -> None:
+    """Have what is used of each card, without contexts, written to memory at an address; None: no longer."""
+    _card().card_show_use(address)
 
 
 def hold_values() -> None:

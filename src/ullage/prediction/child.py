@@ -41,6 +41,7 @@ from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.placement import addresses_count
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
+from ullage.prediction.whereabouts import Whereabouts
 from ullage.settings import VARIABLES
 from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
+_STEPS_FOR_A_GRAPH: Final = 20
+"""The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
 """The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -69,6 +72,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
@@ -162,8 +166,10 @@ class Run:
         from ullage.values.start import current
 
         self._values = current()
-        self._observer = Observer(self._journal, self._values.reads, self._on_step)
+        self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
+        self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
@@ -291,11 +297,28 @@ class Run:
             ]
         )
         self._channel.send("step", step=number)
+        if self._whereabouts is not None:
+            self._whereabouts.note_step()
         self._look_after_values(number)
-        wanted, most = self._request.steps, self._request.steps + self._request.more_steps
-        if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
+        if not self._is_over and self._is_enough(number):
             self._finish(Outcome(kind="steps"))
             self._stop()
+
+    def _is_enough(self, number: int) -> bool:
+        """Tell whether a run may stop after this step: the peaks have settled, and no CUDA graph is still to come."""
+        wanted, more = self._request.steps, self._request.more_steps
+        if number < wanted:
+            return False
+        if more and number < wanted + _STEPS_FOR_A_GRAPH and self._observer is not None:
+            graphs = self._observer.graphs
+            if graphs.is_capturing or graphs.is_awaited:
+                return False
+        return number >= wanted + more or self._has_settled()
+
+    def _on_recount(self) -> None:
+        """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
+        self._step_times.clear()
+        self._reserved_at_ends.clear()
 
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
@@ -314,7 +337,9 @@ class Run:
             return True
         levels = trace.levels_of(entries, device)
         reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
-        return trace.is_settled(trace.steps_of(levels, observer.step_ends, reserved, [], len(entries)))
+        steps = trace.steps_of(levels, observer.step_ends, reserved, [], len(entries))
+        is_even = trace.is_level(steps) and not trace.second_keeps(entries, observer.step_ends, device)
+        return trace.is_settled(steps) and is_even
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
@@ -345,6 +370,8 @@ class Run:
         if self._is_over:
             return
         self._is_over = True
+        if self._whereabouts is not None:
+            self._whereabouts.end()
         self._channel.send("stopping")
         try:
             result = self._result(outcome).to_json()
@@ -354,6 +381,10 @@ class Run:
             self._channel.send("result", result=result)
 
     def _result(self, outcome: Outcome) -> RunResult:
+        if outcome.kind == "ended" and self._observer is not None:
+            self._observer.end_backward_step()  # no forward pass has come after the last
+        if self._step_times and self._observer is not None and not self._observer.has_optimizer:
+            self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,

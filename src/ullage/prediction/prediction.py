@@ -50,6 +50,8 @@ class LineUse:
     phase: str
     bytes: int
     blocks: int
+    module: str = ""
+    """The module that ran, with a star for each number in its name; empty in rows of the user's own lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,8 @@ class Oom:
     limit_bytes: int | None = None
     """The script's own limit of what it may reserve (`torch.cuda.set_per_process_memory_fraction`), where that refused
     the request and not the card; otherwise None."""
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The same as `Prediction.library_lines`, for what was alive then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +326,9 @@ class Prediction:
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
     """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The memory at the allocated peak by module and by the library's own line, where one line of the user's leads to
+    most of it through a library (`trainer.train()`); otherwise empty."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

@@ -30,6 +30,7 @@ from ullage.prediction.command import command_of
 from ullage.prediction.lone_rank import environment_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
+from ullage.prediction.whereabouts import words_for
 
 Progress = Callable[[str], None]
 
@@ -169,7 +170,7 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int]:
 
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
-    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
@@ -215,6 +216,8 @@ class Listener:
     """The number of the process whose import of torch is waited for."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    _done: str = "no step yet"
+    """The last thing that the script is known to have done."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
@@ -331,7 +334,11 @@ class Listener:
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
-                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle"
+                self.progress(self._done)
+            case "at":
+                if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
+                    self.progress(f"{self._done}, now {where}")
             case "stopping":
                 if self.door is None:
                     self._asked = True

@@ -30,6 +30,8 @@ class Outcome:
     line: int | None = None
     is_of_system: bool = False
     """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
+    is_of_child: bool = False
+    """Whether a process that the script has started has failed, and the error does not say why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class Alive:
 
     roles: dict[str, int]
     lines: list[LineUse]
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The same as `Prediction.library_lines`, for this moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

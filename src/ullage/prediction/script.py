@@ -211,7 +211,8 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
         return f"{request.name} cannot go on{place}: {missing}"
     text = f": {outcome.text}" if outcome.text else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
-    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}"
+    printed = f"\nWhat was printed last{_said(told).removeprefix('; it said')}" if outcome.is_of_child else ""
+    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{printed}"
 
 
 def _said(told: ChildReport) -> str:
@@ -323,6 +324,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         roles=measured.peak.roles,
         role_peaks=measured.role_peaks,
         lines=measured.peak.lines,
+        library_lines=measured.peak.library_lines,
         timeline=measured.timeline,
         reads=result.reads,
         values=result.values,
@@ -357,6 +359,7 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
         reserved_bytes=at.levels.reserved_bytes if at else 0,
         roles=at.alive.roles if at else {},
         lines=at.alive.lines if at else [],
+        library_lines=at.alive.library_lines if at else [],
         limit_bytes=limit_that_refused(at) if at else None,
     )
 

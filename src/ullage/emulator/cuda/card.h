@@ -85,6 +85,7 @@ ULLAGE_API void card_note_handle(int device);   /* a handle of cuBLAS */
 ULLAGE_API int64_t card_used_bytes(int device); /* the context included */
 ULLAGE_API int64_t card_free_bytes(int device);
 ULLAGE_API int64_t card_peak_used_bytes(int device);
+ULLAGE_API void card_show_use(int64_t *memory);  /* of each device, kept as it changes; NULL: no longer */
 ULLAGE_API int card_device_of(uint64_t address); /* -1: not a device address */
 ULLAGE_API bool card_range_of(uint64_t address, uint64_t *base, size_t *size);
 
