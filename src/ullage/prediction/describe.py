@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ullage._units import text_of_bytes
 from ullage.prediction import outside
 from ullage.prediction.draw_interval import interval_of_peaks
+from ullage.prediction.phases_report import phases_table
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
 from ullage.report.report import (
@@ -70,6 +71,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _roles(moment, roles)
         yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
+        if (by_phase := phases_table(prediction.phases)) is not None:
+            yield by_phase
     if prediction.eager is not None:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:

@@ -4,7 +4,7 @@ The verdict is made from an interval of the memory that the driver would report 
 context and of cuDNN's workspaces are known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -37,6 +37,33 @@ class Step:
     end_allocated_bytes: int
     oom: bool
     complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseUse:
+    """What one phase of a run used at most: loading, a step, evaluation, saving, resuming, generate."""
+
+    name: str
+    first_step: int
+    """The number of the step with which it began; for what is no step, the steps before it: 0 is before the first."""
+    peak_allocated_bytes: int
+    before_bytes: int
+    """What was allocated already where the span of the peak began."""
+    peak_reserved_bytes: int
+    file: str | None
+    """The file of the user's line that set the allocated peak; None if there is none, or if it was there before."""
+    line: int | None
+    count: int
+    """How often it was run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseBand:
+    """The part of the timeline that a phase takes, by its first and its last bin."""
+
+    name: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +338,10 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    phases: list[PhaseUse] = field(default_factory=list)
+    """The peaks of each phase: loading, steps, and whatever else was run."""
+    bands: list[PhaseBand] = field(default_factory=list)
+    """The place of each phase in the timeline, if there is another than loading and steps."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

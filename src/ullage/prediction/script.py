@@ -281,6 +281,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         snapshot_error=result.snapshot_error,
         ended=result.outcome.kind,
         seconds=_seconds(result, seconds),
+        phases=measured.phases,
+        bands=measured.bands,
     )
 
 

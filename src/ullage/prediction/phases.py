@@ -1,0 +1,427 @@
+"""The phases of a run: loading, steps, evaluation, saving, resuming, generate; and the most that each needed.
+
+A phase is made of spans of the journal, and its peak is what `torch.cuda.max_memory_allocated` says at its end after
+`reset_peak_memory_stats` at its beginning: the level there, or the highest level after it. It knows no torch.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ullage.prediction.phase_name import STEPS, PhaseName
+from ullage.prediction.prediction import PhaseBand, PhaseUse
+from ullage.tracing.journal import GRAD_ENABLED, OTHER_THREAD, Entries, EntryKind, Phase
+
+if TYPE_CHECKING:
+    from ullage.prediction.trace import Levels, Memory
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+class Call(IntEnum):
+    """What a call that begins and ends does."""
+
+    STATE = 0
+    """A `state_dict`: of saving, if something is written."""
+    WRITE = 1
+    READ = 2
+    LOAD = 3
+    """A model's `load_state_dict`."""
+    LOAD_OPTIMIZER = 4
+    SAVE = 5
+    """A library's own saving, the whole of it."""
+    RESTORE = 6
+    """A library's own resuming, if there is something to resume from."""
+    EVALUATE = 7
+    GENERATE = 8
+
+
+_SAVING: Final = frozenset({Call.STATE, Call.WRITE})
+_RESUMING: Final = frozenset({Call.READ, Call.LOAD, Call.LOAD_OPTIMIZER, Call.RESTORE})
+_WHOLE: Final = {
+    Call.SAVE: PhaseName.SAVING,
+    Call.EVALUATE: PhaseName.EVALUATION,
+    Call.GENERATE: PhaseName.GENERATE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwards:
+    """The calls of modules from outside of any other, in order: columns of equal length; indices in the journal."""
+
+    begins: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    with_grad: tuple[bool, ...] = ()
+    training: tuple[bool, ...] = ()
+    trained: tuple[bool, ...] = ()
+    """Whether a parameter of the module requires a gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The calls that begin and end: columns of equal length."""
+
+    kinds: tuple[Call, ...] = ()
+    begins: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    of_other_threads: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emptied:
+    """What a device had reserved after its cache was emptied: columns of equal length."""
+
+    indices: tuple[int, ...] = ()
+    devices: tuple[int, ...] = ()
+    reserved_bytes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What was noted of a run, as indices of the journal."""
+
+    forwards: Forwards
+    calls: Calls
+    emptied: Emptied
+    backward_starts: tuple[int, ...]
+    step_ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What was done just after entry `begin` of the journal up to and with entry `end`."""
+
+    name: PhaseName
+    begin: int
+    end: int
+    of_other_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What a run has come to so far, for who decides when to stop it."""
+
+    evaluation: bool
+    saving: bool
+
+
+def reached(marks: Marks) -> Reached:
+    """Say whether an evaluation, and whether a save has begun and, as a step has ended since, come to its end."""
+    kinds = set(marks.calls.kinds)
+    return Reached(
+        evaluation=Call.EVALUATE in kinds or bool(_evaluating(marks)),
+        saving=bool(kinds & {Call.WRITE, Call.SAVE}),
+    )
+
+
+# ---- from notes to spans
+
+
+def spans_of(marks: Marks, entries: Entries) -> list[Span]:
+    """Return the spans of evaluation, saving, resuming and generate, by their beginnings; they may lie in each other."""
+    whole = _whole(marks.calls)
+    main = [span for span in whole if not span.of_other_thread]
+    saving = _saving(marks, whole)
+    resuming = _resuming(marks)
+    stops = sorted(span.begin for span in [*saving, *resuming, *(one for one in main if one.name == PhaseName.SAVING)])
+    evaluation = _evaluation(marks, entries, main, stops)
+    not_freed = np.flatnonzero(entries["kind"] != EntryKind.FREE)
+    found = [_with_frees(span, not_freed, len(entries)) for span in [*saving, *resuming, *evaluation]]
+    return sorted([*whole, *found], key=lambda span: (span.begin, -span.end))
+
+
+def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
+    """Return the span with what is freed just after it: the variables of a function that has returned."""
+    at = int(np.searchsorted(not_freed, span.end, side="right"))
+    return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
+
+
+def _whole(calls: Calls) -> list[Span]:
+    """Return the calls that are a phase each, without those within another of the same name and thread."""
+    found: list[Span] = []
+    for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
+        name = _WHOLE.get(kind)
+        if name is None:
+            continue
+        is_inside = any(
+            span.name == name and span.of_other_thread == other and span.begin <= begin and end <= span.end
+            for span in found
+        )
+        if not is_inside:
+            found.append(Span(name=name, begin=begin, end=end, of_other_thread=other))
+    return found
+
+
+def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
+    """Return what was written beside what libraries save as a whole: each with the `state_dict` before it."""
+    barriers = _work(marks) + [
+        begin for kind, begin in zip(marks.calls.kinds, marks.calls.begins, strict=True) if kind in _RESUMING
+    ]
+    outer = [span for span in whole if span.name == PhaseName.SAVING]
+    return [
+        Span(name=PhaseName.SAVING, begin=begin, end=end, of_other_thread=other)
+        for kinds, begin, end, other in _groups(marks.calls, _SAVING, barriers)
+        if Call.WRITE in kinds and not _is_within(begin, end, outer)
+    ]
+
+
+def _resuming(marks: Marks) -> list[Span]:
+    """Return what was read into optimizers, and into models after the first step.
+
+    A model alone that is read before it is trained is not resumed: its weights are loaded.
+    """
+    barriers = _work(marks) + [
+        begin for kind, begin in zip(marks.calls.kinds, marks.calls.begins, strict=True) if kind is Call.WRITE
+    ]
+    first_step = marks.step_ends[0] if marks.step_ends else _NEVER
+    return [
+        Span(name=PhaseName.RESUMING, begin=begin, end=end, of_other_thread=other)
+        for kinds, begin, end, other in _groups(marks.calls, _RESUMING, barriers)
+        if Call.READ in kinds and (Call.LOAD_OPTIMIZER in kinds or (Call.LOAD in kinds and begin >= first_step))
+    ]
+
+
+def _work(marks: Marks) -> list[int]:
+    """Return where something is computed or a step ends: what lies on both sides of it does not belong together."""
+    forwards = [
+        begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained
+    ]
+    return [*forwards, *marks.backward_starts, *marks.step_ends]
+
+
+def _groups(
+    calls: Calls, wanted: frozenset[Call], barriers: Iterable[int]
+) -> list[tuple[set[Call], int, int, bool]]:
+    """Put calls together between which there is no barrier: their kinds, where they begin and end, and whose they are."""
+    barriers = sorted(barriers)
+    groups: list[tuple[set[Call], int, int, bool]] = []
+    for other in (False, True):
+        open_group: tuple[set[Call], int, int, bool] | None = None
+        rows = zip(calls.begins, calls.ends, calls.kinds, calls.of_other_threads, strict=True)
+        for begin, end, kind, is_other in sorted(rows):
+            if kind not in wanted or is_other != other:
+                continue
+            if open_group is not None and not _lies_between(barriers, open_group[2], begin):
+                open_group = (open_group[0] | {kind}, open_group[1], max(open_group[2], end), other)
+                groups[-1] = open_group
+            else:
+                open_group = ({kind}, begin, end, other)
+                groups.append(open_group)
+    return groups
+
+
+def _lies_between(barriers: Sequence[int], after: int, until: int) -> bool:
+    return bisect_right(barriers, after) < bisect_right(barriers, until)
+
+
+def _is_within(begin: int, end: int, spans: Iterable[Span]) -> bool:
+    return any(span.begin <= begin and end <= span.end for span in spans)
+
+
+def _evaluating(marks: Marks) -> list[int]:
+    """Return which calls of modules evaluate.
+
+    That is a module with parameters that are trained, in evaluation mode, and without gradients; or with gradients, if
+    it is in training mode when it is trained, and no backward pass follows before that.
+    """
+    forwards = marks.forwards
+    is_pass = [trained and grad for trained, grad in zip(forwards.trained, forwards.with_grad, strict=True)]
+    trains = [
+        begin for begin, it, training in zip(forwards.begins, is_pass, forwards.training, strict=True) if it and training
+    ]
+    found = []
+    for number, (begin, end) in enumerate(zip(forwards.begins, forwards.ends, strict=True)):
+        if forwards.training[number] or not forwards.trained[number]:
+            continue
+        if not forwards.with_grad[number]:
+            found.append(number)
+            continue
+        if trains and trains[0] < begin and _first_after(marks.backward_starts, end) >= _first_after(trains, end):
+            found.append(number)
+    return found
+
+
+def _first_after(indices: Sequence[int], moment: int) -> int:
+    """Return the first of ascending indices at or after a moment; `_NEVER` if there is none."""
+    at = bisect_left(indices, moment)
+    return indices[at] if at < len(indices) else int(_NEVER)
+
+
+def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
+    """Return where forward passes of training and backward passes begin; a backward pass may be part of a forward."""
+    forwards = marks.forwards
+    others = set(range(len(forwards.begins))).difference(evaluating)
+    inside = [Span(name=PhaseName.EVALUATION, begin=forwards.begins[at], end=forwards.ends[at]) for at in evaluating]
+    backward = [start for start in marks.backward_starts if not _is_within(start, start, inside)]
+    return [
+        *(forwards.begins[at] for at in others if forwards.trained[at] and forwards.with_grad[at]),
+        *backward,
+    ]
+
+
+def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: Iterable[int]) -> list[Span]:
+    """Return where modules evaluate, beside what libraries evaluate, generate or save as a whole.
+
+    An evaluation lasts from its first module to where gradients are switched on again after its last.
+    """
+    forwards, evaluating = marks.forwards, _evaluating(marks)
+    barriers = sorted([*marks.step_ends, *stops, *_passes(marks, evaluating)])
+    borders = _borders(entries)
+    spans: list[Span] = []
+    for number in evaluating:
+        begin, end = forwards.begins[number], forwards.ends[number]
+        if _is_within(begin, end, whole):
+            continue
+        if not forwards.with_grad[number]:
+            at = int(np.searchsorted(borders, end, side="right"))
+            last = int(borders[at]) - 1 if at < len(borders) else len(entries) - 1
+            end = max(end, min(last, _first_after(barriers, end)))
+        if spans and not _lies_between(barriers, spans[-1].end, begin):
+            spans[-1] = replace(spans[-1], end=max(spans[-1].end, end))
+        else:
+            spans.append(Span(name=PhaseName.EVALUATION, begin=begin, end=end))
+    return spans
+
+
+def _borders(entries: Entries) -> np.ndarray:
+    """Return the entries that no evaluation without gradients can have made: of training, or with gradients on."""
+    of_main_thread = (entries["flags"] & OTHER_THREAD) == 0
+    with_grad = (entries["flags"] & GRAD_ENABLED) != 0
+    trains = (entries["phase"] == Phase.BACKWARD) | (entries["phase"] == Phase.OPTIMIZER)
+    return np.flatnonzero((of_main_thread & with_grad) | trains | (entries["kind"] == EntryKind.MARK))
+
+
+def _base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
+    """Return loading, the first step and the later ones, without what lies in them and has another name.
+
+    Loading ends where the first forward pass of training begins.
+    """
+    begins = _passes(marks, _evaluating(marks))
+    ends = list(marks.step_ends)
+    if ran_out_at is not None and (begins or ends) and (not ends or ran_out_at > ends[-1]):
+        ends.append(ran_out_at)
+    start = min([*begins, *ends[:1]], default=None)
+    if start is None:
+        return []
+    borders = [-1, start, *(end for end in ends if end >= start)]
+    names = [PhaseName.LOADING, PhaseName.FIRST_STEP, *[PhaseName.STEADY_STEP] * len(ends)]
+    cuts = [span for span in named if not span.of_other_thread]
+    return [
+        Span(name=name, begin=begin, end=end)
+        for name, low, high in zip(names, borders, borders[1:], strict=False)
+        for begin, end in _without(low, high, cuts)
+    ]
+
+
+def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]:
+    """Return the pieces of (low, high] that lie in none of the spans, which are in the order of their beginnings."""
+    pieces = []
+    for cut in cuts:
+        if cut.begin >= high or cut.end <= low:
+            continue
+        if cut.begin > low:
+            pieces.append((low, cut.begin))
+        low = max(low, cut.end)
+    if low < high:
+        pieces.append((low, high))
+    return pieces
+
+
+# ---- from spans to figures
+
+
+def uses_of(
+    marks: Marks, entries: Entries, levels: "Levels", memory: "Memory", *, ran_out: bool
+) -> list[PhaseUse]:
+    """Return what each phase of a run used on one device.
+
+    Args:
+        marks: what was noted.
+        entries: the journal.
+        levels: of the device.
+        memory: of the device.
+        ran_out: whether the run ended because memory ran out.
+    """
+    named = spans_of(marks, entries)
+    base = _base_spans(marks, named, len(entries) - 1 if ran_out else None)
+    uses = []
+    for name in PhaseName:
+        spans = [span for span in [*base, *named] if span.name == name]
+        if not spans:
+            continue
+        before, allocated, moment = max((_peak_of(span, levels) for span in spans), key=lambda peak: peak[1])
+        line = memory.line_of(moment) if moment is not None else None
+        first = bisect_left(marks.step_ends, spans[0].begin + 1)
+        uses.append(
+            PhaseUse(
+                name=name.value,
+                first_step=first + 1 if name in (PhaseName.FIRST_STEP, PhaseName.STEADY_STEP) else first,
+                peak_allocated_bytes=allocated,
+                before_bytes=before,
+                peak_reserved_bytes=max(_reserved_of(span, levels, marks.emptied, memory.device) for span in spans),
+                file=line.file if line else None,
+                line=line.line if line else None,
+                count=_count(name, spans, marks.step_ends),
+            )
+        )
+    return [use for use in uses if use.peak_reserved_bytes or use.name in STEPS]
+
+
+def _count(name: PhaseName, spans: Sequence[Span], step_ends: Sequence[int]) -> int:
+    if name is PhaseName.STEADY_STEP:
+        return len({bisect_left(step_ends, span.end) for span in spans})
+    return 1 if name in STEPS else len(spans)
+
+
+def _inside(span: Span, levels: "Levels") -> slice:
+    low, high = np.searchsorted(levels.index, [span.begin, span.end], side="right")
+    return slice(int(low), int(high))
+
+
+def _peak_of(span: Span, levels: "Levels") -> tuple[int, int, int | None]:
+    """Return the level before a span, its highest, and the entry that reached that; None if it was there before."""
+    inside = _inside(span, levels)
+    before = int(levels.allocated[inside.start - 1]) if inside.start else 0
+    if inside.stop > inside.start:
+        at = inside.start + int(levels.allocated[inside].argmax())
+        if levels.allocated[at] > before:
+            return before, int(levels.allocated[at]), int(levels.index[at])
+    return before, before, None
+
+
+def _reserved_of(span: Span, levels: "Levels", emptied: Emptied, device: int) -> int:
+    inside = _inside(span, levels)
+    before = int(levels.reserved[inside.start - 1]) if inside.start else 0
+    since = int(levels.index[inside.start - 1]) if inside.start else -1
+    for index, its_device, reserved in zip(emptied.indices, emptied.devices, emptied.reserved_bytes, strict=True):
+        if its_device == device and since <= index <= span.begin:
+            before = reserved  # the last one counts
+    return max(before, int(levels.reserved[inside].max())) if inside.stop > inside.start else before
+
+
+def name_at(marks: Marks, entries: Entries, moment: int) -> str | None:
+    """Return what was done at a moment, from the inside out, if that is neither loading nor a step."""
+    names = [
+        span.name.value
+        for span in spans_of(marks, entries)
+        if span.begin <= moment <= span.end and not span.of_other_thread
+    ]
+    return " in ".join(reversed(names)) or None
+
+
+def bands_of(marks: Marks, entries: Entries, levels: "Levels", edges: Sequence[int]) -> list[PhaseBand]:
+    """Return the bins of the timeline in which something else was done than a step; what lies within comes later."""
+    bands = []
+    named = [span for span in spans_of(marks, entries) if not span.of_other_thread]
+    loading = [span for span in _base_spans(marks, named, None) if span.name == PhaseName.LOADING]
+    for span in [*loading, *named] if named else ():
+        inside = _inside(span, levels)
+        if inside.stop == inside.start:
+            continue
+        first, last = (bisect_right(edges, at) - 1 for at in (inside.start, inside.stop - 1))
+        bands.append(PhaseBand(name=span.name.value, first=first, last=last))
+    return bands
