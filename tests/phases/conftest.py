@@ -48,7 +48,19 @@ def predict(workplace: Path) -> Predict:
     """Run `ullage predict --json` with a script of ours in an empty folder."""
 
     def run(script: str | Path, *arguments: str, options: tuple[str, ...] = (), gpu: str = "T4") -> Run:
-        command = ["-m", "ullage", "predict", "--json", "--draws", "1", "--gpu", gpu, *options, str(SCRIPTS / script), *arguments]
+        command = [
+            "-m",
+            "ullage",
+            "predict",
+            "--json",
+            "--draws",
+            "1",
+            "--gpu",
+            gpu,
+            *options,
+            str(SCRIPTS / script),
+            *arguments,
+        ]
         figures = workplace / "figures.json"
         figures.unlink(missing_ok=True)
         done = subprocess.run(

@@ -13,6 +13,7 @@ from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import Request
+from ullage.prediction.resumed import arguments_of, predict_resumed
 from ullage.values.choice import ValuesChoice
 
 
@@ -42,6 +43,8 @@ def predict(
     picture: bool = False,
     beside_eager: bool = True,
     output: bool = False,
+    until: str | None = None,
+    resume: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
@@ -72,6 +75,9 @@ def predict(
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
         beside_eager: run a script that uses torch.compile once more without.
         output: pass what the script prints on to standard error.
+        until: go on past the settled steps: through the first "eval" or "save" after a step, or to the script's "end".
+        resume: run the script once more, with these further arguments (as a shell reads them), and report both runs:
+            "--resume_from_checkpoint out/checkpoint-3". Without `until`, the first run goes on to its first save.
         progress: called with a short text whenever the run gets further.
 
     Raises:
@@ -102,10 +108,15 @@ def predict(
         snapshot=None if snapshot is None else Path(snapshot),
         picture=picture or html is not None,
         echo=output,
+        until=until,
     )
     check_page(html, script, *([snapshot] if snapshot else []))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
-    prediction = work(request, progress=progress)
+    prediction = (
+        work(request, progress=progress)
+        if resume is None
+        else predict_resumed(request, arguments_of(resume), work, progress=progress)
+    )
     if html is not None:
         write_page(prediction, html)
     return prediction

@@ -57,6 +57,13 @@ def predict(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
+    until: Annotated[
+        str | None, typer.Option(help="Go on past the steps: to the first eval or save after one, or to the end.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="ARGUMENTS", help="Run it once more with these arguments too, to resume from a save."),
+    ] = None,
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
 

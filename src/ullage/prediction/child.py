@@ -273,9 +273,19 @@ class Run:
         self._channel.send("step", step=number)
         self._look_after_values(number)
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
-        if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
+        if self._is_over or number < wanted or not self._is_far_enough():
+            return
+        if number >= most or self._has_settled():
             self._finish(Outcome(kind="steps"))
             raise StopScript
+
+    def _is_far_enough(self) -> bool:
+        """Tell whether the run has come to what it is to go on to."""
+        until, observer = self._request.until, self._observer
+        if until is None or observer is None:
+            return True
+        reached = observer.reached()
+        return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
 
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""

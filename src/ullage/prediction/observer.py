@@ -22,7 +22,7 @@ from ullage.block_role import Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.prediction.ending import SeenOom
 from ullage.prediction.phase_hooks import PhaseHooks
-from ullage.prediction.phases import Marks
+from ullage.prediction.phases import Marks, Reached, reached
 from ullage.prediction.role import Moments, Note
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
@@ -104,6 +104,10 @@ class Observer:
             backward_starts=tuple(self._backward_starts),
             step_ends=tuple(self.step_ends),
         )
+
+    def reached(self) -> Reached:
+        """Return what the run has come to since its first step."""
+        return reached(self.marks)
 
     def install(self) -> None:
         """Install every hook."""

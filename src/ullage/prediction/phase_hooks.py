@@ -140,10 +140,6 @@ class PhaseHooks:
         now = self._length() - 1
         return [now if end == _OPEN else end for end in ends]
 
-    def has_ended(self, *kinds: Call) -> bool:
-        """Tell whether a call of one of these kinds has begun and ended."""
-        return any(kind in kinds and end != _OPEN for kind, end in zip(self._kinds, self._ends, strict=False))
-
     # ---- hooks
 
     def _begin(self, kind: Call) -> int:

@@ -110,19 +110,19 @@ class Reached:
 
 
 def reached(marks: Marks) -> Reached:
-    """Say whether an evaluation, and whether a save has begun and, as a step has ended since, come to its end."""
-    kinds = set(marks.calls.kinds)
-    return Reached(
-        evaluation=Call.EVALUATE in kinds or bool(_evaluating(marks)),
-        saving=bool(kinds & {Call.WRITE, Call.SAVE}),
-    )
+    """Say whether there was an evaluation after the first step, and a save: before the step that has just ended."""
+    first_step = marks.step_ends[0] if marks.step_ends else _NEVER
+    calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
+    kinds = {kind for kind, begin in calls if begin >= first_step}
+    evaluating = (marks.forwards.begins[number] >= first_step for number in _evaluating(marks))
+    return Reached(evaluation=Call.EVALUATE in kinds or any(evaluating), saving=bool(kinds & {Call.WRITE, Call.SAVE}))
 
 
 # ---- from notes to spans
 
 
 def spans_of(marks: Marks, entries: Entries) -> list[Span]:
-    """Return the spans of evaluation, saving, resuming and generate, by their beginnings; they may lie in each other."""
+    """Return the spans of evaluation, saving, resuming and generate, by their beginnings; one may lie in another."""
     whole = _whole(marks.calls)
     main = [span for span in whole if not span.of_other_thread]
     saving = _saving(marks, whole)
@@ -187,16 +187,12 @@ def _resuming(marks: Marks) -> list[Span]:
 
 def _work(marks: Marks) -> list[int]:
     """Return where something is computed or a step ends: what lies on both sides of it does not belong together."""
-    forwards = [
-        begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained
-    ]
+    forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
 
 
-def _groups(
-    calls: Calls, wanted: frozenset[Call], barriers: Iterable[int]
-) -> list[tuple[set[Call], int, int, bool]]:
-    """Put calls together between which there is no barrier: their kinds, where they begin and end, and whose they are."""
+def _groups(calls: Calls, wanted: frozenset[Call], barriers: Iterable[int]) -> list[tuple[set[Call], int, int, bool]]:
+    """Put calls together between which no barrier lies: their kinds, where they begin and end, and whose they are."""
     barriers = sorted(barriers)
     groups: list[tuple[set[Call], int, int, bool]] = []
     for other in (False, True):
@@ -231,7 +227,9 @@ def _evaluating(marks: Marks) -> list[int]:
     forwards = marks.forwards
     is_pass = [trained and grad for trained, grad in zip(forwards.trained, forwards.with_grad, strict=True)]
     trains = [
-        begin for begin, it, training in zip(forwards.begins, is_pass, forwards.training, strict=True) if it and training
+        begin
+        for begin, it, training in zip(forwards.begins, is_pass, forwards.training, strict=True)
+        if it and training
     ]
     found = []
     for number, (begin, end) in enumerate(zip(forwards.begins, forwards.ends, strict=True)):
@@ -334,9 +332,7 @@ def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]
 # ---- from spans to figures
 
 
-def uses_of(
-    marks: Marks, entries: Entries, levels: "Levels", memory: "Memory", *, ran_out: bool
-) -> list[PhaseUse]:
+def uses_of(marks: Marks, entries: Entries, levels: "Levels", memory: "Memory", *, ran_out: bool) -> list[PhaseUse]:
     """Return what each phase of a run used on one device.
 
     Args:

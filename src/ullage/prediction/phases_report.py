@@ -1,10 +1,16 @@
 """The phases of a run as parts of a report."""
 
+from collections.abc import Iterator
+from typing import Final
+
 from ullage._units import text_of_bytes
 from ullage.prediction.phase_name import STEPS, PhaseName
-from ullage.prediction.prediction import PhaseUse
-from ullage.report.report import Table, TableRow
+from ullage.prediction.prediction import PhaseBand, PhaseUse, Prediction
+from ullage.prediction.result import RunResult
+from ullage.report.report import Band, Table, TableRow
 from ullage.tracing.source import Line
+
+_WANTED: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING}
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
@@ -29,6 +35,49 @@ def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | Non
             for phase in phases
         ),
     )
+
+
+def resumed_tables(prediction: Prediction) -> Iterator[Table]:
+    """Return the peaks of the first run and of the resumed one, and the phases of that."""
+    if not prediction.runs:
+        return
+    most = max(run.peak_reserved_bytes for run in prediction.runs) or 1
+    first, resumed = prediction.runs
+    yield Table(
+        title="Both runs",
+        columns=("run", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    name,
+                    text_of_bytes(run.peak_allocated_bytes),
+                    text_of_bytes(run.peak_reserved_bytes),
+                    run.verdict.value + (" ◀ shown above" if run.arguments == prediction.arguments else ""),
+                ),
+                share=run.peak_reserved_bytes / most,
+            )
+            for name, run in (("the first", first), ("resumed", resumed))
+        ),
+    )
+    table = phases_table(resumed.phases, "By phase, resumed")
+    if table is not None:
+        yield table
+
+
+def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
+    """Return the phases as stretches of the timeline."""
+    return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
+
+
+def unreached(until: str | None, result: RunResult) -> list[str]:
+    """Return what there is to say where a run did not come as far as it was to."""
+    wanted = _WANTED.get(until or "")
+    phases = result.measured.phases if result.measured else []
+    if wanted is None or any(phase.name == wanted and phase.first_step for phase in phases):
+        return []
+    if result.outcome.kind == "time":
+        return [f"no {wanted} was reached in the given time"]
+    return [f"no {wanted} was reached: the script ended before it"] if result.outcome.kind == "ended" else []
 
 
 def _when(phase: PhaseUse) -> str:

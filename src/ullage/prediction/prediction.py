@@ -264,6 +264,14 @@ class RankPeaks(Peaks):
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPeaks(Peaks):
+    """The peaks of one of two runs: of the script as it was given, or with further arguments to resume."""
+
+    arguments: list[str]
+    phases: list[PhaseUse]
+
+
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -342,6 +350,8 @@ class Prediction:
     """The peaks of each phase: loading, steps, and whatever else was run."""
     bands: list[PhaseBand] = field(default_factory=list)
     """The place of each phase in the timeline, if there is another than loading and steps."""
+    runs: list[RunPeaks] = field(default_factory=list)
+    """The peaks of the first run and of the resumed one, if there was one and this is the fullest; otherwise empty."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

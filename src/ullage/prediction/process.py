@@ -30,6 +30,7 @@ MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
+_FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
 
@@ -187,7 +188,8 @@ class _Listener:
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
-                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
+                further = _FURTHER.get(self.request.until or "", "until the peaks settle")
+                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, {further}")
             case "stopping":
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage._output import check_output
 from ullage._units import text_of_bytes
 from ullage.emulator.emulate import check_placement
@@ -21,6 +21,8 @@ from ullage.values.choice import ValuesChoice
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
 MOST_DRAWS: Final = 100
+UNTIL: Final = ("eval", "save", "end")
+"""How far a run may go on: through the first evaluation or the first save after a step, or to the script's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class ChildRequest:
     picture: bool
     snapshot: str | None
     """Its absolute path."""
+    until: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -98,6 +101,8 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    until: str | None = None
+    """One of `UNTIL`: how far to go on after the settled steps; None: no further."""
 
     def total_bytes(self, gpu: Gpu) -> int:
         """The memory of the card that the script sees."""
@@ -133,6 +138,8 @@ class Request:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
+        if self.until is not None and self.until not in UNTIL:
+            raise UsageError(f"--until {quoted(self.until)} is not known; expected one of {', '.join(UNTIL)}")
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
@@ -166,4 +173,5 @@ class Request:
             values=self.values,
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
+            until=self.until,
         )
