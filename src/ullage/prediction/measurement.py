@@ -87,7 +87,7 @@ def _measured(
     """Say what was allocated on a device."""
     import torch
 
-    from ullage.prediction import trace
+    from ullage.prediction import phase_use, trace
 
     entries = journal.entries()
     recorded = torch.cuda.memory._snapshot(device)
@@ -123,8 +123,8 @@ def _measured(
         elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
-        phases=phases.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
-        bands=phases.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
+        phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
+        bands=phase_use.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
     )
 
 
