@@ -78,3 +78,41 @@ def test_a_run_without_other_phases_says_nothing_of_phases(predict: Predict) -> 
     run = predict(SCRIPTS.parent.parent / "emulated/scripts/train.py")
     assert set(run.phases) == {"loading", "first step", "steady step"}
     assert run.prediction["bands"] == run.prediction["runs"] == []
+
+
+@pytest.mark.parametrize("script", ["with_trainer.py", "with_lightning.py"])
+def test_an_evaluation_that_comes_at_once_is_part_of_the_run(predict: Predict, script: str) -> None:
+    run = predict(script, options=("--steps", "2"))
+    assert run.phases["evaluation"]["peak_allocated_bytes"] == run.figures["evaluation"][0]
+    assert run.prediction["ended"] == "steps"
+    none = predict(script, options=("--steps", "1"))
+    assert none.phases.get("evaluation", {"first_step": 0})["first_step"] == 0
+    assert len(none.prediction["steps"]) == 1
+
+
+def test_until(predict: Predict) -> None:
+    run = predict("plain.py", options=("--steps", "1", "--until", "eval"))
+    assert [step["step"] for step in run.prediction["steps"]] == [1, 2, 3]
+    assert run.phases["evaluation"]["first_step"] == 2
+    run = predict("generates.py", "outer", options=("--until", "save"))
+    assert "no saving was reached: the script ended before it" in run.prediction["notes"]
+    wrong = predict("plain.py", options=("--until", "lunch"))
+    assert wrong.code == 2
+    assert "--until 'lunch' is not known; expected one of eval, save, end" in wrong.error
+
+
+def test_resume_runs_the_script_twice(predict: Predict) -> None:
+    run = predict("plain.py", options=("--resume", "checkpoint.pt"))
+    assert run.code == 0, run.error
+    first, resumed = run.prediction["runs"]
+    assert first["arguments"] == []
+    assert resumed["arguments"] == ["checkpoint.pt"]
+    assert "resuming" not in {phase["name"] for phase in first["phases"]}
+    [loaded] = [phase for phase in resumed["phases"] if phase["name"] == "resuming"]
+    assert [loaded["peak_allocated_bytes"], loaded["peak_reserved_bytes"]] == run.figures["resuming"]
+    assert run.phases["resuming"]["peak_allocated_bytes"] == resumed["peak_allocated_bytes"]
+    assert run.phases["saving"]["count"] == 1
+    for text, said in (("", "--resume has no arguments"), ("'a", "cannot be read: no closing quotation")):
+        wrong = predict("plain.py", options=("--resume", text))
+        assert wrong.code == 2
+        assert said in wrong.error

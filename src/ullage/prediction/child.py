@@ -1,8 +1,9 @@
 """The process in which the script runs: emulate, watch, run, tell the parent.
 
 Started by `prediction.process` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor CHANNEL,
-one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "stopping" | "result", ...}. LIFELINE says
-when the parent is gone. The script's own output is untouched, and torch is imported when the script imports it.
+one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}.
+LIFELINE says when the parent is gone. The script's own output is untouched, and torch is imported when the script
+imports it.
 """
 
 import builtins
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _STEPS_WITH_VALUES: Final = 2
 """The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
+_EVALUATION_SECONDS: Final = 10.0
+"""The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
@@ -70,6 +73,7 @@ class Run:
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
+        self._has_gone_on = False
         self._started = 0.0
         self._import_seconds = 0.0
         self._step_times: list[float] = []
@@ -275,9 +279,21 @@ class Run:
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if self._is_over or number < wanted or not self._is_far_enough():
             return
-        if number >= most or self._has_settled():
+        if (number >= most or self._has_settled()) and not self._goes_on():
             self._finish(Outcome(kind="steps"))
             raise StopScript
+
+    def _goes_on(self) -> bool:
+        """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
+        observer = self._observer
+        if self._has_gone_on or self._request.until is not None or observer is None:
+            return False
+        if not observer.phases.evaluation_is_due or observer.reached().evaluation:
+            return False
+        self._has_gone_on = True
+        so_far = time.perf_counter() - self._started - self._import_seconds
+        self._channel.send("further", seconds=so_far + _EVALUATION_SECONDS)
+        return True
 
     def _is_far_enough(self) -> bool:
         """Tell whether the run has come to what it is to go on to."""
@@ -308,7 +324,7 @@ class Run:
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
-            self._finish(Outcome(kind="time"))
+            self._finish(Outcome(kind="steps" if self._has_gone_on else "time"))
             raise StopScript
 
     def _gave_up(self) -> ending.SeenOom | None:

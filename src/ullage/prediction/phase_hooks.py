@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from ullage.prediction.evaluation_due import LOOPS, EvaluationDue
 from ullage.prediction.phases import Call, Calls, Emptied, Forwards
 from ullage.tracing.journal import Journal
 from ullage.tracing.torch_import import ImportWatch
@@ -58,6 +59,7 @@ class PhaseHooks:
         self._forward_begins, self._forward_ends = array("q"), array("q")
         self._with_grad, self._training, self._trained = array("b"), array("b"), array("b")
         self._emptied_indices, self._emptied_devices, self._emptied_reserved = array("q"), array("q"), array("q")
+        self.evaluation_is_due = EvaluationDue()
         self._undo: list[Callable[[], None]] = []
         self._watches: list[ImportWatch] = []
 
@@ -73,7 +75,7 @@ class PhaseHooks:
         for name in ("_cuda_emptyCache", "_accelerator_emptyCache"):
             if hasattr(torch._C, name):
                 self._watch_emptying(name)
-        for module in dict.fromkeys(module for module, _, _ in LIBRARIES):
+        for module in dict.fromkeys([*(module for module, _, _ in LIBRARIES), *LOOPS]):
             self._wait_for(module)
 
     def remove(self) -> None:
@@ -217,6 +219,8 @@ class PhaseHooks:
         watch.install()
 
     def _wrap_library(self, module: ModuleType) -> None:
+        if module.__name__ in LOOPS and (undo := self.evaluation_is_due.watch(module)) is not None:
+            self._undo.append(undo)
         for name, functions, kind in LIBRARIES:
             if name != module.__name__:
                 continue

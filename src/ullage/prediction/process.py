@@ -190,6 +190,9 @@ class _Listener:
                 step, wanted = message["step"], self.request.steps
                 further = _FURTHER.get(self.request.until or "", "until the peaks settle")
                 self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, {further}")
+            case "further":
+                self._limit = min(self._limit, now + message["seconds"])
+                self.progress("evaluating")
             case "stopping":
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS
