@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 
 from ullage.prediction.phase_name import PhaseName
-from ullage.prediction.phases import Call, Calls, Emptied, Forwards, Marks, Span, base_spans, name_at, reached, spans_of
+from ullage.prediction.phases import (
+    Emptied,
+    Forwards,
+    Marks,
+    NotedCall,
+    NotedCalls,
+    Span,
+    base_spans,
+    name_at,
+    reached,
+    spans_of,
+)
 from ullage.tracing.journal import ENTRY, Entries, EntryKind, Phase
 
 SAVING, EVALUATION = PhaseName.SAVING, PhaseName.EVALUATION
@@ -23,7 +34,7 @@ def journal(length: int, *, quiet: range | None = None, trains: range | None = N
 
 
 def marks(
-    *calls: tuple[Call, int, int] | tuple[Call, int, int, bool],
+    *calls: tuple[NotedCall, int, int] | tuple[NotedCall, int, int, bool],
     forwards: tuple[tuple[int, int, str], ...] = (),
     backward: tuple[int, ...] = (),
     step_ends: tuple[int, ...] = (),
@@ -38,7 +49,7 @@ def marks(
             training=tuple("t" in how for _, _, how in forwards),
             trained=tuple("p" in how for _, _, how in forwards),
         ),
-        calls=Calls(
+        calls=NotedCalls(
             kinds=tuple(call[0] for call in whole),
             begins=tuple(call[1] for call in whole),
             ends=tuple(call[2] for call in whole),
@@ -56,28 +67,32 @@ def spans(noted: Marks, entries: Entries | None = None) -> list[tuple[str, int, 
 
 
 def test_what_is_written_belongs_together_with_the_state_before_it() -> None:
-    noted = marks((Call.STATE, 10, 12), (Call.STATE, 13, 13), (Call.WRITE, 15, 18), (Call.WRITE, 19, 20))
+    noted = marks(
+        (NotedCall.STATE, 10, 12), (NotedCall.STATE, 13, 13), (NotedCall.WRITE, 15, 18), (NotedCall.WRITE, 19, 20)
+    )
     assert spans(noted) == [("saving", 10, 20)]
 
 
 def test_a_state_of_which_nothing_is_written_is_no_saving() -> None:
-    assert spans(marks((Call.STATE, 10, 12))) == []
-    apart = marks((Call.STATE, 10, 12), (Call.WRITE, 30, 31), step_ends=(20,))
+    assert spans(marks((NotedCall.STATE, 10, 12))) == []
+    apart = marks((NotedCall.STATE, 10, 12), (NotedCall.WRITE, 30, 31), step_ends=(20,))
     assert spans(apart) == [("saving", 30, 31)]
 
 
 def test_a_library_saves_as_a_whole() -> None:
-    noted = marks((Call.SAVE, 10, 30), (Call.STATE, 11, 12), (Call.WRITE, 13, 14), (Call.SAVE, 15, 20))
+    noted = marks(
+        (NotedCall.SAVE, 10, 30), (NotedCall.STATE, 11, 12), (NotedCall.WRITE, 13, 14), (NotedCall.SAVE, 15, 20)
+    )
     assert spans(noted) == [("saving", 10, 30)]
 
 
 def test_weights_that_are_loaded_are_not_resumed() -> None:
-    assert spans(marks((Call.READ, 1, 5), (Call.LOAD, 6, 7))) == []
-    both = marks((Call.READ, 1, 5), (Call.LOAD, 6, 7), (Call.LOAD_OPTIMIZER, 8, 9))
+    assert spans(marks((NotedCall.READ, 1, 5), (NotedCall.LOAD, 6, 7))) == []
+    both = marks((NotedCall.READ, 1, 5), (NotedCall.LOAD, 6, 7), (NotedCall.LOAD_OPTIMIZER, 8, 9))
     assert spans(both) == [("resuming", 1, 9)]
-    in_memory = marks((Call.LOAD, 6, 7), (Call.LOAD_OPTIMIZER, 8, 9))
+    in_memory = marks((NotedCall.LOAD, 6, 7), (NotedCall.LOAD_OPTIMIZER, 8, 9))
     assert spans(in_memory) == []
-    after_a_step = marks((Call.READ, 30, 31), (Call.LOAD, 32, 33), step_ends=(20,))
+    after_a_step = marks((NotedCall.READ, 30, 31), (NotedCall.LOAD, 32, 33), step_ends=(20,))
     assert spans(after_a_step) == [("resuming", 30, 33)]
 
 
@@ -109,7 +124,7 @@ def test_two_evaluations_have_a_step_between_them() -> None:
 
 
 def test_a_generate_inside_an_evaluation_is_part_of_it() -> None:
-    noted = marks((Call.EVALUATE, 18, 45), (Call.GENERATE, 25, 30), forwards=((20, 22, "p"), (26, 27, "p")))
+    noted = marks((NotedCall.EVALUATE, 18, 45), (NotedCall.GENERATE, 25, 30), forwards=((20, 22, "p"), (26, 27, "p")))
     assert spans(noted) == [("evaluation", 18, 45), ("generate", 25, 30)]
     assert name_at(noted, journal(100), 26) == "generate in evaluation"
     assert name_at(noted, journal(100), 50) is None
@@ -118,7 +133,7 @@ def test_a_generate_inside_an_evaluation_is_part_of_it() -> None:
 def test_what_is_freed_after_a_save_is_its_variables() -> None:
     entries = journal(60)
     entries["kind"][31:34] = EntryKind.FREE
-    assert spans(marks((Call.WRITE, 20, 30)), entries) == [("saving", 20, 33)]
+    assert spans(marks((NotedCall.WRITE, 20, 30)), entries) == [("saving", 20, 33)]
 
 
 def test_loading_and_steps_are_what_is_left() -> None:
@@ -136,7 +151,7 @@ def test_loading_and_steps_are_what_is_left() -> None:
 
 
 def test_a_thread_that_saves_cuts_no_step() -> None:
-    noted = marks((Call.WRITE, 22, 38, True), forwards=((10, 12, "gtp"),), backward=(13,), step_ends=(20, 40))
+    noted = marks((NotedCall.WRITE, 22, 38, True), forwards=((10, 12, "gtp"),), backward=(13,), step_ends=(20, 40))
     named = spans_of(noted, journal(60))
     assert [(span.name, span.of_other_thread) for span in named] == [(SAVING, True)]
     assert [(span.begin, span.end) for span in base_spans(noted, named, None)] == [(-1, 10), (10, 20), (20, 40)]
@@ -150,9 +165,9 @@ def test_a_step_in_which_memory_runs_out_counts() -> None:
 
 
 def test_what_a_run_has_come_to() -> None:
-    before = marks((Call.EVALUATE, 2, 4), (Call.WRITE, 5, 6), step_ends=(20,))
+    before = marks((NotedCall.EVALUATE, 2, 4), (NotedCall.WRITE, 5, 6), step_ends=(20,))
     assert not reached(before).evaluation
     assert not reached(before).saving
-    after = marks((Call.WRITE, 25, 26), forwards=((22, 23, "p"),), step_ends=(20, 40))
+    after = marks((NotedCall.WRITE, 25, 26), forwards=((22, 23, "p"),), step_ends=(20, 40))
     assert reached(after).evaluation
     assert reached(after).saving

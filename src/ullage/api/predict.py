@@ -13,7 +13,7 @@ from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import Request
-from ullage.prediction.resumed import arguments_of, predict_resumed
+from ullage.prediction.resumed import predict_resumed
 from ullage.values.choice import ValuesChoice
 
 
@@ -112,11 +112,7 @@ def predict(
     )
     check_page(html, script, *([snapshot] if snapshot else []))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
-    prediction = (
-        work(request, progress=progress)
-        if resume is None
-        else predict_resumed(request, arguments_of(resume), work, progress=progress)
-    )
+    prediction = predict_resumed(request, resume, work, progress=progress)
     if html is not None:
         write_page(prediction, html)
     return prediction

@@ -63,7 +63,7 @@ def _of_transformers(trainer: Any) -> bool:
     step = state.global_step + 1  # it is counted after the optimizer's own step
     match str(getattr(arguments.eval_strategy, "value", arguments.eval_strategy)):
         case "steps":
-            return step % state.eval_steps == 0 and arguments.eval_delay <= step
+            return bool(step % state.eval_steps == 0 and arguments.eval_delay <= step)
         case "epoch":
             each = state.max_steps / arguments.num_train_epochs if arguments.max_steps <= 0 else 0
             return bool(each) and step % each == 0

@@ -56,7 +56,7 @@ class Observer:
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors, whether or not the script handled them."""
         self.phases = PhaseHooks(journal)
-        """What is not a training step."""
+        """The hooks on what is not a training step."""
         # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
         # does without us, and with it the script's tensors in reference cycles.
         self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")

@@ -17,31 +17,31 @@ import torch
 from torch import nn
 
 from ullage.prediction.evaluation_due import LOOPS, EvaluationDue
-from ullage.prediction.phases import Call, Calls, Emptied, Forwards
+from ullage.prediction.phases import Emptied, Forwards, NotedCall, NotedCalls
 from ullage.tracing.journal import Journal
 from ullage.tracing.torch_import import ImportWatch
 
 _OPEN: Final = -1
-LIBRARIES: Final[tuple[tuple[str, str, Call], ...]] = (
-    ("torch.distributed.checkpoint.state_dict_saver", "save async_save", Call.WRITE),
-    ("torch.distributed.checkpoint.state_dict_loader", "load", Call.READ),
-    ("torch.distributed.checkpoint.state_dict", "get_model_state_dict get_optimizer_state_dict", Call.STATE),
-    ("torch.distributed.checkpoint.state_dict", "set_model_state_dict", Call.LOAD),
-    ("torch.distributed.checkpoint.state_dict", "set_optimizer_state_dict set_state_dict", Call.LOAD_OPTIMIZER),
-    ("safetensors.torch", "save_file save_model", Call.WRITE),
-    ("safetensors.torch", "load_file load_model", Call.READ),
-    ("transformers.trainer", "Trainer.evaluate Trainer.predict", Call.EVALUATE),
-    ("transformers.trainer", "Trainer._save_checkpoint Trainer.save_model", Call.SAVE),
-    ("transformers.trainer", "Trainer._load_from_checkpoint Trainer._load_optimizer_and_scheduler", Call.RESTORE),
-    ("transformers.modeling_utils", "PreTrainedModel.save_pretrained", Call.SAVE),
-    ("transformers.generation.utils", "GenerationMixin.generate", Call.GENERATE),
-    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop.run", Call.EVALUATE),
-    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run", Call.EVALUATE),
-    ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", Call.SAVE),
-    ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", Call.SAVE),
-    ("accelerate.accelerator", "Accelerator.save_state Accelerator.save_model", Call.SAVE),
-    ("accelerate.accelerator", "Accelerator.load_state", Call.RESTORE),
-    ("ultralytics.engine.validator", "BaseValidator.__call__", Call.EVALUATE),
+LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
+    ("torch.distributed.checkpoint.state_dict_saver", "save async_save", NotedCall.WRITE),
+    ("torch.distributed.checkpoint.state_dict_loader", "load", NotedCall.READ),
+    ("torch.distributed.checkpoint.state_dict", "get_model_state_dict get_optimizer_state_dict", NotedCall.STATE),
+    ("torch.distributed.checkpoint.state_dict", "set_model_state_dict", NotedCall.LOAD),
+    ("torch.distributed.checkpoint.state_dict", "set_optimizer_state_dict set_state_dict", NotedCall.LOAD_OPTIMIZER),
+    ("safetensors.torch", "save_file save_model", NotedCall.WRITE),
+    ("safetensors.torch", "load_file load_model", NotedCall.READ),
+    ("transformers.trainer", "Trainer.evaluate Trainer.predict", NotedCall.EVALUATE),
+    ("transformers.trainer", "Trainer._save_checkpoint Trainer.save_model", NotedCall.SAVE),
+    ("transformers.trainer", "Trainer._load_from_checkpoint Trainer._load_optimizer_and_scheduler", NotedCall.RESTORE),
+    ("transformers.modeling_utils", "PreTrainedModel.save_pretrained", NotedCall.SAVE),
+    ("transformers.generation.utils", "GenerationMixin.generate", NotedCall.GENERATE),
+    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
+    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
+    ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
+    ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
+    ("accelerate.accelerator", "Accelerator.save_state Accelerator.save_model", NotedCall.SAVE),
+    ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
+    ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),
 )
 """Module, names in it, and what a call of each is: where PyTorch's own functions do not tell all that belongs to it."""
 
@@ -66,12 +66,12 @@ class PhaseHooks:
     def install(self) -> None:
         """Install every hook, and wait for the libraries that have some."""
         for owner in (torch, torch.serialization):
-            self._wrap(owner, "save", Call.WRITE)
-            self._wrap(owner, "load", Call.READ)
-        self._wrap(nn.Module, "state_dict", Call.STATE)
-        self._wrap(nn.Module, "load_state_dict", Call.LOAD)
-        self._wrap(torch.optim.Optimizer, "state_dict", Call.STATE)
-        self._wrap(torch.optim.Optimizer, "load_state_dict", Call.LOAD_OPTIMIZER)
+            self._wrap(owner, "save", NotedCall.WRITE)
+            self._wrap(owner, "load", NotedCall.READ)
+        self._wrap(nn.Module, "state_dict", NotedCall.STATE)
+        self._wrap(nn.Module, "load_state_dict", NotedCall.LOAD)
+        self._wrap(torch.optim.Optimizer, "state_dict", NotedCall.STATE)
+        self._wrap(torch.optim.Optimizer, "load_state_dict", NotedCall.LOAD_OPTIMIZER)
         for name in ("_cuda_emptyCache", "_accelerator_emptyCache"):
             if hasattr(torch._C, name):
                 self._watch_emptying(name)
@@ -120,10 +120,10 @@ class PhaseHooks:
         )
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> NotedCalls:
         """The calls that begin and end."""
-        return Calls(
-            kinds=tuple(map(Call, self._kinds)),
+        return NotedCalls(
+            kinds=tuple(map(NotedCall, self._kinds)),
             begins=tuple(self._begins),
             ends=tuple(self._closed(self._ends)),
             of_other_threads=tuple(map(bool, self._others)),
@@ -144,7 +144,7 @@ class PhaseHooks:
 
     # ---- hooks
 
-    def _begin(self, kind: Call) -> int:
+    def _begin(self, kind: NotedCall) -> int:
         with self._lock:
             self._kinds.append(kind)
             self._others.append(threading.get_ident() != self._main_thread)
@@ -155,15 +155,15 @@ class PhaseHooks:
     def _end(self, position: int) -> None:
         self._ends[position] = self._length() - 1
 
-    def _wrap(self, owner: Any, name: str, kind: Call) -> None:
+    def _wrap(self, owner: Any, name: str, kind: NotedCall) -> None:
         original = vars(owner)[name]
         if not callable(original):  # a static method, or something else than it was
             return
-        wrapper = self._around_state_dict(original) if kind is Call.STATE else self._around(original, kind)
+        wrapper = self._around_state_dict(original) if kind is NotedCall.STATE else self._around(original, kind)
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, original))
 
-    def _around(self, original: Callable[..., Any], kind: Call) -> Callable[..., Any]:
+    def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*arguments: Any, **keywords: Any) -> Any:
             position = self._begin(kind)
@@ -183,7 +183,7 @@ class PhaseHooks:
             if getattr(inside, "value", False):
                 return original(*arguments, **keywords)
             inside.value = True
-            position = self._begin(Call.STATE)
+            position = self._begin(NotedCall.STATE)
             try:
                 return original(*arguments, **keywords)
             finally:

@@ -17,4 +17,4 @@ class PhaseName(StrEnum):
 
 
 STEPS: Final = frozenset({PhaseName.LOADING, PhaseName.FIRST_STEP, PhaseName.STEADY_STEP})
-"""What every training has."""
+"""The phases that every training has."""

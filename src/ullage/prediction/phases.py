@@ -17,7 +17,7 @@ from ullage.tracing.journal import GRAD_ENABLED, OTHER_THREAD, Entries, EntryKin
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-class Call(IntEnum):
+class NotedCall(IntEnum):
     """What a call that begins and ends does."""
 
     STATE = 0
@@ -35,12 +35,12 @@ class Call(IntEnum):
     GENERATE = 8
 
 
-_SAVING: Final = frozenset({Call.STATE, Call.WRITE})
-_RESUMING: Final = frozenset({Call.READ, Call.LOAD, Call.LOAD_OPTIMIZER, Call.RESTORE})
+_SAVING: Final = frozenset({NotedCall.STATE, NotedCall.WRITE})
+_RESUMING: Final = frozenset({NotedCall.READ, NotedCall.LOAD, NotedCall.LOAD_OPTIMIZER, NotedCall.RESTORE})
 _WHOLE: Final = {
-    Call.SAVE: PhaseName.SAVING,
-    Call.EVALUATE: PhaseName.EVALUATION,
-    Call.GENERATE: PhaseName.GENERATE,
+    NotedCall.SAVE: PhaseName.SAVING,
+    NotedCall.EVALUATE: PhaseName.EVALUATION,
+    NotedCall.GENERATE: PhaseName.GENERATE,
 }
 
 
@@ -57,10 +57,10 @@ class Forwards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class NotedCalls:
     """The calls that begin and end: columns of equal length."""
 
-    kinds: tuple[Call, ...] = ()
+    kinds: tuple[NotedCall, ...] = ()
     begins: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     of_other_threads: tuple[bool, ...] = ()
@@ -80,7 +80,7 @@ class Marks:
     """What was noted of a run, as indices of the journal."""
 
     forwards: Forwards
-    calls: Calls
+    calls: NotedCalls
     emptied: Emptied
     backward_starts: tuple[int, ...]
     step_ends: tuple[int, ...]
@@ -110,7 +110,10 @@ def reached(marks: Marks) -> Reached:
     calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
     kinds = {kind for kind, begin in calls if begin >= first_step}
     evaluating = (marks.forwards.begins[number] >= first_step for number in _evaluating(marks))
-    return Reached(evaluation=Call.EVALUATE in kinds or any(evaluating), saving=bool(kinds & {Call.WRITE, Call.SAVE}))
+    return Reached(
+        evaluation=NotedCall.EVALUATE in kinds or any(evaluating),
+        saving=bool(kinds & {NotedCall.WRITE, NotedCall.SAVE}),
+    )
 
 
 # ---- from notes to spans
@@ -135,7 +138,7 @@ def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
     return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
 
 
-def _whole(calls: Calls) -> list[Span]:
+def _whole(calls: NotedCalls) -> list[Span]:
     """Return the calls that are a phase each, without those within another of the same name and thread."""
     found: list[Span] = []
     for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
@@ -160,7 +163,7 @@ def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
     return [
         Span(name=PhaseName.SAVING, begin=begin, end=end, of_other_thread=other)
         for kinds, begin, end, other in _groups(marks.calls, _SAVING, barriers)
-        if Call.WRITE in kinds and not _is_within(begin, end, outer)
+        if NotedCall.WRITE in kinds and not _is_within(begin, end, outer)
     ]
 
 
@@ -170,13 +173,14 @@ def _resuming(marks: Marks) -> list[Span]:
     A model alone that is read before it is trained is not resumed: its weights are loaded.
     """
     barriers = _work(marks) + [
-        begin for kind, begin in zip(marks.calls.kinds, marks.calls.begins, strict=True) if kind is Call.WRITE
+        begin for kind, begin in zip(marks.calls.kinds, marks.calls.begins, strict=True) if kind is NotedCall.WRITE
     ]
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     return [
         Span(name=PhaseName.RESUMING, begin=begin, end=end, of_other_thread=other)
         for kinds, begin, end, other in _groups(marks.calls, _RESUMING, barriers)
-        if Call.READ in kinds and (Call.LOAD_OPTIMIZER in kinds or (Call.LOAD in kinds and begin >= first_step))
+        if NotedCall.READ in kinds
+        and (NotedCall.LOAD_OPTIMIZER in kinds or (NotedCall.LOAD in kinds and begin >= first_step))
     ]
 
 
@@ -186,12 +190,14 @@ def _work(marks: Marks) -> list[int]:
     return [*forwards, *marks.backward_starts, *marks.step_ends]
 
 
-def _groups(calls: Calls, wanted: frozenset[Call], barriers: Iterable[int]) -> list[tuple[set[Call], int, int, bool]]:
+def _groups(
+    calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
+) -> list[tuple[set[NotedCall], int, int, bool]]:
     """Put calls together between which no barrier lies: their kinds, where they begin and end, and whose they are."""
     barriers = sorted(barriers)
-    groups: list[tuple[set[Call], int, int, bool]] = []
+    groups: list[tuple[set[NotedCall], int, int, bool]] = []
     for other in (False, True):
-        open_group: tuple[set[Call], int, int, bool] | None = None
+        open_group: tuple[set[NotedCall], int, int, bool] | None = None
         rows = zip(calls.begins, calls.ends, calls.kinds, calls.of_other_threads, strict=True)
         for begin, end, kind, is_other in sorted(rows):
             if kind not in wanted or is_other != other:

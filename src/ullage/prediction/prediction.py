@@ -48,13 +48,13 @@ class PhaseUse:
     """The number of the step with which it began; for what is no step, the steps before it: 0 is before the first."""
     peak_allocated_bytes: int
     before_bytes: int
-    """What was allocated already where the span of the peak began."""
+    """The bytes that were allocated already where the span of the peak began."""
     peak_reserved_bytes: int
     file: str | None
     """The file of the user's line that set the allocated peak; None if there is none, or if it was there before."""
     line: int | None
     count: int
-    """How often it was run."""
+    """The number of times that it was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class AtOom:
     """The most that the process may reserve by its own limit (per_process_memory_fraction); None if it has none."""
     alive: Alive
     phase: str | None = None
-    """What was done then, if that is neither loading nor a step."""
+    """The phase of the run, if that is neither loading nor a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def arguments_of(text: str) -> tuple[str, ...]:
 
 def predict_resumed(
     request: Request,
-    arguments: tuple[str, ...],
+    resume: str | None,
     work: Callable[..., Prediction],
     *,
     progress: Callable[[str], None] = lambda text: None,
@@ -39,13 +39,16 @@ def predict_resumed(
 
     Args:
         request: the first run.
-        arguments: what is added to the script's arguments in the second.
+        resume: what is added to the script's arguments in the second; None: there is no second.
         work: how each is predicted.
         progress: called with a short text whenever a run gets further.
 
     Raises:
         UllageError: as `work` does; of the second run, the text says so.
     """
+    if resume is None:
+        return work(request, progress=progress)
+    arguments = arguments_of(resume)
     first = work(replace(request, until=request.until or "save"), progress=progress)
     if first.oom is not None:
         note = "the run that was to be resumed ran out of memory, so nothing was resumed"
