@@ -22,7 +22,7 @@ STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
 MOST_DRAWS: Final = 100
 UNTIL: Final = ("eval", "save", "end")
-"""The words for how far to go on: through the first evaluation, or the first save, after a step; to the script's end."""
+"""The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
