@@ -265,6 +265,14 @@ class RankPeaks(Peaks):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPeaks(Peaks):
+    """The peaks of one process of a command."""
+
+    name: str
+    """The name of the program that it runs."""
+    rank: int
+
+
 class RunPeaks(Peaks):
     """The peaks of one of two runs: of the script as it was given, or with further arguments to resume."""
 
@@ -346,6 +354,8 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    processes: list[ProcessPeaks] = field(default_factory=list)
+    """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
     phases: list[PhaseUse] = field(default_factory=list)
     """The peaks of each phase: loading, steps, and whatever else was run."""
     bands: list[PhaseBand] = field(default_factory=list)
