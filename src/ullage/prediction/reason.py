@@ -99,7 +99,7 @@ def _phase_text(at_oom: AtOom, result: RunResult) -> str:
     if at_oom.phase is None:
         return ""
     outcome = result.outcome
-    line = f", at line {outcome.line} of {Path(outcome.file).name}," if outcome.file and outcome.line else ""
+    line = f", at line {outcome.line} of {Path(outcome.file).name}" if outcome.file and outcome.line else ""
     return f" in {at_oom.phase}{line}"
 
 
