@@ -14,6 +14,7 @@ from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import ALL, ALONE, Request
+from ullage.prediction.resumed import predict_resumed
 from ullage.values.choice import ValuesChoice
 
 
@@ -44,6 +45,8 @@ def predict(
     beside_eager: bool = True,
     output: bool = False,
     processes: str = ALONE,
+    until: str | None = None,
+    resume: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
@@ -77,6 +80,9 @@ def predict(
         output: pass what the script prints on to standard error.
         processes: which of the processes that a launcher starts run: "alone": the rank that is asked for; "real": all
             of them together.
+        until: go on past the settled steps: through the first "eval" or "save" after a step, or to the script's "end".
+        resume: run the script once more, with these further arguments (as a shell reads them), and report both runs:
+            "--resume_from_checkpoint out/checkpoint-3". Without `until`, the first run goes on to its first save.
         progress: called with a short text whenever the run gets further.
 
     Raises:
@@ -108,12 +114,13 @@ def predict(
         picture=picture or html is not None,
         echo=output,
         processes=processes,
+        until=until,
     )
     if rank == "all" and request.is_command:
         request, rank = replace(request, processes=ALL), 0
     check_page(html, script, *([snapshot] if snapshot else []))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
-    prediction = work(request, progress=progress)
+    prediction = predict_resumed(request, resume, work, progress=progress)
     if html is not None:
         write_page(prediction, html)
     return prediction

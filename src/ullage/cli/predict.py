@@ -70,6 +70,13 @@ def predict(
     processes: Annotated[
         str, typer.Option(help="Of a launcher's processes: alone (one rank, without the others) or real (all of them).")
     ] = "alone",
+    until: Annotated[
+        str | None, typer.Option(help="Go on past the steps: to the first eval or save after one, or to the end.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="ARGUMENTS", help="Run it once more with these arguments too, to resume from a save."),
+    ] = None,
 ) -> None:
     """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 

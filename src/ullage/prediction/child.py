@@ -1,8 +1,9 @@
 """The process in which the script runs: emulate, watch, run, tell the parent.
 
 Started by `prediction.process` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor CHANNEL,
-one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "stopping" | "result", ...}. LIFELINE says
-when the parent is gone. The script's own output is untouched, and torch is imported when the script imports it.
+one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}.
+LIFELINE says when the parent is gone. The script's own output is untouched, and torch is imported when the script
+imports it.
 """
 
 import builtins
@@ -56,6 +57,8 @@ _STEPS_FOR_A_GRAPH: Final = 20
 """The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
 """The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
+_EVALUATION_SECONDS: Final = 10.0
+"""The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
@@ -76,6 +79,7 @@ class Run:
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
+        self._has_gone_on = False
         self._started = 0.0
         self._import_seconds = 0.0
         self._step_times: list[float] = []
@@ -300,14 +304,14 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.note_step()
         self._look_after_values(number)
-        if not self._is_over and self._is_enough(number):
+        if not self._is_over and self._is_enough(number) and not self._goes_on():
             self._finish(Outcome(kind="steps"))
             self._stop()
 
     def _is_enough(self, number: int) -> bool:
-        """Tell whether a run may stop after this step: the peaks have settled, and no CUDA graph is still to come."""
+        """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
         wanted, more = self._request.steps, self._request.more_steps
-        if number < wanted:
+        if number < wanted or not self._is_far_enough():
             return False
         if more and number < wanted + _STEPS_FOR_A_GRAPH and self._observer is not None:
             graphs = self._observer.graphs
@@ -319,6 +323,26 @@ class Run:
         """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
         self._step_times.clear()
         self._reserved_at_ends.clear()
+
+    def _goes_on(self) -> bool:
+        """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
+        observer = self._observer
+        if self._has_gone_on or self._request.until is not None or observer is None:
+            return False
+        if not observer.phases.evaluation_is_due or observer.reached().evaluation:
+            return False
+        self._has_gone_on = True
+        so_far = time.perf_counter() - self._started - self._import_seconds
+        self._channel.send("further", seconds=so_far + _EVALUATION_SECONDS)
+        return True
+
+    def _is_far_enough(self) -> bool:
+        """Tell whether the run has come to what it is to go on to."""
+        until, observer = self._request.until, self._observer
+        if until is None or observer is None:
+            return True
+        reached = observer.reached()
+        return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
 
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
@@ -343,7 +367,7 @@ class Run:
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
-            self._finish(Outcome(kind="time"))
+            self._finish(Outcome(kind="steps" if self._has_gone_on else "time"))
             self._stop()
 
     def _gave_up(self) -> ending.SeenOom | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ullage._units import text_of_bytes
 from ullage.prediction import outside
 from ullage.prediction.draw_interval import interval_of_peaks
+from ullage.prediction.phases_report import bands_of, phases_table, resumed_tables
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
 from ullage.report.report import (
@@ -75,6 +76,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         else:
             yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
+        if (by_phase := phases_table(prediction.phases)) is not None:
+            yield by_phase
+        yield from resumed_tables(prediction)
     if prediction.eager is not None:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:
@@ -240,6 +244,7 @@ def _over_time(prediction: Prediction) -> Curve:
         marks=tuple(prediction.timeline["step_ends"]),
         mark_label="below: where each step ends",
         remark=f"peak by step  {told}{_settling(prediction)}" if complete else "",
+        bands=bands_of(prediction.bands),
     )
 
 
@@ -296,6 +301,7 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
         series=tuple((role.replace("_", " "), tuple(values)) for role, values in picture.by_role.items()),
         marks=tuple(prediction.timeline["step_ends"]),
         mark_label="end of step",
+        bands=bands_of(prediction.bands),
     )
     moment = f"at the peak in step {prediction.peak_step}" if prediction.peak_step else "at the peak"
     yield Icicle(

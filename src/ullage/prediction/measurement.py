@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
-from ullage.prediction import placement
+from ullage.prediction import phases, placement
 from ullage.prediction.ending import SeenOom
 from ullage.prediction.growth import growing
 from ullage.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
@@ -88,7 +88,7 @@ def _measured(
     """Say what was allocated on a device."""
     import torch
 
-    from ullage.prediction import trace
+    from ullage.prediction import phase_use, trace
 
     entries = journal.entries()
     recorded = torch.cuda.memory._snapshot(device)
@@ -105,6 +105,7 @@ def _measured(
         [oom.index for oom in observer.ooms],
         len(entries),
     )
+    marks = observer.marks
     return Measured(
         device=device,
         peak_allocated_bytes=int(levels.allocated[peak]),
@@ -123,6 +124,8 @@ def _measured(
         elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
+        phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
+        bands=phase_use.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
     )
 
 
@@ -204,6 +207,7 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
         free_bytes=oom.free_bytes,
         limit_bytes=oom.limit_bytes,
         alive=memory.alive_at(oom.index),
+        phase=phases.name_at(observer.marks, entries, oom.index),
     )
 
 

@@ -42,6 +42,7 @@ _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 _CREDENTIALS: Final = struct.Struct("3i")
 """The process, user and group at the other end of a socket (unix(7))."""
+_FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
 
@@ -334,11 +335,16 @@ class Listener:
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
-                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle"
+                further = _FURTHER.get(self.request.until or "", "until the peaks settle")
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}, {further}"
                 self.progress(self._done)
             case "at":
                 if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
                     self.progress(f"{self._done}, now {where}")
+            case "further":
+                if self.door is None:
+                    self._limit = min(self._limit, now + message["seconds"])
+                self.progress("evaluating")
             case "stopping":
                 if self.door is None:
                     self._asked = True

@@ -25,6 +25,8 @@ STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 MOST_DRAWS: Final = 100
 ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
 """Of the processes that a launcher starts: one runs, as a rank alone; all run together; each runs, each alone."""
+UNTIL: Final = ("eval", "save", "end")
+"""The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class ChildRequest:
     picture: bool
     snapshot: str | None
     """Its absolute path."""
+    until: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -103,6 +106,8 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    until: str | None = None
+    """One of `UNTIL`: how far to go on after the settled steps; None: no further."""
 
     processes: str = ALONE
     """The processes that run, of those that a launcher starts: one of `PROCESSES`."""
@@ -158,6 +163,8 @@ class Request:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
+        if self.until is not None and self.until not in UNTIL:
+            raise UsageError(f"--until {quoted(self.until)} is not known; expected one of {', '.join(UNTIL)}")
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
@@ -207,4 +214,5 @@ class Request:
             values=self.values,
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
+            until=self.until,
         )

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.prediction.plain_data import from_plain, to_plain
-from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step, ValuesUse
+from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
 
 Ending = Literal["steps", "time", "ended", "oom", "error"]
 
@@ -63,6 +63,8 @@ class AtOom:
     limit_bytes: int | None
     """The most that the process may reserve by its own limit (per_process_memory_fraction); None if it has none."""
     alive: Alive
+    phase: str | None = None
+    """The phase of the run, if that is neither loading nor a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,8 @@ class Measured:
     picture: Picture | None
     at_oom: AtOom | None
     """The last time."""
+    phases: list[PhaseUse] = field(default_factory=list)
+    bands: list[PhaseBand] = field(default_factory=list)
 
 
 NOTHING_MEASURED: Final = Measured(

@@ -14,6 +14,7 @@ from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.prediction.outside import outside_of
+from ullage.prediction.phases_report import unreached
 from ullage.prediction.prediction import (
     CudnnUse,
     Guess,
@@ -340,6 +341,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         snapshot_error=result.snapshot_error,
         ended=result.outcome.kind,
         seconds=_seconds(result, seconds),
+        phases=measured.phases,
+        bands=measured.bands,
     )
 
 
@@ -382,6 +385,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
         notes.append(f"memory ran out {_times(result.oom_count)}, and the script went on")
     if result.outcome.kind == "ended" and result.measured is not None and not result.step_seconds:
         notes.append("no optimizer took a step: the whole run counts as one")
+    notes += unreached(request.until, result)
     if result.outcome.kind == "time":
         notes.append(f"stopped after {request.seconds:g} s; give it longer with --seconds")
     if not torch.is_tested:

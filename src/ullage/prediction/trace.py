@@ -212,7 +212,8 @@ def _highest(values: np.ndarray) -> list[int]:
     return [int(values.max())] if len(values) else []
 
 
-def _edges(levels: Levels) -> np.ndarray:
+def edges_of(levels: Levels) -> np.ndarray:
+    """Return the first event of each span of the timeline, and the number of all events."""
     bins = min(TIMELINE_BINS, len(levels.index))
     return np.linspace(0, len(levels.index), bins + 1).astype(int)
 
@@ -221,7 +222,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]
     """Return the highest level in each of `TIMELINE_BINS` equal spans of events, and the bin of each step's end."""
     if not len(levels.index):
         return {"allocated_bytes": [], "step_ends": []}
-    edges = _edges(levels)
+    edges = edges_of(levels)
     bins = len(edges) - 1
     highest = [int(levels.allocated[low:high].max()) for low, high in itertools.pairwise(edges.tolist())]
     events = np.searchsorted(levels.index, np.asarray(step_ends, int), side="right")
@@ -313,6 +314,13 @@ class Memory:
             peaks[role.value] = int(max(np.cumsum(changes[order]), default=0))
         return peaks
 
+    def line_of(self, moment: int) -> Line | None:
+        """Return the user's line of the allocation that is journal entry `moment`; None if there is none."""
+        at = int(np.searchsorted(self.lives.born, moment))
+        if at >= len(self.lives.born) or self.lives.born[at] != moment:
+            return None
+        return self._line_at(moment, Phase(int(self.lives.entries["phase"][at])))
+
     def _line_of(self, block: Block) -> Line | None:
         return self._line_at(block.index, block.phase)
 
@@ -327,7 +335,7 @@ class Memory:
 
     def over_time(self, levels: Levels) -> dict[str, list[int]]:
         """Return the bytes by role at the highest moment of each span of the timeline, and these moments."""
-        edges = _edges(levels)
+        edges = edges_of(levels)
         moments = [
             int(levels.index[low + int(levels.allocated[low:high].argmax())])
             for low, high in itertools.pairwise(edges.tolist())

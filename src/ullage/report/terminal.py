@@ -41,6 +41,7 @@ _PALETTE: Final = (
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _LEVELS_PER_CELL: Final = len(_BLOCKS) - 1
 _CURVE_ROWS: Final = 4
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _METER_WIDTH: Final = 60
 _BAR_WIDTH: Final = 10
 _CONTROL_CHARACTERS: Final = dict.fromkeys(
@@ -250,9 +251,26 @@ def _curve(curve: Curve, width: int) -> RenderableType:
         parts.append(Text.assemble("  ", (label, "dim"), (blocks, _PALETTE[0])))
     if curve.marks:
         parts.append(Text(f"  {' ' * len(axis)}{_marks(curve, cells)}", style="dim"))
+    if curve.bands:
+        parts += [Text(f"  {' ' * len(axis)}{line}", style="dim") for line in _bands(curve, cells)]
     if curve.remark:
         parts.append(Padding(Text(curve.remark), (0, 0, 0, 2)))
     return Group(*parts)
+
+
+def _bands(curve: Curve, cells: int) -> list[str]:
+    """Draw a line of letters that say which band each cell lies in, and what the letters stand for."""
+    letters: dict[str, str] = {}
+    for band in curve.bands:
+        if band.label not in letters:
+            free = (letter for letter in (*band.label, *_LETTERS) if letter not in letters.values())
+            letters[band.label] = next(free, "…")
+    line = [" "] * cells
+    for band in curve.bands:
+        first, last = (at * cells // max(1, len(curve.values)) for at in (band.first, band.last))
+        line[first : last + 1] = letters[band.label] * (last + 1 - first)
+    legend = ", ".join(f"{letter} {label}" for label, letter in letters.items())
+    return ["".join(line).rstrip(), legend]
 
 
 def _marks(curve: Curve, cells: int) -> str:

@@ -36,6 +36,7 @@ ENTRY: Final = np.dtype(
     ]
 )
 GRAD_ENABLED: Final = 1
+OTHER_THREAD: Final = 2
 
 
 class EntryKind(IntEnum):
