@@ -181,7 +181,7 @@ def _card() -> ctypes.CDLL:
         )
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.card_describe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
-    for name in ("card_used_bytes", "card_peak_used_bytes", "card_managed_peak_on_card"):
+    for name in ("card_used_bytes", "card_peak_used_bytes", "card_managed_peak_on_card", "card_pinned_untouched"):
         getattr(library, name).restype = ctypes.c_int64
     library.card_launches.restype = ctypes.c_uint64
     library.card_reason.restype = library.card_outside.restype = ctypes.c_char_p
@@ -327,6 +327,11 @@ def used_peak_bytes(device: int) -> int:
 def managed_peak_on_card_bytes(device: int) -> int:
     """Return the most managed memory that was on a card at once."""
     return int(_card().card_managed_peak_on_card(device))
+
+
+def pinned_untouched_bytes() -> int:
+    """Return how much of the pinned memory nobody has written, so that the emulation takes no memory for it."""
+    return int(_card().card_pinned_untouched())
 
 
 def cudnn_version() -> int:

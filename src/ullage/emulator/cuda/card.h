@@ -103,6 +103,7 @@ ULLAGE_API bool card_pin_free(void *address);
 ULLAGE_API bool card_pin_register(void *address, size_t size);
 ULLAGE_API bool card_pin_unregister(void *address);
 ULLAGE_API bool card_is_pinned(const void *address);
+ULLAGE_API int64_t card_pinned_untouched(void); /* bytes of pages that nobody has written yet */
 
 /* ---- managed.c: memory of the host that the card may read too. It counts as the card's from when it is prefetched to it,
  * as far as there is room, until it is prefetched back or the card's own memory needs the room. */

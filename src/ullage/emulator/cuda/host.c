@@ -4,6 +4,7 @@
  * has said so for the calling thread just before, or computes everything on the host (card_hold_values).
  */
 #define _GNU_SOURCE
+#include "../../tracing/journal/host.h"
 #include "address.h"
 #include "card.h"
 
@@ -11,6 +12,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- pinned memory */
 
@@ -28,6 +31,7 @@ static bool pin(void *address, size_t size, bool ours) {
   bool room = list_grow((void **)&pinned, &pinned_capacity, pinned_count, sizeof *pinned);
   if (room) pinned[pinned_count++] = (struct pinned){address, size, ours};
   pthread_mutex_unlock(&lock);
+  if (room) host_note(HOST_PINNED, address, size);
   return room;
 }
 
@@ -38,6 +42,7 @@ static bool unpin(const void *address, bool ours) {
   bool found = at < pinned_count;
   if (found) pinned[at] = pinned[--pinned_count];
   pthread_mutex_unlock(&lock);
+  if (found) host_forget(HOST_PINNED, address);
   return found;
 }
 
@@ -65,6 +70,30 @@ bool card_is_pinned(const void *address) {
     found = (const char *)address >= pinned[i].address && (const char *)address < pinned[i].address + pinned[i].size;
   pthread_mutex_unlock(&lock);
   return found;
+}
+
+/* A real driver has every page of pinned memory there; here only those that somebody has written are. */
+static int64_t untouched_bytes(const struct pinned *one) {
+  enum { PAGES = 1 << 12 };
+  unsigned char is_there[PAGES];
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = (uint64_t)one->address & ~(page - 1);
+  uint64_t end = ((uint64_t)one->address + one->size + page - 1) & ~(page - 1);
+  int64_t bytes = 0;
+  while (at < end) {
+    size_t length = end - at < PAGES * page ? end - at : PAGES * page;
+    if (mincore((void *)at, length, is_there) != 0) return bytes;
+    for (size_t i = 0; i < length / page; i++) bytes += is_there[i] & 1 ? 0 : (int64_t)page;
+    at += length;
+  }
+  return bytes;
+}
+
+int64_t card_pinned_untouched(void) {
+  int64_t bytes = 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < pinned_count; i++) bytes += untouched_bytes(&pinned[i]);
+  pthread_mutex_unlock(&lock);
+  return bytes;
 }
 
 /* ---- what is read back */
