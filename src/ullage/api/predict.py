@@ -43,6 +43,8 @@ def predict(
     beside_eager: bool = True,
     output: bool = False,
     progress: Callable[[str], None] = lambda text: None,
+    host_memory: int | str | None = None,
+    request: str | None = None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
 
@@ -73,6 +75,8 @@ def predict(
         beside_eager: run a script that uses torch.compile once more without.
         output: pass what the script prints on to standard error.
         progress: called with a short text whenever the run gets further.
+        host_memory: the memory of one node's host; bytes, or a text such as "64GiB". With it the host decides too.
+        request: "slurm" or "k8s": write the lines that ask a cluster for what was found.
 
     Raises:
         ScriptError: the script failed for another reason than memory, or could not be stopped.
@@ -81,7 +85,7 @@ def predict(
         UnknownGpuError, UsageError: an argument is not what is expected.
     """
     some, more = steps_of(steps)
-    request = Request(
+    wanted = Request(
         script=Path(script),
         arguments=tuple(arguments),
         gpu=gpu,
@@ -102,10 +106,12 @@ def predict(
         snapshot=None if snapshot is None else Path(snapshot),
         picture=picture or html is not None,
         echo=output,
+        host_memory_bytes=size_of(host_memory, "--host-memory"),
+        job_request=request,
     )
     check_page(html, script, *([snapshot] if snapshot else []))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
-    prediction = work(request, progress=progress)
+    prediction = work(wanted, progress=progress)
     if html is not None:
         write_page(prediction, html)
     return prediction

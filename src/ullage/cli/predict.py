@@ -57,6 +57,12 @@ def predict(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
+    host_memory: Annotated[
+        str | None, typer.Option(help="The host's memory of one node (64GiB): with it, the host decides too.")
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(help="Write the lines that ask for what was found: slurm or k8s.")
+    ] = None,
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
 

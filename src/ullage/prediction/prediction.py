@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.prediction.host_memory import HostUse
+from ullage.prediction.job_request import JobRequest
 
 SCHEMA: Final = 2
 """The version of the JSON; it rises when a field is removed or changes its meaning."""
@@ -311,6 +313,10 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    host: HostUse | None = None
+    """The memory of one node's host that the run takes; None if the script's process could not tell."""
+    job_request: JobRequest | None = None
+    """The lines that ask a cluster for what was found, if they were asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ullage._child_process import ChildProcess, new_pipe
+from ullage.prediction.host_memory import WorkersUse
+from ullage.prediction.host_watch import HostWatch
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
 
@@ -58,6 +60,8 @@ class ChildReport:
     """The exit code of the process; negative: the signal that ended it."""
     output: str = ""
     """The end of what the script printed."""
+    workers: WorkersUse = field(default_factory=WorkersUse)
+    """What the processes that the script started had of the host's memory."""
 
     @property
     def is_final(self) -> bool:
@@ -116,6 +120,7 @@ class _Listener:
     """The script was asked to stop."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    _watch: HostWatch = field(init=False)
     _pending: bytes = b""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
@@ -124,12 +129,15 @@ class _Listener:
         assert self.process.popen.stdout is not None
         output = self.process.popen.stdout.fileno()
         self._limit = time.monotonic() + START_SECONDS
+        self._watch = HostWatch(self.process.popen.pid)
         self.progress("starting")
         with selectors.DefaultSelector() as selector:
             selector.register(self.channel, selectors.EVENT_READ)
             selector.register(output, selectors.EVENT_READ)
             while selector.get_map() and self._is_in_time() and not self.cancelled():
                 ready = selector.select(timeout=_TICK_SECONDS)
+                if not self.report.is_final:
+                    self._watch.look()
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
                     if not data:
@@ -140,7 +148,8 @@ class _Listener:
                         self._take(data)
                 # Something that the script left behind may hold the pipes open for longer than it lives itself.
                 if not ready and self.process.has_ended():
-                    return
+                    break
+        self.report.workers = self._watch.use
 
     def _is_in_time(self) -> bool:
         if time.monotonic() < self._limit:
@@ -189,6 +198,7 @@ class _Listener:
                 step, wanted = message["step"], self.request.steps
                 self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
             case "stopping":
+                self._watch.look(now=True)
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS
             case "refused":

@@ -14,6 +14,7 @@ from ullage.emulator.emulate import check_placement
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.values.choice import ValuesChoice
@@ -98,6 +99,10 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    host_memory_bytes: int | None = None
+    """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
+    job_request: str | None = None
+    """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
 
     def total_bytes(self, gpu: Gpu) -> int:
         """The memory of the card that the script sees."""
@@ -127,6 +132,7 @@ class Request:
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         check_placement("--placement ", self.placement)
         self.values.check()
+        check_job_request(self.job_request)
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:

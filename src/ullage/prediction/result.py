@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.prediction.host_memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step, ValuesUse
 
@@ -159,6 +160,8 @@ class RunResult:
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
     """The architectures that this build of torch has code for."""
+    host: HostFigures | None = None
+    """The process's own memory of the host; None: not told, because the card's memory is the host's too."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

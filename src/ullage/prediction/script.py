@@ -13,6 +13,9 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.host_memory import host_use, reason_of_host
+from ullage.prediction.job_needs import needs_of
+from ullage.prediction.job_request import job_request_of
 from ullage.prediction.outside import outside_of
 from ullage.prediction.prediction import (
     CudnnUse,
@@ -96,7 +99,7 @@ def predict(
                 "--values-seed draws others, --values all computes everything on the host"
             )
         raise ScriptError(text)
-    return _prediction(request, gpu, torch, told.result, time.perf_counter() - began)
+    return _with_host(request, told, _prediction(request, gpu, torch, told.result, time.perf_counter() - began))
 
 
 # ---- runs that cannot be judged
@@ -282,6 +285,19 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         ended=result.outcome.kind,
         seconds=_seconds(result, seconds),
     )
+
+
+def _with_host(request: Request, told: ChildReport, prediction: Prediction) -> Prediction:
+    """Add what the host gives, which decides where its limit was given."""
+    figures = told.result.host if told.result else None
+    host = host_use(figures, told.workers, world_size=request.world_size, given_bytes=request.host_memory_bytes)
+    if host is not None and host.decides:
+        also = f"; {prediction.reason}" if prediction.verdict is Verdict.DOES_NOT_FIT else ""
+        prediction = replace(prediction, verdict=Verdict.DOES_NOT_FIT, reason=reason_of_host(host) + also)
+    prediction = replace(prediction, host=host)
+    if request.job_request is not None:
+        prediction = replace(prediction, job_request=job_request_of(request.job_request, needs_of(request, prediction)))
+    return prediction
 
 
 def _seconds(result: RunResult, total: float) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from ullage._units import MIB
+from ullage.tracing.resident import resident
 from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
 from ullage.values.content import BlockContents
@@ -65,6 +66,8 @@ class Values:
         self._driver = driver
         self._is_on = False
         self.has_stopped = False
+        self.resident_bytes = 0
+        """What this process has more for being able to see operators, beside what is kept of values."""
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -100,6 +103,11 @@ class Values:
     def _begin(self) -> None:
         if self._is_on:
             return
+        before = resident().bytes
+        self._begin_to_see()
+        self.resident_bytes = max(0, resident().bytes - before)
+
+    def _begin_to_see(self) -> None:
         self._is_on = True
         self._driver.remember_sent(on=True)
         self._interception.install()
