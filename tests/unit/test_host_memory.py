@@ -54,9 +54,7 @@ def test_only_a_limit_that_was_given_decides() -> None:
     assert too_small.decides
     assert "host's memory" in reason_of_host(too_small)
     of_this_machine = use(world_size=8)
-    huge = host_use(
-        dataclasses.replace(FIGURES, high_water_bytes=1 << 60), WORKERS, world_size=None, given_bytes=None
-    )
+    huge = host_use(dataclasses.replace(FIGURES, high_water_bytes=1 << 60), WORKERS, world_size=None, given_bytes=None)
     assert of_this_machine.limit_source in ("the machine's memory", "the control group's limit")
     assert huge is not None
     assert huge.fits is False

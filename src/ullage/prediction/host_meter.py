@@ -1,7 +1,7 @@
 """What the script's process takes of the host's memory, and what of it is ours: measured inside that process.
 
-The kernel keeps the most that was resident, but not when that was. So it is asked at moments: where it has risen since the
-moment before, what ullage itself had then is taken off.
+The kernel keeps the most that was resident, but not when that was. So it is asked at moments: where it has risen since
+the moment before, what ullage itself had then is taken off.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODULES_BYTES: Final = 15 * MIB
 """What ullage's modules take before the script begins: docs/host_memory.md, and a test measures it."""
 HISTORY_ENTRY_BYTES: Final = 224
-"""What PyTorch's memory history takes for one entry (sizeof c10::cuda::CUDACachingAllocator::TraceEntry, torch 2.11)."""
+"""What PyTorch's memory history takes for one entry: CUDACachingAllocator's TraceEntry in torch 2.11."""
 LINES_KEPT: Final = 20
 
 

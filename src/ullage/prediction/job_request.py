@@ -102,7 +102,8 @@ def _with_margin(size: int) -> int:
 def _about(needs: JobNeeds) -> list[str]:
     verdict = "" if needs.fits else " (NOT known to fit)"
     return [
-        f"# {needs.script}: by ullage predict, on {needs.gpu}{verdict}",
+        f"# ullage predict {needs.script}{verdict}",
+        f"# for {needs.gpu}",
         f"# each card: at most {text_of_bytes(needs.used_bytes)} of {text_of_bytes(needs.card_bytes)} used",
     ]
 
@@ -112,7 +113,7 @@ def _about_memory(needs: JobNeeds, memory: int | None) -> list[str]:
         return ["# host memory: not measured; ask for it yourself"]
     share = f"{MARGIN:.0%}" if needs.host_bytes * MARGIN >= LEAST_MARGIN_BYTES else text_of_bytes(LEAST_MARGIN_BYTES)
     return [
-        f"# host memory of a node: {text_of_bytes(needs.host_bytes)} measured, margin {share}, up to whole GiB",
+        f"# host memory: {text_of_bytes(needs.host_bytes)} measured, margin {share}, up to whole GiB",
         "# (the CUDA driver's own part is not measured, and lies in the margin)",
     ]
 
@@ -131,21 +132,21 @@ def _about_cpus(needs: JobNeeds) -> str:
 
 
 def _slurm(needs: JobNeeds, cpus: int, memory: int | None, shared: int) -> list[str]:
-    tasks = ["# torchrun starts the ranks itself: then --ntasks-per-node=1, and all cores to it"]
+    tasks = ["# (torchrun starts the ranks: --ntasks-per-node=1 then, with all their cores)"]
     return [
         *_about(needs),
         f"#SBATCH --nodes={needs.nodes}",
         f"#SBATCH --ntasks-per-node={needs.ranks}",
         *(tasks if needs.ranks > 1 else []),
         f"#SBATCH --gpus-per-node={needs.gpus}",
-        "# or by type, as your site names it (sinfo -o %G), which also chooses its memory:",
+        "# or by type, as your site names it (sinfo -o %G):",
         f"##SBATCH --gres=gpu:{_type_of(needs.gpu)}:{needs.gpus}",
         _about_cpus(needs),
         f"#SBATCH --cpus-per-task={cpus}",
         *_about_memory(needs, memory),
         *([] if memory is None else [f"#SBATCH --mem={memory // GIB}G"]),
         *_about_shared(needs, shared),
-        *(["# (a part of --mem; a node's /dev/shm is half of its memory by default)"] if shared else []),
+        *(["# (a part of --mem; a node has half of its memory as /dev/shm by default)"] if shared else []),
     ]
 
 
@@ -162,7 +163,7 @@ def _pod(needs: JobNeeds, cpus: int, memory: int | None, shared: int) -> list[st
     lines = [
         *_about(needs),
         *([f"# {needs.nodes} pods of this kind, one on each node"] if needs.nodes > 1 else []),
-        "# nodes with that card: nodeSelector nvidia.com/gpu.product (kubectl get nodes -L nvidia.com/gpu.product)",
+        "# which nodes have that card: kubectl get nodes -L nvidia.com/gpu.product",
         *_about_memory(needs, memory),
         _about_cpus(needs),
         "containers:",

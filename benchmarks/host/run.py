@@ -1,0 +1,70 @@
+"""The host's memory that `ullage predict` tells, beside the kernel's own high water of the same script unobserved.
+
+The unobserved run is the script under `ullage.emulate` alone, with no values: nothing watches it. Prints a table; exit
+code 1 where a figure is off by more than 5 %, or pinned bytes are not `torch.cuda.host_memory_stats()`'s to the byte.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+BOUND = 0.05
+_MIB = 1 << 20
+_UNOBSERVED = """
+import json, runpy, sys
+import ullage
+ullage.emulate("H100", values="off")
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+import torch
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+stats = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
+told = {"high": int(status["VmHWM"].split()[0]) * 1024, "pinned": stats.get("allocated_bytes.peak", 0)}
+print("@" + json.dumps(told))
+"""
+
+
+def unobserved(script: Path) -> dict[str, int]:
+    """Run a script that nobody watches: its own high water, and PyTorch's own count of pinned bytes."""
+    done = subprocess.run([sys.executable, "-c", _UNOBSERVED, str(script)], capture_output=True, text=True, check=True)
+    told: dict[str, int] = json.loads(done.stdout.rsplit("@", 1)[1])
+    return told
+
+
+def predicted(script: Path) -> dict[str, int]:
+    """What `ullage predict` says of the host."""
+    command = [sys.executable, "-m", "ullage", "predict", "--gpu", "H100", "--json", "--draws", "1", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    host: dict[str, int] = json.loads(done.stdout)["host"]
+    return host
+
+
+def main(names: list[str]) -> int:
+    """Compare the scripts with these names, or all."""
+    failed = 0
+    columns = ("script", "unobserved", "predicted", "off", "added", "pinned, PyTorch's", "predicted", "workers")
+    print(f"| {' | '.join(columns)} |")
+    print("|---|---|---|---|---|---|---|---|")
+    for script in sorted(SCRIPTS.glob("*.py")):
+        if names and script.stem not in names:
+            continue
+        truth, host = unobserved(script), predicted(script)
+        off = host["resident_peak_bytes"] / truth["high"] - 1
+        failed += abs(off) > BOUND or host["pinned_peak_bytes"] != truth["pinned"]
+        cells = (
+            f"{truth['high'] / _MIB:.0f} MiB",
+            f"{host['resident_peak_bytes'] / _MIB:.0f} MiB",
+            f"{off:+.1%}",
+            f"{host['own_bytes'] / _MIB:.0f} MiB",
+            f"{truth['pinned']:,} B",
+            f"{host['pinned_peak_bytes']:,} B",
+            f"{host['workers']}: {host['workers_bytes'] / _MIB:.0f} MiB",
+        )
+        print(f"| {script.stem} | {' | '.join(cells)} |", flush=True)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
