@@ -79,6 +79,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:
         yield _ranks(prediction)
+    if prediction.processes:
+        yield _processes(prediction)
     if prediction.draws:
         yield _draws(prediction)
     if prediction.reads:
@@ -326,6 +328,26 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
     if len(reads) > _READS_SHOWN:
         shown.append(f"and {len(reads) - _READS_SHOWN} other places")
     return tuple(shown)
+
+
+def _processes(prediction: Prediction) -> Table:
+    """Return the peaks of a command's processes."""
+    return Table(
+        title="By process",
+        columns=("process", "rank", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    each.name,
+                    str(each.rank),
+                    text_of_bytes(each.peak_allocated_bytes),
+                    text_of_bytes(each.peak_reserved_bytes),
+                    each.verdict.value,
+                )
+            )
+            for each in prediction.processes
+        ),
+    )
 
 
 def _draws(prediction: Prediction) -> Table:

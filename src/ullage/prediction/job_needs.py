@@ -12,12 +12,12 @@ def needs_of(request: Request, prediction: Prediction) -> JobNeeds:
     host = prediction.host
     ranks = host.ranks_of_a_node if host is not None else 1
     return JobNeeds(
-        script=request.script.name,
+        script=request.name,
         gpu=prediction.gpu,
         card_bytes=prediction.total_memory_bytes,
         used_bytes=prediction.interval_bytes[1],
         fits=prediction.verdict.value == "fits",
-        nodes=math.ceil((request.world_size or 1) / ranks),
+        nodes=math.ceil((prediction.world_size or 1) / ranks),
         gpus=max(request.count, ranks),
         ranks=ranks,
         workers=host.workers if host is not None else 0,

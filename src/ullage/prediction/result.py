@@ -160,6 +160,9 @@ class RunResult:
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
     """The architectures that this build of torch has code for."""
+    world_size: int | None = None
+    """The number of ranks of which the process was one, as itself found it; None: it was alone."""
+    rank: int = 0
     host: HostFigures | None = None
     """The process's own memory of the host; None: not told, because the card's memory is the host's too."""
     measured: Measured | None = None
