@@ -113,6 +113,14 @@ def test_every_margin_is_named(kind: str, needs: JobNeeds) -> None:
         assert "700.0 MiB measured, margin 100%" in text
 
 
+def test_a_scripts_name_is_never_an_option() -> None:
+    named = dataclasses.replace(ONE, script="a.py\n#SBATCH --exclusive\u2028" + "long" * 30)
+    for kind in KINDS:
+        text = job_request_of(kind, named).text
+        assert not any(line.startswith("#SBATCH --ex") for line in text.splitlines())
+        assert all(len(line) <= 78 for line in text.splitlines())
+
+
 def test_another_cluster_is_refused() -> None:
     for kind in (None, *KINDS):
         check_job_request(kind)

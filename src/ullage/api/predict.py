@@ -115,11 +115,22 @@ def predict(
         host_memory_bytes=size_of(host_memory, "--host-memory"),
         job_request=request,
     )
-    if rank == "all" and wanted.is_command:
-        wanted, rank = replace(wanted, processes=ALL), 0
-    check_page(html, script, *([snapshot] if snapshot else []))
-    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
-    prediction = work(wanted, progress=progress)
+    return _answer(wanted, progress, html, every_rank=rank == "all", beside_eager=beside_eager)
+
+
+def _answer(
+    request: Request,
+    progress: Callable[[str], None],
+    html: str | Path | None,
+    *,
+    every_rank: bool,
+    beside_eager: bool,
+) -> Prediction:
+    check_page(html, request.script, *([request.snapshot] if request.snapshot else []))
+    if every_rank and request.is_command:
+        request, every_rank = replace(request, processes=ALL), False
+    work = predict_all_ranks if every_rank else predict_beside_eager if beside_eager else predict_with_draws
+    prediction = work(request, progress=progress)
     if html is not None:
         write_page(prediction, html)
     return prediction

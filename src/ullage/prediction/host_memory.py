@@ -38,9 +38,9 @@ class HostFigures:
     high_water_bytes: int
     """The kernel's own count of the most that was resident, with what ullage added."""
     own_bytes: int
-    """What ullage had added when the most was resident."""
+    """The part of it that ullage had added when the most was resident."""
     file_bytes: int
-    """Of what was resident, the pages of files: all processes of a node share them."""
+    """The pages of files among it: all processes of a node share them."""
 
     @property
     def resident_peak_bytes(self) -> int:
@@ -77,13 +77,13 @@ class HostUse:
     resident_peak_bytes: int
     """The most that the script's process has resident, without what ullage adds."""
     own_bytes: int
-    """What ullage added, which is left out."""
+    """The part that ullage added, which is left out."""
     file_bytes: int
-    """Of `resident_peak_bytes`, the pages of files, which all ranks of a node share."""
+    """The pages of files in `resident_peak_bytes`, which all ranks of a node share."""
     workers: int
     """The most processes that the script had started at once, such as a DataLoader's workers."""
     workers_bytes: int
-    """What they had alone and in shared memory beside the script's own process, at most at once."""
+    """The most that they had alone, and in shared memory beside the script's own process."""
     shared_memory_bytes: int
     """Memory in /dev/shm at most at once; a part of the above."""
     ranks_of_a_node: int

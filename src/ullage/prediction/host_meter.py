@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ullage.values.start import Values
 
 MODULES_BYTES: Final = 15 * MIB
-"""What ullage's modules take before the script begins: docs/host_memory.md, and a test measures it."""
+"""The memory that ullage's modules take before the script begins: docs/host_memory.md, and a test measures it."""
 HISTORY_ENTRY_BYTES: Final = 224
-"""What PyTorch's memory history takes for one entry: CUDACachingAllocator's TraceEntry in torch 2.11."""
+"""The size of one entry of PyTorch's memory history: CUDACachingAllocator's TraceEntry in torch 2.11."""
 LINES_KEPT: Final = 20
 
 

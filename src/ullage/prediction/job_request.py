@@ -16,6 +16,7 @@ MARGIN: Final = 0.25
 LEAST_MARGIN_BYTES: Final = 2 * GIB
 SHM_MARGIN: Final = 1.0
 """The same for /dev/shm: what lies there is seen a few times a second."""
+_NAME_WIDTH: Final = 40  # characters
 NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}
 
 
@@ -40,7 +41,7 @@ class JobNeeds:
     host_bytes: int | None
     """The host's memory of one node; None: not known."""
     shared_memory_bytes: int
-    """What of it lies in /dev/shm."""
+    """The part of it that lies in /dev/shm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +103,16 @@ def _with_margin(size: int) -> int:
 def _about(needs: JobNeeds) -> list[str]:
     verdict = "" if needs.fits else " (NOT known to fit)"
     return [
-        f"# ullage predict {needs.script}{verdict}",
-        f"# for {needs.gpu}",
+        f"# ullage predict {_one_line(needs.script)}{verdict}",
+        f"# for {_one_line(needs.gpu)}",
         f"# each card: at most {text_of_bytes(needs.used_bytes)} of {text_of_bytes(needs.card_bytes)} used",
     ]
+
+
+def _one_line(name: str) -> str:
+    """Return a name that cannot end a comment: what follows it would be an option, or a command."""
+    shown = "".join(character if character.isprintable() else "?" for character in name)
+    return shown if len(shown) <= _NAME_WIDTH else f"{shown[: _NAME_WIDTH - 1]}…"
 
 
 def _about_memory(needs: JobNeeds, memory: int | None) -> list[str]:

@@ -75,7 +75,7 @@ class ChildReport:
     """The name of the program that the process runs, of a command's."""
     rank: int = 0
     workers: WorkersUse = field(default_factory=WorkersUse)
-    """What the processes that it started had of the host's memory."""
+    """The host's memory that the processes had that it started."""
 
     @property
     def is_final(self) -> bool:

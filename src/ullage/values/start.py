@@ -67,7 +67,7 @@ class Values:
         self._is_on = False
         self.has_stopped = False
         self.resident_bytes = 0
-        """What this process has more for being able to see operators, beside what is kept of values."""
+        """The host's memory that it takes to see operators, beside what is kept of values."""
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
