@@ -9,8 +9,10 @@ import torch
 import yaml
 
 from ullage._units import KIB, MIB
+from ullage.prediction.host_meter import MODULES_BYTES
 
 from .conftest import SCRIPTS, Predict
+from .fresh import answer
 
 has_statistics = pytest.mark.skipif(
     not hasattr(torch.cuda, "host_memory_stats"), reason="this torch does not count pinned memory"
@@ -53,6 +55,22 @@ def test_what_is_resident_is_what_an_unobserved_run_has(predict: Predict) -> Non
     [line] = [line for line in host["tensor_lines"] if line["bytes"] == 512 * MIB]
     assert os.path.basename(line["file"]) == "host_data.py"
     assert line["line"] == 7
+
+
+def test_our_modules_take_what_is_taken_off_for_them() -> None:
+    code = """
+import json, numpy
+def high():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
+before = high()
+import ullage.prediction.child
+from ullage.emulator.emulate import emulate
+from ullage.tracing.journal import Journal
+emulate("T4")
+Journal().open()
+tell(high() - before)
+"""
+    assert answer(code) == pytest.approx(MODULES_BYTES, abs=6 * MIB)
 
 
 def test_a_given_limit_decides_and_the_reason_is_said(predict: Predict) -> None:

@@ -208,6 +208,8 @@ HOST = dataclasses.replace(
         pinned_untouched_bytes=512 * MIB,
         tensors_peak_bytes=GIB,
         tensor_lines=[HostLine(file=None, line=None, function=None, is_users=False, bytes=GIB, blocks=30)],
+        arrays_peak_bytes=0,
+        array_lines=[],
         resident_peak_bytes=2 * GIB,
         own_bytes=48 * MIB,
         file_bytes=512 * MIB,

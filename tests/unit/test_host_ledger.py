@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from ullage.tracing import journal
@@ -91,6 +92,19 @@ def test_random_pieces_sum_up_as_a_dictionary_does(seed: int, library: ctypes.CD
     for address in (0x10, *there):
         library.host_forget(PINNED, address)
     assert ledger.bytes(HostKind.PINNED) == 0
+
+
+def test_arrays_of_numpy_are_counted_from_a_mebibyte_on(ledger: HostLedger) -> None:
+    before = ledger.bytes(HostKind.ARRAYS)
+    small, zeros, ones = np.ones(1000), np.zeros(MIB, np.uint8), np.ones((3, MIB), np.uint8)
+    assert ledger.bytes(HostKind.ARRAYS) == before + 4 * MIB
+    grown = np.ones(2 * MIB, np.uint8)
+    grown.resize(5 * MIB, refcheck=False)
+    assert ledger.bytes(HostKind.ARRAYS) == before + 9 * MIB
+    del small, zeros, ones, grown
+    assert ledger.bytes(HostKind.ARRAYS) == before
+    rows = [row for row in ledger.rows_at_peak(HostKind.ARRAYS) if row.line.file == __file__]
+    assert sum(row.bytes for row in rows) == 9 * MIB
 
 
 def test_a_fork_counts_nothing_and_waits_for_nobody(library: ctypes.CDLL, ledger: HostLedger) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.prediction.host_memory import HostLine, HostUse
+from ullage.prediction.host_memory import GIVEN, HostLine, HostUse
 from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 from ullage.tracing.source import Line
 
@@ -17,12 +17,13 @@ def host_sections(host: HostUse | None) -> Iterator[Section]:
     if host is None:
         return
     yield _bar(host)
-    rows = [(line, "pinned") for line in host.pinned_lines] + [(line, "tensors") for line in host.tensor_lines]
+    kinds = ("pinned", host.pinned_lines), ("tensors", host.tensor_lines), ("arrays", host.array_lines)
+    rows = [(line, what) for what, lines in kinds for line in lines]
     if rows:
         rows.sort(key=lambda row: -row[0].bytes)
         yield Shares(
-            title="Lines that had most of it (pinned and tensors, each at its own peak)",
-            total_bytes=max(host.pinned_peak_bytes + host.tensors_peak_bytes, 1),
+            title="Lines that had most of it (pinned, tensors and arrays, each kind at its own peak)",
+            total_bytes=max(host.pinned_peak_bytes + host.tensors_peak_bytes + host.arrays_peak_bytes, 1),
             parts=tuple(
                 SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line, what))
                 for line, what in rows[:_LINES_SHOWN]
@@ -56,14 +57,14 @@ def _bar(host: HostUse) -> Meter:
     if host.pinned_peak_bytes:
         text = f"{text_of_bytes(host.pinned_peak_bytes)} a process at the peak, rounded as PyTorch does, exact"
         within.insert(0, Within(label="pinned", text=text))
-    limit = max(host.limit_bytes or 0, host.total_bytes) if host.limit_bytes is None else host.limit_bytes
+    limit = host.total_bytes if host.limit_bytes is None else host.limit_bytes
     return Meter(
         title="The host's memory at its fullest" + (" (one node)" if ranks > 1 else ""),
         total_bytes=limit,
-        total_label={"given": "given"}.get(host.limit_source, host.limit_source),
+        total_label="--host-memory" if host.limit_source == GIVEN else host.limit_source,
         parts=tuple(parts),
         within=tuple(within),
-        rest_label="free",
+        rest_label="free" if host.total_bytes <= limit else "lacking",
     )
 
 

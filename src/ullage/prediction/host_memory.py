@@ -5,10 +5,14 @@ CUDA driver takes of the host for a real card is in none of them: only a real ca
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from ullage._units import text_of_bytes
 from ullage.diagnosis.host import read_host
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
+
+GIVEN: Final = "given"
+"""The source of a limit that the user gave, which alone decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,9 @@ class HostFigures:
     tensors_peak_bytes: int
     """Tensors on the CPU of 1 MiB and more, at most at once; without those in memory that processes share."""
     tensor_lines: list[HostLine]
+    arrays_peak_bytes: int
+    """NumPy's arrays of 1 MiB and more, at most at once."""
+    array_lines: list[HostLine]
     high_water_bytes: int
     """The kernel's own count of the most that was resident, with what ullage added."""
     own_bytes: int
@@ -74,6 +81,9 @@ class HostUse:
     tensors_peak_bytes: int
     """Tensors on the CPU of 1 MiB and more, at most at once."""
     tensor_lines: list[HostLine]
+    arrays_peak_bytes: int
+    """NumPy's arrays of 1 MiB and more, at most at once."""
+    array_lines: list[HostLine]
     resident_peak_bytes: int
     """The most that the script's process has resident, without what ullage adds."""
     own_bytes: int
@@ -105,9 +115,6 @@ class HostUse:
     def decides(self) -> bool:
         """Whether the host says "does not fit": only for a limit that was given."""
         return self.fits is False and self.limit_source == GIVEN
-
-
-GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +151,8 @@ def host_use(
         pinned_untouched_bytes=figures.pinned_untouched_bytes,
         tensors_peak_bytes=figures.tensors_peak_bytes,
         tensor_lines=figures.tensor_lines,
+        arrays_peak_bytes=figures.arrays_peak_bytes,
+        array_lines=figures.array_lines,
         resident_peak_bytes=figures.resident_peak_bytes,
         own_bytes=figures.own_bytes,
         file_bytes=file_bytes,

@@ -91,6 +91,8 @@ class HostMeter:
             pinned_untouched_bytes=self._untouched_bytes,
             tensors_peak_bytes=host.peak_bytes(HostKind.TENSORS),
             tensor_lines=self._lines(HostKind.TENSORS),
+            arrays_peak_bytes=host.peak_bytes(HostKind.ARRAYS),
+            array_lines=self._lines(HostKind.ARRAYS),
             high_water_bytes=self._theirs + self._own_at_peak,
             own_bytes=self._own_at_peak,
             file_bytes=self._file_bytes,

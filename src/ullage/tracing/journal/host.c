@@ -163,7 +163,7 @@ static void find_c10(void) {
 ULLAGE_API void *_ZN3c109alloc_cpuEm(size_t size) {
   pthread_once(&c10_once, find_c10);
   void *address = c10.allocate(size);
-  if (size >= HOST_TENSOR_LEAST) host_note(HOST_TENSORS, address, size);
+  if (size >= HOST_LEAST) host_note(HOST_TENSORS, address, size);
   return address;
 }
 
@@ -172,6 +172,37 @@ ULLAGE_API void _ZN3c108free_cpuEPv(void *address) {
   pthread_once(&c10_once, find_c10);
   host_forget(HOST_TENSORS, address);
   c10.release(address);
+}
+
+/* ---- NumPy's arrays */
+
+static struct numpy_allocator numpys; /* its own functions */
+
+static void *note_array(void *address, size_t size) {
+  if (size >= HOST_LEAST) host_note(HOST_ARRAYS, address, size);
+  return address;
+}
+
+static void *allocate_array(void *context, size_t size) { return note_array(numpys.allocate(context, size), size); }
+
+static void *allocate_zeros(void *context, size_t count, size_t size) { /* numbers whose product is a size */
+  return note_array(numpys.allocate_zeros(context, count, size), count * size);
+}
+
+static void *reallocate_array(void *context, void *address, size_t size) {
+  host_forget(HOST_ARRAYS, address);
+  return note_array(numpys.reallocate(context, address, size), size);
+}
+
+static void release_array(void *context, void *address, size_t size) {
+  host_forget(HOST_ARRAYS, address);
+  numpys.release(context, address, size);
+}
+
+void host_watch_arrays(struct numpy_allocator *theirs) {
+  if (numpys.allocate) return;
+  numpys = *theirs;
+  *theirs = (struct numpy_allocator){theirs->context, allocate_array, allocate_zeros, reallocate_array, release_array};
 }
 
 /* ---- the Python side */

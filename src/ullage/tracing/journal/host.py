@@ -1,15 +1,22 @@
 """The host's large pieces of memory, read from Python: how much at most, and which lines had asked for it.
 
-The C side (`host.c`) counts pinned memory, as the emulated runtime hands it out, and tensors on the CPU of 1 MiB and
-more, as PyTorch's allocator takes them (`c10::alloc_cpu`, torch 2.6 to 2.15).
+The C side (`host.c`) counts pinned memory, as the emulated runtime hands it out; tensors on the CPU of 1 MiB and more,
+as PyTorch's allocator takes them (`c10::alloc_cpu`, torch 2.6 to 2.15); and NumPy's arrays of that size, by the table
+of functions that NumPy asks for memory (NEP 49).
 """
 
 import ctypes
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Final
 
 from ullage.tracing.journal.stacks import JournalStacks
 from ullage.tracing.source import Line
+
+_GET_HANDLER: Final = 305  # the place of PyDataMem_GetHandler in NumPy's table of C functions, since 1.22
+_HANDLER_NAME: Final = b"mem_handler"
+_ALLOCATOR_OFFSET: Final = 128  # in PyDataMem_Handler: after its name and its version
+_KNOWN_HANDLER: Final = b"default_allocator"
 
 
 class HostKind(IntEnum):
@@ -17,6 +24,7 @@ class HostKind(IntEnum):
 
     PINNED = 0
     TENSORS = 1
+    ARRAYS = 2
 
 
 class _HostUseStruct(ctypes.Structure):
@@ -48,6 +56,9 @@ class HostLedger:
 
     def open(self) -> None:
         """Begin to count."""
+        allocator = _numpy_allocator()
+        if allocator is not None:
+            self._library.host_watch_arrays(allocator)
         self._library.host_open()
 
     def close(self) -> None:
@@ -87,3 +98,19 @@ class HostLedger:
         if line is not None:
             return line, True
         return next(iter(self._stacks.stack(node)), None), False
+
+
+def _numpy_allocator() -> ctypes.c_void_p | None:
+    """Return the address of the table of functions that NumPy asks for memory; None: it is not as we know it."""
+    try:
+        from numpy._core import _multiarray_umath
+    except ImportError:  # NumPy 1
+        return None
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    functions = ctypes.cast(get_pointer(_multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    handler: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(functions[_GET_HANDLER])()
+    address = get_pointer(handler, _HANDLER_NAME)
+    if ctypes.string_at(address) != _KNOWN_HANDLER or ctypes.string_at(address, _ALLOCATOR_OFFSET)[-1:] != b"\1":
+        return None
+    return ctypes.c_void_p(address + _ALLOCATOR_OFFSET)
