@@ -9,7 +9,7 @@ class Images(Dataset):
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return 3 * 64
+        return 3 * 32
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         """Make one."""
@@ -18,7 +18,7 @@ class Images(Dataset):
 
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7, 4), torch.nn.Flatten(), torch.nn.LazyLinear(10)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
-for images, labels in DataLoader(Images(), batch_size=64, num_workers=4, pin_memory=True):
+for images, labels in DataLoader(Images(), batch_size=32, num_workers=4, pin_memory=True):
     torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda()).backward()
     optimizer.step()
     optimizer.zero_grad()

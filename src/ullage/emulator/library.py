@@ -194,6 +194,8 @@ def _card() -> ctypes.CDLL:
     library.card_remember_sent.argtypes = [ctypes.c_bool]
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
+    library.card_sent_at_high.argtypes = [ctypes.c_int64, *[ctypes.POINTER(ctypes.c_int64)] * 2]
+    library.card_sent_at_high.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -260,6 +262,20 @@ def remember_sent(*, on: bool) -> None:
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
     """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
     return bool(_card().card_take_sent(address, size_bytes, destination))
+
+
+def sent_at_high(high_bytes: int) -> tuple[int, int]:
+    """Return what is remembered of what was sent to the card, as far as it is in the most that was resident.
+
+    Args:
+        high_bytes: the most that this process had resident, by the kernel.
+
+    Returns:
+        what of it was remembered; and the most that was resident without that, at moments before it was.
+    """
+    of_high, before = ctypes.c_int64(), ctypes.c_int64()
+    _card().card_sent_at_high(high_bytes, ctypes.byref(of_high), ctypes.byref(before))
+    return of_high.value, before.value
 
 
 def note_reason(text: str) -> None:

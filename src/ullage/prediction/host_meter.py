@@ -74,12 +74,18 @@ class HostMeter:
         now, own = resident(), self.own_bytes()
         # Somewhere since the last look: with the less that ullage had at one of its ends, so that no byte is missed.
         least = min(self._own_bytes, own)
-        if now.peak_bytes > self._high_bytes and now.peak_bytes - least > self._theirs:
-            self._theirs, self._own_at_peak = now.peak_bytes - least, least
+        of_high, resident_before = library.sent_at_high(now.peak_bytes)
+        if now.peak_bytes > self._high_bytes:
+            self._take(now.peak_bytes, least + of_high)
+        self._take(resident_before, least)
         self._high_bytes = max(self._high_bytes, now.peak_bytes)
         self._own_bytes = own
         self._file_bytes = max(self._file_bytes, now.file_bytes)
         self._untouched_bytes = max(self._untouched_bytes, library.pinned_untouched_bytes())
+
+    def _take(self, resident_bytes: int, own_bytes: int) -> None:
+        if resident_bytes - own_bytes > self._theirs:
+            self._theirs, self._own_at_peak = resident_bytes - own_bytes, own_bytes
 
     def figures(self) -> HostFigures:
         """Return what was found, after the last look."""

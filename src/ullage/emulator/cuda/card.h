@@ -177,6 +177,9 @@ ULLAGE_API void card_hold_values(void);      /* before any memory is handed out:
 ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
 ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
+/* What of the most that the process had resident (as the kernel says) was remembered of what was sent, and the most that
+ * was resident without that when something was about to be. */
+ULLAGE_API void card_sent_at_high(int64_t high, int64_t *of_high, int64_t *resident_before);
 ULLAGE_API bool card_take_sent(uint64_t address, size_t size, void *out); /* false: the last copy was another */
 ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
 ULLAGE_API void card_fill(void *destination, int value, size_t size);
