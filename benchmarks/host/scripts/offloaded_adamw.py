@@ -1,17 +1,15 @@
-"""AdamW on the CPU for a model on the card: gradients are copied to the host, new weights back."""
+"""AdamW on the CPU for a model on the card, in one flat tensor as ZeRO-Offload has it, through pinned memory."""
 
 import torch
 
 model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(16))).cuda()
-on_host = [parameter.detach().cpu().clone().requires_grad_() for parameter in model.parameters()]
-pinned = [torch.empty_like(parameter, device="cpu", pin_memory=True) for parameter in on_host]
-optimizer = torch.optim.AdamW(on_host)
+weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu().requires_grad_()
+gradients = torch.empty_like(weights, pin_memory=True)
+optimizer = torch.optim.AdamW([weights])
 for _ in range(3):
     model(torch.randn(32, 2048).cuda()).sum().backward()
-    for copy, buffer, parameter in zip(on_host, pinned, model.parameters(), strict=True):
-        copy.grad = buffer.copy_(parameter.grad)
+    gradients.copy_(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    weights.grad = gradients
     optimizer.step()
-    with torch.no_grad():
-        for copy, parameter in zip(on_host, model.parameters(), strict=True):
-            parameter.copy_(copy)
+    torch.nn.utils.vector_to_parameters(weights.detach().cuda(), model.parameters())
     model.zero_grad()

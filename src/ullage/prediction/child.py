@@ -213,7 +213,6 @@ class Run:
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
-        assert self._values is not None
         self._meter.follow(self._values, history_entries=1 if "skip_actions" in wanted else 3)
 
         def begin() -> None:

@@ -42,7 +42,7 @@ class HostMeter:
         self._journal.host.open()
         self._own_bytes = self.own_bytes()
 
-    def follow(self, values: "Values", *, history_entries: int) -> None:
+    def follow(self, values: "Values | None", *, history_entries: int) -> None:
         """Count what values take too, and PyTorch's history of memory.
 
         Args:
