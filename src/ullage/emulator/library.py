@@ -196,6 +196,8 @@ def _card() -> ctypes.CDLL:
     library.card_take_sent.restype = ctypes.c_bool
     library.card_sent_at_high.argtypes = [ctypes.c_int64, *[ctypes.POINTER(ctypes.c_int64)] * 2]
     library.card_sent_at_high.restype = None
+    library.card_watch_writes.argtypes = [ctypes.c_void_p, ctypes.c_uint16]
+    library.card_watch_writes.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -276,6 +278,18 @@ def sent_at_high(high_bytes: int) -> tuple[int, int]:
     of_high, before = ctypes.c_int64(), ctypes.c_int64()
     _card().card_sent_at_high(high_bytes, ctypes.byref(of_high), ctypes.byref(before))
     return of_high.value, before.value
+
+
+def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
+    """Count writes on the card by threads that are not seen; returns the count, which goes on.
+
+    Args:
+        is_seen: the address of a function that tells, of a number, whether the calling thread is; None: count no more.
+        key: the number that it is given.
+    """
+    card = _card()
+    card.card_watch_writes(is_seen, key)
+    return ctypes.c_uint64.in_dll(card, "card_unseen_writes")
 
 
 def note_reason(text: str) -> None:

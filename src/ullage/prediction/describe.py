@@ -362,9 +362,10 @@ def _draws(prediction: Prediction) -> Table:
         )
         for draw in draws
     ]
-    allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
-    reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
-    rows.append(("95 of 100 runs", allocated, reserved, ""))
+    if len(draws) > 1:
+        allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
+        reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
+        rows.append(("95 of 100 runs", allocated, reserved, ""))
     return Table(
         title="By seed of the drawn values",
         columns=("seed", "allocated", "reserved", "verdict"),

@@ -29,6 +29,8 @@ class Outcome:
     file: str | None = None
     """The file of the user's line."""
     line: int | None = None
+    is_of_system: bool = False
+    """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,8 @@ def predict(
         )
     if result.outcome.kind == "error":
         text = _error_text(request, result.outcome, told)
-        if places := deciding(result.reads, "drawn", "unknown"):
+        places = deciding(result.reads, "drawn", "unknown")
+        if places and not result.outcome.is_of_system:
             raise ValuesError(
                 f"{text}\nThis came after values were read that an emulated card does not have "
                 f"({', '.join(places[:_PLACES_SHOWN])}): it is likely the emulation's, not your script's; "

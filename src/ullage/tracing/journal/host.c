@@ -241,7 +241,8 @@ int64_t host_own_bytes(void) {
   int64_t bytes = 0;
   pthread_mutex_lock(&lock);
   for (int kind = 0; kind < HOST_KINDS; kind++)
-    bytes += (int64_t)(ledgers[kind].slots * sizeof(struct piece) + ledgers[kind].use_room * 2 * sizeof(struct host_use));
+    bytes +=
+        (int64_t)(ledgers[kind].slots * sizeof(struct piece) + ledgers[kind].use_room * 2 * sizeof(struct host_use));
   pthread_mutex_unlock(&lock);
   return bytes;
 }
