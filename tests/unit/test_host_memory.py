@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from ullage._units import GIB, MIB
+from ullage.diagnosis.host import read_host
+from ullage.prediction import host_memory
 from ullage.prediction.host_memory import HostFigures, HostLine, HostUse, WorkersUse, host_use, reason_of_host
 from ullage.prediction.host_watch import HostWatch
 from ullage.prediction.plain_data import from_plain, to_plain
@@ -61,6 +63,25 @@ def test_only_a_limit_that_was_given_decides() -> None:
     assert huge is not None
     assert huge.fits is False
     assert not huge.decides
+
+
+@pytest.mark.parametrize(
+    ("group", "machine", "limit", "source"),
+    [
+        (GIB, 8 * GIB, GIB, "the control group's limit"),
+        (None, 8 * GIB, 8 * GIB, "the machine's memory"),
+        (16 * GIB, 8 * GIB, 8 * GIB, "the machine's memory"),
+        (None, None, None, "not known"),
+    ],
+)
+def test_a_limit_that_nobody_gave_is_the_lower_of_the_groups_and_the_machines(
+    group: int | None, machine: int | None, limit: int | None, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = dataclasses.replace(read_host(), limit_bytes=group, memory_bytes=machine)
+    monkeypatch.setattr(host_memory, "read_host", lambda: here)
+    host = use()
+    assert (host.limit_bytes, host.limit_source) == (limit, source)
+    assert host.fits is (None if limit is None else limit >= 6 * GIB)
 
 
 def test_a_process_that_told_nothing_has_no_figures() -> None:
