@@ -57,6 +57,20 @@ def test_what_is_resident_is_what_an_unobserved_run_has(predict: Predict) -> Non
     assert line["line"] == 7
 
 
+def test_each_line_has_what_it_asked_for(predict: Predict) -> None:
+    """A checkpoint loaded twice, an array of NumPy's, and an optimizer's state on the host."""
+    host = predict("host_lines.py", "--json", "--draws", 1).json["host"]
+    source = (SCRIPTS / "host_lines.py").read_text().splitlines()
+    by_text = {source[line["line"] - 1].strip(): line["bytes"] for line in host["tensor_lines"] if line["is_users"]}
+    assert by_text["weights = torch.ones(2 << 20, requires_grad=True)"] == 8 * MIB
+    for name in ("first", "second"):
+        assert by_text[f"{name} = torch.load(io.BytesIO(file.getvalue()))"] == 8 * MIB
+    assert by_text["optimizer.step()"] >= 16 * MIB
+    assert host["tensors_peak_bytes"] == sum(line["bytes"] for line in host["tensor_lines"])
+    [array] = [line for line in host["array_lines"] if line["bytes"] == 12 * MIB]
+    assert source[array["line"] - 1].startswith("array = ")
+
+
 def test_our_modules_take_what_is_taken_off_for_them() -> None:
     code = """
 import json, numpy
@@ -78,7 +92,7 @@ def test_a_given_limit_decides_and_the_reason_is_said(predict: Predict) -> None:
     assert too_small.code == 1
     assert "DOES NOT FIT: the host's memory" in too_small.text
     assert "The host's memory is too small: at least" in too_small.text
-    text = too_small.out[too_small.out.index("containers:") :]
+    text = too_small.out[too_small.out.index("\ncontainers:") :]  # at the beginning of a line, as it can be pasted
     assert "volumes" not in yaml.safe_load(text)
     enough = predict("host_data.py", "--host-memory", "64GiB", "--json", "--request", "slurm")
     assert enough.code == 0

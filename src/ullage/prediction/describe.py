@@ -88,7 +88,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
     if prediction.job_request is not None:
-        yield Quote(title=f"To ask {prediction.job_request.whose} for it", text=prediction.job_request.text)
+        asked = prediction.job_request
+        yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
 
 
 def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]:

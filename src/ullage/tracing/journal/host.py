@@ -8,6 +8,7 @@ of functions that NumPy asks for memory (NEP 49).
 import ctypes
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib import import_module
 from typing import Any, Final
 
 from ullage.tracing.journal.stacks import JournalStacks
@@ -103,12 +104,12 @@ class HostLedger:
 def _numpy_allocator() -> ctypes.c_void_p | None:
     """Return the address of the table of functions that NumPy asks for memory; None: it is not as we know it."""
     try:
-        from numpy._core import _multiarray_umath
+        core: Any = import_module("numpy._core._multiarray_umath")
     except ImportError:  # NumPy 1
         return None
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    functions = ctypes.cast(get_pointer(_multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    functions = ctypes.cast(get_pointer(core._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
     handler: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(functions[_GET_HANDLER])()
     address = get_pointer(handler, _HANDLER_NAME)
     if ctypes.string_at(address) != _KNOWN_HANDLER or ctypes.string_at(address, _ALLOCATOR_OFFSET)[-1:] != b"\1":
