@@ -68,7 +68,8 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
         console.print(Text(line), soft_wrap=line.startswith("  "))  # what is indented is to be pasted
     for section in sections:
         console.print()
-        console.print(_section(section, console.width, is_whole=is_whole))
+        is_to_paste = isinstance(section, Quote) and section.is_to_paste
+        console.print(_section(section, console.width, is_whole=is_whole), soft_wrap=is_to_paste)
     if report.more and not is_whole:
         console.print()
         console.print(Text(report.more, style="dim"))
@@ -118,7 +119,7 @@ def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
 def _quote(quote: Quote) -> RenderableType:
     title = Text(quote.title, style="bold underline")
     if quote.is_to_paste:
-        return Group(title, *(Text(line, no_wrap=True, overflow="ignore") for line in quote.text.splitlines()))
+        return Group(title, Text(quote.text))
     body = Group(Text(quote.place, style="bold"), Text(quote.text)) if quote.place else Text(quote.text)
     return Group(title, Padding(body, (0, 0, 0, 2)))
 
