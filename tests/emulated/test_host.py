@@ -35,6 +35,14 @@ def test_pinned_memory_is_what_pytorch_counts_to_the_byte(predict: Predict) -> N
     assert host["workers_bytes"] > 0
 
 
+@has_statistics
+def test_pinned_memory_that_is_registered_counts_as_well(predict: Predict) -> None:
+    setting = "pinned_use_cuda_host_register:True"
+    ended = predict("host_pinned.py", "--json", "--output", "--steps", 9, "--draws", 1, "--alloc-conf", setting)
+    [told] = [line.split() for line in ended.error.splitlines() if line.startswith("pinned ")]
+    assert ended.json["host"]["pinned_peak_bytes"] == int(told[1])
+
+
 def unobserved_peak(script: str) -> int:
     """What the kernel says that a script had at most, on an emulated card, with nobody to watch it."""
     code = f"""
