@@ -36,6 +36,7 @@ from ullage.gpus import find_gpu
 from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel
 from ullage.prediction.command import NOTEBOOK
+from ullage.prediction.host_meter import HostMeter
 from ullage.prediction.measurement import measure
 from ullage.prediction.notebook import run_notebook
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
@@ -87,6 +88,7 @@ class Run:
         self._optimizers_changed: list[str] = []
         self._give_history_back: Callable[[], None] = lambda: None
         self._exit = os._exit
+        self._meter = HostMeter(self._journal)
 
     # ---- before the script
 
@@ -116,6 +118,7 @@ class Run:
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._journal.open()
+        self._meter.open()
         os.register_at_fork(after_in_child=self._leave)
         os._exit = self._exit_at_once
         self._on_signals()
@@ -125,6 +128,7 @@ class Run:
 
     def _before_import(self) -> None:
         self._channel.send("import")
+        self._meter.look()
         self._import_began = time.perf_counter()
         self._choose_allocator_settings()
         self._choose_cards()
@@ -166,6 +170,12 @@ class Run:
         )
 
     def _after_import(self, torch: ModuleType) -> None:
+        self._meter.look()
+        with self._meter.own_part():
+            self._begin_to_observe(torch)
+        self._channel.send("imported")
+
+    def _begin_to_observe(self, torch: ModuleType) -> None:
         from ullage.prediction.observer import Observer
         from ullage.values.start import current
 
@@ -182,7 +192,7 @@ class Run:
         self._keep_history(torch)
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
-        self._channel.send("imported")
+        torch.cuda._lazy_call(self._meter.look)
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -212,6 +222,8 @@ class Run:
             skips = not addresses_count(self._torch.version)
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
+
+        self._meter.follow(self._values, history_entries=1 if "skip_actions" in wanted else 3)
 
         def begin() -> None:
             start(enabled="all", max_entries=_HISTORY_ENTRIES, **wanted)
@@ -293,6 +305,7 @@ class Run:
         import torch
 
         self._step_times.append(time.perf_counter())
+        self._meter.look()
         # torch.cuda.memory_reserved() would sort all statistics of the card for this one number.
         self._reserved_at_ends.append(
             [
@@ -396,6 +409,7 @@ class Run:
         self._is_over = True
         if self._whereabouts is not None:
             self._whereabouts.end()
+        self._meter.look()  # before anything is put together, which takes memory
         self._channel.send("stopping")
         try:
             result = self._result(outcome).to_json()
@@ -422,6 +436,7 @@ class Run:
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
         )
         if self._observer is None:
+            result = replace(result, host=self._meter.figures())
             return (
                 replace(result, snapshot_error="the script did not import torch") if self._request.snapshot else result
             )
@@ -433,7 +448,13 @@ class Run:
         emulation, values = self._emulation, self._values
         assert emulation is not None
         assert values is not None
-        result = replace(result, missed_values=values.has_stopped and bool(values.reads.counts))
+        result = replace(
+            result,
+            missed_values=values.has_stopped and bool(values.reads.counts),
+            host=None
+            if values.choice.mode == "all"
+            else self._meter.figures(),  # "all": the card's memory is the host's
+        )
         values.stop()
         return measure(
             result,

@@ -7,6 +7,7 @@ from pathlib import Path
 from ullage._units import text_of_bytes
 from ullage.prediction import outside
 from ullage.prediction.draw_interval import interval_of_peaks
+from ullage.prediction.host_describe import host_sections
 from ullage.prediction.phases_report import bands_of, phases_table, resumed_tables
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
@@ -46,6 +47,8 @@ def describe(prediction: Prediction) -> Report:
     doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
     limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
     headline = _HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else "")
+    if prediction.host is not None and prediction.host.decides:
+        headline += ": the host's memory"
     return Report(
         headline=headline if limit is None else f"{headline}: the script's own limit of {text_of_bytes(limit)}",
         tone=Tone.UNSURE if doubt else _TONES[prediction.verdict],
@@ -69,6 +72,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield Quote(title="PyTorch's own error", text=prediction.oom.text, place=f"at {place}" if place else "")
     if prediction.peak_reserved_bytes:
         yield _card(prediction)
+    yield from host_sections(prediction.host)
+    if prediction.peak_reserved_bytes:
         moment, roles, lines, library_lines = _moment(prediction)
         yield _roles(moment, roles)
         if library_lines:
@@ -91,6 +96,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
+    if prediction.job_request is not None:
+        asked = prediction.job_request
+        yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
 
 
 def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse], list[LineUse]]:

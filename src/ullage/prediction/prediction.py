@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.prediction.host_memory import HostUse
+from ullage.prediction.job_request import JobRequest
 
 SCHEMA: Final = 2
 """The version of the JSON; it rises when a field is removed or changes its meaning."""
@@ -277,6 +279,7 @@ class ProcessPeaks(Peaks):
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeaks(Peaks):
     """The peaks of one of two runs: of the script as it was given, or with further arguments to resume."""
 
@@ -369,6 +372,10 @@ class Prediction:
     """The place of each phase in the timeline, if there is another than loading and steps."""
     runs: list[RunPeaks] = field(default_factory=list)
     """The peaks of the first run and of the resumed one, if there was one and this is the fullest; otherwise empty."""
+    host: HostUse | None = None
+    """The memory of one node's host that the run takes; None if the script's process could not tell."""
+    job_request: JobRequest | None = None
+    """The lines that ask a cluster for what was found, if they were asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

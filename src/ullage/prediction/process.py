@@ -27,6 +27,8 @@ from ullage.emulator.emulate import emulate_in
 from ullage.gpus import find_gpu
 from ullage.prediction.attachment import Attachment
 from ullage.prediction.command import command_of
+from ullage.prediction.host_memory import WorkersUse
+from ullage.prediction.host_watch import HostWatch
 from ullage.prediction.lone_rank import environment_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
@@ -74,6 +76,8 @@ class ChildReport:
     name: str = ""
     """The name of the program that the process runs, of a command's."""
     rank: int = 0
+    workers: WorkersUse = field(default_factory=WorkersUse)
+    """The host's memory that the processes had that it started."""
 
     @property
     def is_final(self) -> bool:
@@ -188,6 +192,16 @@ class _Voice:
     owner: socket.socket | None = None
     """The connection that has to be closed."""
     pending: bytes = b""
+    watch: HostWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = HostWatch(self.process)
+
+    def look_at_workers(self, *, now: bool = False) -> None:
+        """Read what the processes have that this one has started, until it has told its end."""
+        if not self.report.is_final:
+            self.watch.look(now=now)
+            self.report.workers = self.watch.use
 
 
 @dataclass(slots=True)
@@ -244,6 +258,8 @@ class Listener:
             try:
                 while selector.get_map() and self._is_in_time() and not self.cancelled():
                     ready = selector.select(timeout=_TICK_SECONDS)
+                    for voice in self._voices.values():
+                        voice.look_at_workers()
                     for key, _ in ready:
                         self._take_from(key.fd, output)
                     # What the script left behind may hold the pipes open for longer than it lives itself.
@@ -346,6 +362,7 @@ class Listener:
                     self._limit = min(self._limit, now + message["seconds"])
                 self.progress("evaluating")
             case "stopping":
+                voice.look_at_workers(now=True)
                 if self.door is None:
                     self._asked = True
                 self._limit = max(now + MEASURE_SECONDS, self._limit if self.door is not None else 0)

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.prediction.host_memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
 
@@ -172,6 +173,8 @@ class RunResult:
     world_size: int | None = None
     """The number of ranks of which the process was one, as itself found it; None: it was alone."""
     rank: int = 0
+    host: HostFigures | None = None
+    """The process's own memory of the host; None: not told, because the card's memory is the host's too."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

@@ -13,6 +13,9 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.host_memory import host_use, reason_of_host
+from ullage.prediction.job_needs import needs_of
+from ullage.prediction.job_request import job_request_of
 from ullage.prediction.outside import outside_of
 from ullage.prediction.phases_report import unreached
 from ullage.prediction.prediction import (
@@ -91,7 +94,7 @@ def predict(
             )
         raise ScriptError(text)
     seconds = time.perf_counter() - began
-    prediction = _prediction(request, gpu, torch, result, seconds)
+    prediction = _with_host(request, told, _prediction(request, gpu, torch, result, seconds))
     return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
 
 
@@ -344,6 +347,19 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         phases=measured.phases,
         bands=measured.bands,
     )
+
+
+def _with_host(request: Request, told: ChildReport, prediction: Prediction) -> Prediction:
+    """Add what the host gives, which decides where its limit was given."""
+    figures = told.result.host if told.result else None
+    host = host_use(figures, told.workers, world_size=prediction.world_size, given_bytes=request.host_memory_bytes)
+    if host is not None and host.decides:
+        also = f"; {prediction.reason}" if prediction.verdict is Verdict.DOES_NOT_FIT else ""
+        prediction = replace(prediction, verdict=Verdict.DOES_NOT_FIT, reason=reason_of_host(host) + also)
+    prediction = replace(prediction, host=host)
+    if request.job_request is not None:
+        prediction = replace(prediction, job_request=job_request_of(request.job_request, needs_of(request, prediction)))
+    return prediction
 
 
 def _seconds(result: RunResult, total: float) -> dict[str, float]:
