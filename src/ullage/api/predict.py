@@ -42,6 +42,8 @@ def predict(
     picture: bool = False,
     beside_eager: bool = True,
     output: bool = False,
+    batches: Literal["heaviest"] | None = None,
+    minutes: float = 5.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
@@ -72,6 +74,9 @@ def predict(
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
         beside_eager: run a script that uses torch.compile once more without.
         output: pass what the script prints on to standard error.
+        batches: "heaviest": go through an epoch of the training loader, run the heaviest batches and one of every
+            shape, and foresee what is reserved over the whole epoch.
+        minutes: the time for that, beside `seconds`.
         progress: called with a short text whenever the run gets further.
 
     Raises:
@@ -102,6 +107,8 @@ def predict(
         snapshot=None if snapshot is None else Path(snapshot),
         picture=picture or html is not None,
         echo=output,
+        batches=batches,
+        minutes=minutes,
     )
     check_page(html, script, *([snapshot] if snapshot else []))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws

@@ -57,6 +57,10 @@ def predict(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
+    batches: Annotated[
+        str | None, typer.Option(help="heaviest: go through an epoch's batches, run the heaviest, foresee the rest.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="The time for --batches, beside --seconds.")] = 5.0,
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
 

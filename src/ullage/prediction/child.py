@@ -45,6 +45,8 @@ from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
+    from ullage.epoch.use import EpochUse
+    from ullage.epoch.watch import EpochWatch
     from ullage.prediction.observer import Observer
     from ullage.values.start import Values
 
@@ -75,7 +77,9 @@ class Run:
         self._step_times: list[float] = []
         self._notes: list[str] = []
         self._optimizers_changed: list[str] = []
+        self._epoch: EpochWatch | None = None
         self._give_history_back: Callable[[], None] = lambda: None
+        self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
 
     # ---- before the script
@@ -161,6 +165,7 @@ class Run:
         if self._request.optimizer_default:
             self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request.optimizer_default])
         self._keep_history(torch)
+        self._watch_epoch()
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
         self._channel.send("imported")
@@ -191,15 +196,43 @@ class Run:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
             # Frees tell what another placement would do, and cost as much again: only where addresses decide.
             skips = not addresses_count(self._torch.version)
+            skips = skips and self._request.batches is None
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
         def begin() -> None:
             start(enabled="all", max_entries=_HISTORY_ENTRIES, **wanted)
 
+        def clear() -> None:
+            start(enabled="all", max_entries=_HISTORY_ENTRIES, clear_history=True, **wanted)
+
+        self._clear_history = clear
         torch.cuda._lazy_call(begin)
         torch.cuda.memory._record_memory_history = lambda *arguments, **keywords: None
         self._give_history_back = lambda: setattr(torch.cuda.memory, "_record_memory_history", start)
+
+    def _watch_epoch(self) -> None:
+        """Follow the loader that feeds training, where an epoch is asked for."""
+        observer = self._observer
+        if self._request.batches is None or observer is None:
+            return
+        from ullage.epoch.watch import EpochWatch
+
+        self._epoch = EpochWatch(
+            clear_history=lambda: self._clear_history(),
+            backward_passes=lambda: len(observer.backward_lines),
+            steps_ended=lambda: len(observer.step_ends),
+            journal_length=self._journal.length,
+            finish=self._finish_epoch,
+            progress=lambda text: self._channel.send("epoch", text=text),
+            first_steps=self._request.steps,
+            seconds=60 * self._request.minutes,
+        )
+        self._epoch.install()
+
+    def _finish_epoch(self) -> NoReturn:
+        self._finish(Outcome(kind="steps"))
+        raise StopScript
 
     # ---- the script
 
@@ -272,6 +305,10 @@ class Run:
         )
         self._channel.send("step", step=number)
         self._look_after_values(number)
+        if self._epoch is not None and not self._is_over:
+            self._epoch.step_ended()
+            if self._epoch.wants_more(number):
+                return
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
             self._finish(Outcome(kind="steps"))
@@ -325,15 +362,31 @@ class Run:
         if self._is_over:
             return
         self._is_over = True
-        self._channel.send("stopping")
         try:
-            result = self._result(outcome).to_json()
+            epoch = self._epoch_use(outcome)
+            self._channel.send("stopping")
+            result = self._result(outcome, epoch).to_json()
         except Exception:
             self._channel.send("broken", traceback=traceback.format_exc())
         else:
             self._channel.send("result", result=result)
 
-    def _result(self, outcome: Outcome) -> RunResult:
+    def _epoch_use(self, outcome: Outcome) -> "EpochUse | None":
+        """Put the epoch together, where one is asked for; it takes as long as is left of the time for it."""
+        watch, emulation = self._epoch, self._emulation
+        if watch is None or emulation is None or self._observer is None:
+            return None
+        from ullage.prediction.epoch import NO_LOADER, epoch_of
+
+        self._channel.send("epoch", text="replaying the epoch")
+        watch.remove()
+        entries, version = self._journal.entries(), self._torch.version
+        epoch = epoch_of(watch, entries, emulation, version, ran_out=bool(self._observer.ooms))
+        if epoch is None:
+            self._notes.append(NO_LOADER)
+        return epoch
+
+    def _result(self, outcome: Outcome, epoch: "EpochUse | None") -> RunResult:
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,
@@ -343,6 +396,7 @@ class Run:
             import_seconds=self._import_seconds,
             optimizers_changed=len(self._optimizers_changed),
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
+            epoch=epoch,
         )
         if self._observer is None:
             return (
@@ -367,6 +421,7 @@ class Run:
             picture=self._request.picture,
             emulation=emulation,
             values=values,
+            history=None if self._epoch is None else self._epoch.ledger.history(),
         )
 
 

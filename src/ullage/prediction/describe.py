@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ullage._units import text_of_bytes
-from ullage.prediction import outside
+from ullage.prediction import epoch, outside
 from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
@@ -70,6 +70,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _roles(moment, roles)
         yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
+    if prediction.epoch is not None:
+        places = [Line(use.file, use.line) for use in prediction.lines if use.file and use.line]
+        yield from epoch.sections_of(prediction.epoch, places)
     if prediction.eager is not None:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.epoch.use import EpochUse
 
 SCHEMA: Final = 2
 """The version of the JSON; it rises when a field is removed or changes its meaning."""
@@ -311,11 +312,15 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    epoch: EpochUse | None = None
+    """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
+        if self.epoch is None:
+            del data["epoch"]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
 

@@ -175,11 +175,11 @@ class _Listener:
         match message["event"]:
             case "start":
                 self.report.started = True
-                self._limit = now + self.request.seconds
+                self._limit = now + self.request.limit_seconds
                 self.progress("running the script")
             case "import":
                 self._importing_since, self._limit_before_import = now, self._limit
-                self._limit = now + START_SECONDS + self.request.seconds
+                self._limit = now + START_SECONDS + self.request.limit_seconds
                 self.progress("importing torch")
             case "imported":
                 if not self._asked:
@@ -188,6 +188,8 @@ class _Listener:
             case "step":
                 step, wanted = message["step"], self.request.steps
                 self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
+            case "epoch":
+                self.progress(message["text"])
             case "stopping":
                 self._asked = True
                 self._limit = now + MEASURE_SECONDS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage._output import check_output
 from ullage._units import text_of_bytes
 from ullage.emulator.emulate import check_placement
@@ -21,6 +21,7 @@ from ullage.values.choice import ValuesChoice
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
 MOST_DRAWS: Final = 100
+HEAVIEST: Final = "heaviest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class ChildRequest:
     picture: bool
     snapshot: str | None
     """Its absolute path."""
+    batches: str | None = None
+    minutes: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -98,6 +101,15 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    batches: str | None = None
+    """"heaviest": go through an epoch of the training loader, run few of its steps, and foresee the rest."""
+    minutes: float = 5.0
+    """The time for that, beside `seconds`."""
+
+    @property
+    def limit_seconds(self) -> float:
+        """The time after which the script is stopped in any case."""
+        return self.seconds + (60 * self.minutes if self.batches else 0)
 
     def total_bytes(self, gpu: Gpu) -> int:
         """The memory of the card that the script sees."""
@@ -133,6 +145,7 @@ class Request:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
+        check_batches(self.batches, self.minutes, with_snapshot=self.snapshot is not None)
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
@@ -166,4 +179,20 @@ class Request:
             values=self.values,
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
+            batches=self.batches,
+            minutes=self.minutes,
+        )
+
+
+def check_batches(batches: str | None, minutes: float, *, with_snapshot: bool) -> None:
+    """Raise UsageError where --batches and what belongs to it make no sense."""
+    if batches is None:
+        return
+    if batches != HEAVIEST:
+        raise UsageError(f"--batches {quoted(batches)} is not a way to choose batches; expected {HEAVIEST}")
+    if not minutes > 0 or math.isinf(minutes):
+        raise UsageError(f"--minutes {minutes:g} is no time to go through an epoch; expected a number above 0")
+    if with_snapshot:
+        raise UsageError(
+            f"--snapshot records a run, and with --batches {HEAVIEST} most steps of an epoch are not run; leave one out"
         )

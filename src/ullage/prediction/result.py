@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.epoch.use import EpochUse
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step, ValuesUse
 
@@ -161,6 +162,8 @@ class RunResult:
     """The architectures that this build of torch has code for."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
+    epoch: EpochUse | None = None
+    """None where none was asked for, or no loader fed the training."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""

@@ -13,6 +13,7 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.epoch import judged_with, with_epoch
 from ullage.prediction.outside import outside_of
 from ullage.prediction.prediction import (
     CudnnUse,
@@ -232,9 +233,11 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
 
 
 def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
-    measured = result.measured or NOTHING_MEASURED
+    measured = with_epoch(result.measured or NOTHING_MEASURED, result.epoch)
     use = _use(request, gpu, result, measured)
     verdict, reason = _judgement(request, gpu, result, measured, use)
+    if result.epoch is not None:
+        verdict, reason = judged_with(result.epoch, verdict, reason)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     return Prediction(
         verdict=verdict,
@@ -281,6 +284,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         snapshot_error=result.snapshot_error,
         ended=result.outcome.kind,
         seconds=_seconds(result, seconds),
+        epoch=result.epoch,
     )
 
 
@@ -311,6 +315,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
             "the host could not compute " + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
         )
     notes += notes_of(cudnn, torch)
+    notes += result.epoch.notes if result.epoch is not None else []
     if result.unwritten:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
     if request.world_size:
@@ -323,7 +328,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
     if result.outcome.kind == "ended" and result.measured is not None and not result.step_seconds:
         notes.append("no optimizer took a step: the whole run counts as one")
     if result.outcome.kind == "time":
-        notes.append(f"stopped after {request.seconds:g} s; give it longer with --seconds")
+        notes.append(f"stopped after {request.limit_seconds:g} s; give it longer with --seconds")
     if not torch.is_tested:
         notes.append(f"torch {torch.version} is outside the tested range {TESTED[0]} to {TESTED[1]}")
     if result.measured is not None and result.measured.history_is_partial:
