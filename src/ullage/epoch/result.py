@@ -1,5 +1,6 @@
 """What a watched run tells of the whole epoch."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,12 +17,15 @@ from ullage.epoch.template import Template
 from ullage.epoch.use import CURVE_POINTS, EpochUse, WorstBatch
 from ullage.epoch.watch import EpochWatch
 from ullage.history import History, RecordedStacks
+from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.rebuild.rebuild import settings_text_of
 from ullage.settings import Settings, parse_settings, semantics_of
 
 Ints = npt.NDArray[np.int64]
 
 _NONE: Final = np.zeros(0, np.int64)
+ELSEWHERE: Final = ("linux", "windows", "descending")
+"""The placements that are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class _Foreseen:
         self._stood_in: set[int] = set()
         """The keys of whose shapes no step was run."""
         self._confirmed = 0
+        self._replay_seconds = 0.0
+        self._settings = _settings(watch.ledger.settings, run.torch_version)
 
     def use(self) -> EpochUse:
         """Put the epoch together, run it through, and say what came of it."""
@@ -95,6 +101,8 @@ class _Foreseen:
             last_growth=int(batches[grown[-1]]) * group if len(grown) else None,
             runs_out_at=None if levels.ran_out_at is None else int(places[levels.ran_out_at]) * group,
             worst=self._worst(levels, batches),
+            ties=levels.ties,
+            elsewhere_bytes=self._elsewhere(levels, templates),
             allocated_bytes=_curve(levels.allocated_bytes),
             reserved_bytes=_curve(levels.reserved_bytes),
             notes=[*self._notes, *self._doubts],
@@ -181,16 +189,36 @@ class _Foreseen:
         run = self._run
         placement = {"wsl": "windows", "linux-host": "linux"}.get(run.placement, run.placement)
         device = ReplayDevice(total_bytes=run.room_bytes, placement=placement)
-        settings = _settings(self._watch.ledger.settings, run.torch_version)
         if run.ran_out:
             self._doubts.append("memory ran out, so the rest of the epoch was not run")
         else:
-            own = levels_of_run(Requests.joined(self._watch.all_requests), settings, device)
+            own = levels_of_run(Requests.joined(self._watch.all_requests), self._settings, device)
             if own.peak.reserved_bytes != run.peak_reserved_bytes:
                 self._doubts.append(
                     "a replay of what was run does not reserve what the run did, so reserved memory is an estimate"
                 )
-        return Composer(settings=settings, device=device).levels(self._watch.before, templates, deadline=self._deadline)
+        return self._replayed(templates, device)
+
+    def _replayed(self, templates: Sequence[Template], device: ReplayDevice) -> EpochLevels:
+        composer = Composer(settings=self._settings, device=device)
+        began = time.monotonic()
+        levels = composer.levels(self._watch.before, templates, deadline=self._deadline)
+        self._replay_seconds = time.monotonic() - began
+        return levels
+
+    def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
+        """The least and the most that is reserved under every placement; None where there is no time to tell."""
+        own = int(levels.reserved_bytes.max(initial=0))
+        if not levels.ties:
+            return own, own
+        if time.monotonic() + len(ELSEWHERE) * self._replay_seconds > self._deadline:
+            return None
+        peaks = [own]
+        for placement in ELSEWHERE:
+            device = ReplayDevice(total_bytes=UNBOUNDED_BYTES, placement=placement)
+            there = self._replayed(templates, device)
+            peaks.append(int(there.reserved_bytes.max(initial=0)))
+        return min(peaks), max(peaks)
 
     def _judge(self, levels: EpochLevels, units: int) -> None:
         """Add what is doubtful of the levels."""

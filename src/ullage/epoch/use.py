@@ -60,6 +60,10 @@ class EpochUse:
     runs_out_at: int | None
     """The batch at which memory runs out, by replay; None if it does not."""
     worst: WorstBatch | None
+    ties: int = 0
+    """The number of times that an address decided between equally large free blocks."""
+    elsewhere_bytes: tuple[int, int] | None = None
+    """The least and the most that is reserved with segments at other addresses; None if that is not known."""
     allocated_bytes: list[int] = field(default_factory=list)
     """The highest allocated level in each of equal spans of the epoch, `CURVE_POINTS` at most."""
     reserved_bytes: list[int] = field(default_factory=list)

@@ -87,7 +87,7 @@ class EpochWatch:
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[Requests], int, int]] = []
-        """Stretches between two calls of `next`: who called, for the how many-th time, requests, place in the journal."""
+        """Stretches between two calls of `next`: who called, the number of the call, requests, place in the journal."""
         self._open: tuple[Source | None, int, list[Requests], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self._lag = 0

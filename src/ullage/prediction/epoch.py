@@ -9,7 +9,7 @@ from ullage._units import text_of_bytes
 from ullage.emulator import library
 from ullage.epoch.use import EpochUse, WorstBatch
 from ullage.prediction.prediction import Verdict
-from ullage.prediction.result import Measured
+from ullage.prediction.result import Elsewhere, Measured
 from ullage.report.report import Curve, Section, Table, TableRow, Tone
 from ullage.tracing.source import Line
 
@@ -71,7 +71,18 @@ def with_epoch(measured: Measured, epoch: EpochUse | None) -> Measured:
     reserved = epoch.peak_reserved_bytes
     if not epoch.is_exact:
         reserved = max(reserved, measured.peak_reserved_bytes)
-    return replace(measured, peak_reserved_bytes=max(reserved, measured.peak_allocated_bytes))
+    reserved = max(reserved, measured.peak_allocated_bytes)
+    elsewhere = measured.elsewhere
+    if elsewhere is not None:
+        low, high = epoch.elsewhere_bytes or (reserved, reserved)
+        elsewhere = Elsewhere(
+            ties=epoch.ties,
+            low_bytes=min(low, reserved),
+            high_bytes=max(high, reserved),
+            fits_somewhere=epoch.runs_out_at is None and elsewhere.fits_somewhere,
+            is_certain=epoch.is_exact and epoch.elsewhere_bytes is not None,
+        )
+    return replace(measured, peak_reserved_bytes=reserved, elsewhere=elsewhere)
 
 
 def sections_of(epoch: EpochUse, lines: list[Line]) -> Iterator[Section]:
