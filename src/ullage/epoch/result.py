@@ -231,6 +231,12 @@ class _Foreseen:
             )
         if watch.ledger.late_frees:
             self._doubts.append("blocks were used on several streams; each counts until it was free for all of them")
+        left = len(watch.scan.order) % (watch.group * watch.period) if watch.scan is not None else 0
+        if left and watch.group * watch.period > 1:
+            self._notes.append(
+                f"the epoch ends with {left:,} batches that make no whole step of the optimizer"
+                + (", and are left out" if watch.group > 1 else "; as a step that ends early they may need another")
+            )
         if watch.surprises:
             self._doubts.append(f"{watch.surprises:,} batches that were run did not look as foretold")
         if watch.plan is not None and (watch.plan.keys < 0).any():

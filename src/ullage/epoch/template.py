@@ -7,12 +7,16 @@ loss, its logits.
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ullage.epoch.requests import Ledger, Requests
+from ullage.epoch.requests import Requests
 from ullage.program import Op
+
+if TYPE_CHECKING:
+    from ullage.epoch.ledger import Ledger
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,7 +50,7 @@ class Template:
 class TemplateMaker:
     """Makes templates of the steps of one run, one after the other."""
 
-    def __init__(self, ledger: Ledger, first_block: int) -> None:
+    def __init__(self, ledger: "Ledger", first_block: int) -> None:
         self._ledger = ledger
         self._firsts = [first_block]
         """The number of the first block of each step, and of the next."""

@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 
 from ullage.epoch.form import Form, elements, form_of, longest
+from ullage.epoch.ledger import Ledger
 from ullage.epoch.loader import Feed, LoaderHooks, Source
 from ullage.epoch.plan import MOST_RUNS, Plan
-from ullage.epoch.requests import EMPTY_CACHE, Ledger, Requests
+from ullage.epoch.requests import EMPTY_CACHE, Requests
 from ullage.epoch.scan import Scan, go_through
 from ullage.epoch.template import Template, TemplateMaker
 

@@ -88,7 +88,7 @@ with torch.no_grad():
         model(batch.cuda())
 
 train = loader()
-for epoch in range(options.epochs):
+for _ in range(options.epochs):
     if options.new_loader:
         train = loader()
     for number, batch in enumerate(train):
