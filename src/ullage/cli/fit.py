@@ -7,7 +7,17 @@ import typer
 
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, DrawsOption, PlacementOption, RoutingOption, SeedOption, ValuesOption
+from ullage.cli.values import (
+    SCRIPT_HELP,
+    WORKSPACES,
+    BatchesOption,
+    DrawsOption,
+    MinutesOption,
+    PlacementOption,
+    RoutingOption,
+    SeedOption,
+    ValuesOption,
+)
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -24,7 +34,7 @@ _OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"}
 
 def run_fit(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="Your training script; options that ullage does not know go to it.")],
+    script: Annotated[Path, typer.Argument(help=SCRIPT_HELP, metavar="COMMAND...")],
     gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
     vary: Annotated[
         list[str], typer.Option(help="The script's option to vary: --batch-size, --batch-size=8..64:8. At most twice.")
@@ -53,6 +63,8 @@ def run_fit(
     draws: DrawsOption = 1,
     routing: RoutingOption = "drawn",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    batches: BatchesOption = None,
+    minutes: MinutesOption = 5.0,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 

@@ -120,6 +120,10 @@ class EpochWatch:
 
         binding._cuda_emptyCache = empty_cache
 
+    def leave(self) -> None:
+        """Watch no longer, in a process that came of the run's by a fork."""
+        self._hooks.remove()
+
     def remove(self) -> None:
         """Watch no longer, and take in what was asked for last."""
         self._hooks.remove()

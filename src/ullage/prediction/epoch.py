@@ -85,11 +85,12 @@ def with_epoch(measured: Measured, epoch: EpochUse | None) -> Measured:
     return replace(measured, peak_reserved_bytes=reserved, elsewhere=elsewhere)
 
 
-def sections_of(epoch: EpochUse, lines: list[Line]) -> Iterator[Section]:
+def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterator[Section]:
     """Yield the table and the curve of an epoch.
 
     Args:
         epoch: the use.
+        verdict: the verdict on the script.
         lines: the lines that allocated most at the run's peak, the first of which allocated most.
     """
     exact = "exact" if epoch.is_exact else "an estimate: see below"
@@ -101,6 +102,8 @@ def sections_of(epoch: EpochUse, lines: list[Line]) -> Iterator[Section]:
     ]
     if epoch.worst is not None:
         rows += list(_worst_rows(epoch.worst, lines))
+    if verdict is Verdict.DOES_NOT_FIT:
+        rows.append(("would survive", _survival_text(epoch.worst)))
     if epoch.runs_out_at is not None:
         rows.append(("memory runs out", f"at batch {epoch.runs_out_at:,}, by replay"))
     title = "The epoch, every batch of it" if epoch.is_foreseen else "The batches that were met"
@@ -136,8 +139,14 @@ def _worst_rows(worst: WorstBatch, lines: list[Line]) -> Iterator[tuple[str, str
     yield "its shapes", worst.shape
     if worst.is_the_peak_of_the_run and lines:
         yield "its line", f"{lines[0]} allocated most of what was alive"
-    if worst.items_that_fit is not None:
-        yield "would survive it", f"about {worst.items_that_fit:,} items, in proportion; ullage fit finds out"
+
+
+def _survival_text(worst: WorstBatch | None) -> str:
+    """How to learn the batch size that survives the worst batch, and an estimate where there is one."""
+    how = "ullage fit --batches heaviest --vary OPTION finds the batch size"
+    if worst is None or worst.items_that_fit is None:
+        return how
+    return f"about {worst.items_that_fit:,} items of that length, in proportion; {how}"
 
 
 def judged_with(epoch: EpochUse, verdict: Verdict, reason: str) -> tuple[Verdict, str]:

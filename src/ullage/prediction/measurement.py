@@ -243,7 +243,7 @@ def _values_use(values: "Values") -> ValuesUse:
         seed=choice.seed,
         routing=choice.routing,
         host_bytes=evaluation.peak_bytes,
-        failures=dict(evaluation.failures),
+        failures=values.failures,
     )
 
 

@@ -70,7 +70,7 @@ class _OperatorFrame:
 
     def __init__(self, written: Sequence[torch.Tensor], *, is_computed: bool) -> None:
         self.is_computed = is_computed
-        """Whether the host computes the operator itself in the end: nothing that operators within it make counts then."""
+        """Whether the host computes the operator itself in the end; what is made within it then counts for nothing."""
         self.before: dict[tuple[int, int], torch.Tensor | None] = {
             (storage.data_ptr(), storage.nbytes()): None for each in written for storage in (each.untyped_storage(),)
         }
