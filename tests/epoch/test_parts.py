@@ -10,7 +10,7 @@ from ullage.allocator.replay import ReplayDevice, replay
 from ullage.epoch.composed import Composer
 from ullage.epoch.form import elements, form_of, longest, text_of
 from ullage.epoch.plan import Plan
-from ullage.epoch.requests import Requests
+from ullage.epoch.requests import RequestRows
 from ullage.epoch.template import Template
 from ullage.program import Op, Program
 from ullage.settings import parse_settings
@@ -64,7 +64,7 @@ def test_a_program_in_pieces_is_the_program(options: str) -> None:
     rng = random.Random(5)
     settings = parse_settings(options, semantics="2.11")
     op, key, size = columns((int(Op.ALLOCATE), 0, 5_000_000), (int(Op.ALLOCATE), 1, 900))
-    before = Requests(op, key, size, np.zeros(2, np.int64))
+    before = RequestRows(op, key, size, np.zeros(2, np.int64))
     steps = [first_step(1_000_000), *(step(rng.randrange(1000, 30_000_000)) for _ in range(300))]
     whole, pieces = (
         Composer(settings=settings, device=CARD, piece_operations=number).levels(
@@ -81,7 +81,7 @@ def test_a_program_in_pieces_is_the_program(options: str) -> None:
 
 def test_levels_are_those_of_the_program() -> None:
     steps = [first_step(2_000_000), step(4_000_000), step(1_000_000)]
-    levels = Composer(settings=SETTINGS, device=CARD).levels(Requests.joined([]), steps, deadline=1e18)
+    levels = Composer(settings=SETTINGS, device=CARD).levels(RequestRows.joined([]), steps, deadline=1e18)
     alloc, free = int(Op.ALLOCATE), int(Op.FREE)
     rows = [(alloc, 0, 2_000_000), (alloc, 1, 700)]
     rows += [(alloc, 2, 4_000_000), (free, 0, 0), (alloc, 3, 12_000_000), (free, 2, 0), (alloc, 4, 700)]
@@ -97,7 +97,7 @@ def test_levels_are_those_of_the_program() -> None:
 def test_a_step_in_which_memory_runs_out() -> None:
     steps = [first_step(2_000_000), step(4_000_000), step(900_000_000), step(4_000_000)]
     card = ReplayDevice(total_bytes=1 << 30, placement="linux")
-    levels = Composer(settings=SETTINGS, device=card).levels(Requests.joined([]), steps, deadline=1e18)
+    levels = Composer(settings=SETTINGS, device=card).levels(RequestRows.joined([]), steps, deadline=1e18)
     assert levels.ran_out_at == 2
     assert len(levels.allocated_bytes) == 3
 

@@ -116,10 +116,17 @@ def predict(
         batches=batches,
         minutes=minutes,
     )
-    if rank == "all" and request.is_command:
-        request, rank = replace(request, processes=ALL), 0
     check_page(html, script, *([snapshot] if snapshot else []))
-    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
+    return _answer(request, progress, all_ranks=rank == "all", beside_eager=beside_eager, html=html)
+
+
+def _answer(
+    request: Request, progress: Callable[[str], None], *, all_ranks: bool, beside_eager: bool, html: str | Path | None
+) -> Prediction:
+    """Run a request: once, with every rank in turn, or beside eager; and write the page."""
+    if all_ranks and request.is_command:
+        request, all_ranks = replace(request, processes=ALL), False
+    work = predict_all_ranks if all_ranks else predict_beside_eager if beside_eager else predict_with_draws
     prediction = work(request, progress=progress)
     if html is not None:
         write_page(prediction, html)

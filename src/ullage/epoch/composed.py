@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
-from ullage.epoch.requests import Requests
+from ullage.epoch.requests import RequestRows
 from ullage.epoch.template import Template
 from ullage.program import UNMAPPED_KEY, Op, Program, StartSegment
 from ullage.settings import Settings
@@ -25,7 +25,7 @@ PIECE_OPERATIONS: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLevels:
-    """What is allocated and reserved at most during each step; sizes in bytes."""
+    """The levels during each step; sizes in bytes."""
 
     allocated_bytes: Ints
     reserved_bytes: Ints
@@ -38,10 +38,10 @@ class EpochLevels:
     is_whole: bool
     """Whether all steps were run through before the time was over."""
     ties: int
-    """How often an address decided between equally large free blocks."""
+    """The number of times that an address decided between equally large free blocks."""
 
 
-def levels_of_run(requests: Requests, settings: Settings, device: ReplayDevice) -> Replay:
+def levels_of_run(requests: RequestRows, settings: Settings, device: ReplayDevice) -> Replay:
     """Replay what was really run."""
     return replay(_program(requests.op, requests.key, requests.size, requests.stream), settings, device)
 
@@ -68,7 +68,7 @@ class Composer:
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """The blocks that are alive at the beginning of the piece, by their number in the program, ascending."""
 
-    def levels(self, before: Requests, steps: Iterable[Template], *, deadline: float) -> EpochLevels:
+    def levels(self, before: RequestRows, steps: Iterable[Template], *, deadline: float) -> EpochLevels:
         """Run through the steps of an epoch.
 
         Args:
@@ -122,7 +122,7 @@ class Composer:
             ties=self._ties,
         )
 
-    def _pieces(self, before: Requests, steps: Iterable[Template]) -> Iterator[tuple[Ints, Requests]]:
+    def _pieces(self, before: RequestRows, steps: Iterable[Template]) -> Iterator[tuple[Ints, RequestRows]]:
         """Yield pieces of the program: where each step begins (and the end), and the operations."""
         rows, offsets, length = [before], [], len(before)
         for step in steps:
@@ -130,12 +130,12 @@ class Composer:
             rows.append(self._requests(step))
             length += len(step.op)
             if length >= self.piece_operations:
-                yield np.array([*offsets, length], np.int64), Requests.joined(rows)
+                yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
                 rows, offsets, length = [], [], 0
         if offsets:
-            yield np.array([*offsets, length], np.int64), Requests.joined(rows)
+            yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
 
-    def _requests(self, step: Template) -> Requests:
+    def _requests(self, step: Template) -> RequestRows:
         """Return a step's requests with the numbers of its blocks in the whole program."""
         key = step.key + self._next
         op = step.op
@@ -148,7 +148,7 @@ class Composer:
         key[op == int(Op.EMPTY_CACHE)] = 0
         self._survivors.append(step.survivors + self._next)
         self._next += step.births
-        return Requests(op, key, step.size, step.stream)
+        return RequestRows(op, key, step.size, step.stream)
 
     def _carried(self, step: Template) -> Ints:
         """The blocks of earlier steps that a step frees; -1: there is none such."""
@@ -165,7 +165,7 @@ class Composer:
                     keys[mine] = np.where(is_there, survivors[np.minimum(places, len(survivors) - 1)], -1)
         return keys
 
-    def _run(self, rows: Requests) -> tuple[Replay, tuple[Ints, Ints]]:
+    def _run(self, rows: RequestRows) -> tuple[Replay, tuple[Ints, Ints]]:
         """Run a piece; its blocks are numbered anew, those that are there first."""
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)

@@ -27,7 +27,7 @@ class ItemForms:
     """-1: not known."""
     table: list[Form]
     how: str
-    """Where they come from, for people."""
+    """The source of the forms, for people."""
 
 
 def item_forms(

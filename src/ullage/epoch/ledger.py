@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ullage.epoch.requests import Requests
+from ullage.epoch.requests import RequestRows
 from ullage.program import Op
 
 Ints = npt.NDArray[np.int64]
@@ -30,11 +30,11 @@ class Ledger:
     def __init__(self, clear: Callable[[], None]) -> None:
         self._clear = clear
         self._events: list[tuple[Ints, Ints, Ints, Ints]] = []
-        """What was taken, as columns: action, address, size, stream."""
+        """Everything that was taken, as columns: action, address, size, stream."""
         self._live: dict[int, int] = {}
         self._waiting: set[int] = set()
         self.alive = bytearray()
-        """For each block whether it is alive."""
+        """A byte for each block: whether it is alive."""
         self.late_frees = 0
         """Blocks that stayed for a while after they were freed, as another stream used them."""
         self.device = 0
@@ -45,10 +45,10 @@ class Ledger:
         """The number of blocks so far."""
         return len(self.alive)
 
-    def take(self) -> Requests:
+    def take(self) -> RequestRows:
         """Take out what was recorded since the last time."""
         if not torch.cuda.is_initialized():
-            return Requests.joined([])
+            return RequestRows.joined([])
         recorded = torch._C._cuda_memorySnapshot(None)
         self._clear()
         self.settings = recorded.get("allocator_settings", {})
@@ -65,7 +65,7 @@ class Ledger:
         self._events.append(columns)
         return self._numbered(*columns)
 
-    def _numbered(self, actions: Ints, addresses: Ints, sizes: Ints, streams: Ints) -> Requests:
+    def _numbered(self, actions: Ints, addresses: Ints, sizes: Ints, streams: Ints) -> RequestRows:
         """Give the blocks of some events their numbers."""
         live, alive = self._live, self.alive
         keys, kept = [], []
@@ -88,7 +88,7 @@ class Ledger:
             just_freed = -1
         at = np.array(kept, np.int64)
         frees = actions[at] == _FREE_COMPLETED
-        return Requests(
+        return RequestRows(
             np.where(frees, int(Op.FREE), int(Op.ALLOCATE)),
             np.array(keys, np.int64),
             np.where(frees, 0, sizes[at]),

@@ -19,10 +19,10 @@ from ullage.tracing.torch_import import ImportWatch
 class Feed:
     """What one pass over a loader hands out."""
 
-    def __init__(self, loader: Any, own: Iterator[Any], listener: "Listener") -> None:
+    def __init__(self, loader: Any, own: Iterator[Any], listener: "LoaderListener") -> None:
         self.loader = loader
         self.own = own
-        """What is left of the script's own sampler."""
+        """The rest of the script's own sampler."""
         self.handed: list[int] = []
         """The place in the epoch's order of each batch that was handed out; -1: none of it."""
         self.given: list[Any] = []
@@ -51,12 +51,12 @@ class Source:
     def __init__(self, feed: Feed | None) -> None:
         self.feed = feed
         self.calls = 0
-        """How often it was asked."""
+        """The number of times that it was asked."""
         self.backward_passes = 0
         """The backward passes of the process at the last call."""
 
 
-class Listener(Protocol):
+class LoaderListener(Protocol):
     """Who is told."""
 
     def before_handing_out(self, feed: Feed) -> None:
@@ -75,7 +75,7 @@ class Listener(Protocol):
 class _Sampler:
     """Stands in for the sampler that a pass over a loader asks."""
 
-    def __init__(self, loader: Any, own: Any, listener: Listener) -> None:
+    def __init__(self, loader: Any, own: Any, listener: LoaderListener) -> None:
         self._loader, self._own, self._listener = loader, own, listener
 
     def __iter__(self) -> Feed:
@@ -91,7 +91,7 @@ class _Sampler:
 class LoaderHooks:
     """Hooks from `install` to `remove`."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
         self._undo: list[Callable[[], None]] = []
         self._sources: dict[int, Source] = {}

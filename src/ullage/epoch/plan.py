@@ -19,17 +19,17 @@ class Plan:
     keys: Ints
     """The key of each unit in the order of the epoch: what decides its memory; -1: not known."""
     phases: Ints
-    """Of each key the place in the cycle of gradient accumulation at which such a unit may run."""
+    """The place of each key in the cycle of gradient accumulation at which such a unit may run."""
     weight: Ints
-    """Of each key how heavy it is."""
+    """The weight of each key."""
     span: Ints
-    """Of each key its longest dimension."""
+    """The longest dimension of each key."""
     _first: list[deque[int]] = field(default_factory=list)
     _again: list[deque[int]] = field(default_factory=list)
     _sample: list[int] = field(default_factory=list)
-    """For each key the first unit that has it."""
+    """The first unit of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """For each key the runs that are still wanted."""
+    """The runs that are still wanted of each key."""
 
     def start(self, done: int, period: int) -> None:
         """Begin after so many units that were run in their own order."""

@@ -1,4 +1,4 @@
-"""Requests to the allocator: columns whose blocks have numbers."""
+"""RequestRows to the allocator: columns whose blocks have numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
-    """Requests in their order: columns of equal length. A block's number counts from 0 over the whole run."""
+class RequestRows:
+    """RequestRows in their order: columns of equal length. A block's number counts from 0 over the whole run."""
 
     op: Ints
     """`Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
@@ -26,7 +26,7 @@ class Requests:
         return len(self.op)
 
     @classmethod
-    def joined(cls, pieces: Sequence["Requests"]) -> "Requests":
+    def joined(cls, pieces: Sequence["RequestRows"]) -> "RequestRows":
         """Return pieces as one."""
         if not pieces:
             none = np.zeros(0, np.int64)
@@ -35,6 +35,6 @@ class Requests:
         return cls(*(np.concatenate(column) for column in columns))
 
 
-EMPTY_CACHE: Final = Requests(
+EMPTY_CACHE: Final = RequestRows(
     np.array([int(Op.EMPTY_CACHE)], np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
 )

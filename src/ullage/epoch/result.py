@@ -12,7 +12,7 @@ from ullage._errors import UllageError
 from ullage.allocator.replay import ReplayDevice
 from ullage.epoch.composed import Composer, EpochLevels, levels_of_run
 from ullage.epoch.form import Form, elements, longest, text_of
-from ullage.epoch.requests import Requests
+from ullage.epoch.requests import RequestRows
 from ullage.epoch.template import Template
 from ullage.epoch.use import CURVE_POINTS, EpochUse, WorstBatch
 from ullage.epoch.watch import EpochWatch
@@ -61,7 +61,7 @@ class _Foreseen:
         self._watch, self._run, self._deadline = watch, run, deadline
         self._notes = list(watch.notes)
         self._doubts: list[str] = []
-        """Why the figures may be wrong."""
+        """The reasons why the figures may be wrong."""
         self._stood_in: set[int] = set()
         """The keys of whose shapes no step was run."""
         self._confirmed = 0
@@ -192,7 +192,7 @@ class _Foreseen:
         if run.ran_out:
             self._doubts.append("memory ran out, so the rest of the epoch was not run")
         else:
-            own = levels_of_run(Requests.joined(self._watch.all_requests), self._settings, device)
+            own = levels_of_run(RequestRows.joined(self._watch.all_requests), self._settings, device)
             if own.peak.reserved_bytes != run.peak_reserved_bytes:
                 self._doubts.append(
                     "a replay of what was run does not reserve what the run did, so reserved memory is an estimate"

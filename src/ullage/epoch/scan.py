@@ -32,7 +32,7 @@ class Scan:
     """The batches of an epoch in their order, and what each looks like."""
 
     order: list[Any]
-    """What the sampler gives: the indices of each batch."""
+    """The sampler's own batches: the indices of each."""
     items: Ints
     shape: Ints
     """The number of each batch's shapes; -1: not looked at."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ullage.epoch.requests import Requests
+from ullage.epoch.requests import RequestRows
 from ullage.program import Op
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Template:
 
     op: Ints
     key: Ints
-    """Of blocks that the step itself makes: their number in the step; of others the place in `age`."""
+    """The blocks that the step itself makes by their number in the step; of others the place in `age`."""
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
@@ -55,9 +55,9 @@ class TemplateMaker:
         self._firsts = [first_block]
         """The number of the first block of each step, and of the next."""
         self._survivors: list[Ints] = []
-        """For each step the blocks that outlived it, by their number in the run."""
+        """The blocks that outlived each step, by their number in the run."""
 
-    def template(self, requests: Requests) -> Template:
+    def template(self, requests: RequestRows) -> Template:
         """Return the next step's."""
         step, first = len(self._survivors), self._firsts[-1]
         end = self._ledger.blocks

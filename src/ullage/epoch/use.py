@@ -68,4 +68,4 @@ class EpochUse:
     """The highest allocated level in each of equal spans of the epoch, `CURVE_POINTS` at most."""
     reserved_bytes: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What could not be gone through, run, or confirmed."""
+    """Remarks on all that could not be gone through, run, or confirmed."""

@@ -18,7 +18,7 @@ from ullage.epoch.form import Form, elements, form_of, longest
 from ullage.epoch.ledger import Ledger
 from ullage.epoch.loader import Feed, LoaderHooks, Source
 from ullage.epoch.plan import MOST_RUNS, Plan
-from ullage.epoch.requests import EMPTY_CACHE, Requests
+from ullage.epoch.requests import EMPTY_CACHE, RequestRows
 from ullage.epoch.scan import Scan, go_through
 from ullage.epoch.template import Template, TemplateMaker
 
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
-"""How much of the time may be over when the last step is run; the rest is for the replay."""
+"""The share of the time that may be over when the last step is run; the rest is for the replay."""
 _MOST_BATCHES: Final = 20_000_000
 
 
@@ -37,7 +37,7 @@ class Unit:
 
     def __init__(self, place: int, key: int, template: Template, form: Form, journal: tuple[int, int]) -> None:
         self.place = place
-        """Its place among the units of the epoch; -1: not known."""
+        """The place among the units of the epoch; -1: not known."""
         self.key = key
         self.template = template
         self.form = form
@@ -62,9 +62,9 @@ class EpochWatch:
         self.ledger = Ledger(clear_history)
         self.notes: list[str] = []
         self.units: list[Unit] = []
-        self.before = Requests.joined([])
-        """What was asked for before the first step."""
-        self.all_requests: list[Requests] = []
+        self.before = RequestRows.joined([])
+        """The requests before the first step."""
+        self.all_requests: list[RequestRows] = []
         self.scan: Scan | None = None
         self.plan: Plan | None = None
         self.group = 1
@@ -73,7 +73,7 @@ class EpochWatch:
         """The number of units to a step of the optimizer."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """Of each key the templates of the steps that came after the first ones."""
+        """The templates by key, of the steps that came after the first ones."""
         self.in_own_order = 0
         """The number of units that were run in the order of the epoch, from its beginning."""
         self.surprises = 0
@@ -87,12 +87,12 @@ class EpochWatch:
         self._first_steps = first_steps
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
-        self._cuts: list[tuple[Source | None, int, list[Requests], int, int]] = []
+        self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
         """Stretches between two calls of `next`: who called, the number of the call, requests, place in the journal."""
-        self._open: tuple[Source | None, int, list[Requests], int] = (None, 0, [], 0)
+        self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self._lag = 0
-        self._pending: list[Requests] = []
+        self._pending: list[RequestRows] = []
         self._pending_start = 0
         self._forms: list[Form] = []
         """The form of every batch that was delivered, by its order."""
@@ -198,7 +198,7 @@ class EpochWatch:
 
     # ---- steps
 
-    def _take(self) -> Requests:
+    def _take(self) -> RequestRows:
         requests = self.ledger.take()
         self.all_requests.append(requests)
         return requests
@@ -220,7 +220,7 @@ class EpochWatch:
             self.group = calls
         else:
             self._lag = calls - 1
-        before: list[Requests] = []
+        before: list[RequestRows] = []
         cuts = self._cuts
         self._cuts = []
         at = next(number for number, cut in enumerate(cuts) if cut[0] is source)
@@ -228,7 +228,7 @@ class EpochWatch:
         while first < len(cuts) and not (cuts[first][0] is source and cuts[first][1] >= self._lag):
             first += 1
         before = [piece for cut in cuts[:first] for piece in cut[2]]
-        self.before = Requests.joined(before)
+        self.before = RequestRows.joined(before)
         first_block = sum(int((piece.op == 0).sum()) for piece in before)
         self._maker = TemplateMaker(self.ledger, first_block)
         stretches: list[list[Any]] = []
@@ -241,7 +241,7 @@ class EpochWatch:
         for call, pieces, start, end in stretches:
             self._close(call, (source, call, pieces, start, end))
 
-    def _close(self, call: int, cut: tuple[Source | None, int, list[Requests], int, int]) -> None:
+    def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
         """A stretch between two calls has ended: with it a unit, or a part of one."""
         assert self._maker is not None
         assert self.feed is not None
@@ -252,7 +252,7 @@ class EpochWatch:
         if (call + 1) % self.group:
             return
         number = len(self.units)
-        template = self._maker.template(Requests.joined(self._pending))
+        template = self._maker.template(RequestRows.joined(self._pending))
         self._pending = []
         first = number * self.group
         handed = self.feed.handed[first : first + self.group]
