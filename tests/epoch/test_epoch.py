@@ -83,14 +83,27 @@ def test_a_stream_is_run_as_it_comes(predict: Predict) -> None:
     assert any("IterableDataset cannot be gone through" in note for note in found["notes"])
 
 
-def test_a_card_that_the_worst_batch_does_not_fit_on(predict: Predict) -> None:
-    card = ("--total-memory", "240MiB", "--context", "109MiB", "--json")
-    ended = predict((*HEAVIEST, *card), "padded.py", "--longest", 400)
-    assert ended.code == 1, ended.error
-    worst = ended.json["epoch"]["worst"]
-    assert worst["items"] == 8
-    assert worst["longest"] > 200
-    assert f"number {worst['index']}" in ended.json["reason"]
+def test_memory_runs_out_at_the_batch_at_which_it_really_does(predict: Predict) -> None:
+    """Steps are run in another order, on a card with more memory: when the epoch's own order fails is a replay."""
+    card = ("--total-memory", "232MiB", "--context", "109MiB")
+    ended = predict((*HEAVIEST, *card, "--json"), "padded.py", "--longest", 400)
+    run = predict((*card, "--steps", 30, "--json"), "padded.py", "--longest", 400)
+    assert (ended.code, run.code) == (1, 1), (ended.error, run.error)
+    failed = next(step for step in run.json["steps"] if step["oom"])
+    epoch = ended.json["epoch"]
+    assert epoch["runs_out_at"] == failed["step"] - 1
+    assert epoch["worst"]["items_that_fit"] < epoch["worst"]["items"] == 8
+    assert f"memory runs out at batch {epoch['runs_out_at']} of the epoch" in ended.json["reason"]
+
+
+@slow
+def test_a_card_on_which_only_another_order_would_fail(predict: Predict) -> None:
+    """The heaviest first leaves other pieces than the epoch does: that has to decide nothing."""
+    card = ("--total-memory", "240MiB", "--context", "109MiB")
+    foreseen = predict((*HEAVIEST, *card, "--json"), "padded.py", "--longest", 400).json
+    run = predict((*card, "--steps", 30, "--json"), "padded.py", "--longest", 400).json
+    assert foreseen["verdict"] == run["verdict"]
+    assert foreseen["epoch"]["peak_reserved_bytes"] == run["peak_reserved_bytes"]
 
 
 def test_a_script_without_a_loader(predict: Predict) -> None:

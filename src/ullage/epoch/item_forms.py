@@ -16,6 +16,9 @@ Ints = npt.NDArray[np.int64]
 _SAMPLE: Final = 48
 """Items that are fetched to see whether lengths that a data set knows are those of its items."""
 _AT_ONCE: Final = 512
+_ALIKE: Final = 2048
+"""Items that have to be alike for the rest to be taken to be so, where all would take long: pictures of one size."""
+_ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
 
 
@@ -28,6 +31,8 @@ class ItemForms:
     table: list[Form]
     how: str
     """The source of the forms, for people."""
+    assumed: int = 0
+    """The number of items that were not looked at and are taken to be like all that were."""
 
 
 def item_forms(
@@ -127,14 +132,21 @@ def _fetched(
 ) -> ItemForms:
     numbers = np.full(count, -1, np.int64)
     known: dict[Form, int] = {}
+    began, done = time.monotonic(), 0
     several = getattr(dataset, "__getitems__", None)
     indices = np.fromiter(wanted, np.int64)
     for start in range(0, len(indices), _AT_ONCE):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        is_enough = len(known) == 1 and done >= _ALIKE and now - began > _ALIKE_SECONDS
+        if now > deadline or is_enough:
             break
         some = indices[start : start + _AT_ONCE].tolist()
         items = several(some) if callable(several) else map(dataset.__getitem__, some)
         for index, item in zip(some, items, strict=True):
             numbers[index] = known.setdefault(form_of(item), len(known))
-        progress(start + len(some))
-    return ItemForms(numbers=numbers, table=list(known), how="every item")
+        done += len(some)
+        progress(done)
+    assumed = len(indices) - done if len(known) == 1 and done >= _ALIKE else 0
+    if assumed:
+        numbers[indices[done:]] = 0
+    return ItemForms(numbers=numbers, table=list(known), how="every item", assumed=assumed)

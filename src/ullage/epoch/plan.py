@@ -10,6 +10,19 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 MOST_RUNS: Final = 3
+_PROBES: Final = 6
+"""The heaviest, which are run before anything else."""
+
+
+def _spread(count: int) -> Ints:
+    """The numbers below `count` in an order that is spread over all of them at any time: what is not run until the
+    time is over has something near it that was."""
+    bits = max(1, (count - 1).bit_length())
+    numbers = np.arange(1 << bits)
+    mirrored = np.zeros_like(numbers)
+    for bit in range(bits):
+        mirrored |= ((numbers >> bit) & 1) << (bits - 1 - bit)
+    return mirrored[mirrored < count]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +55,8 @@ class Plan:
         self._open = {int(key): 1 if counts[key] == 1 else 2 for key in wanted}
         by_weight = wanted[np.lexsort((-self.span[wanted], -self.weight[wanted]))]
         by_span = wanted[np.lexsort((-self.weight[wanted], -self.span[wanted]))][:2]
-        heaviest = list(dict.fromkeys([*by_weight[:4].tolist(), *by_span.tolist(), *by_weight.tolist()]))
+        spread = by_weight[_spread(len(by_weight))]
+        heaviest = list(dict.fromkeys([*by_weight[:_PROBES].tolist(), *by_span.tolist(), *spread.tolist()]))
         often = [int(key) for key in wanted[np.argsort(-counts[wanted], kind="stable")] if counts[key] > 1]
         self._first = [deque(key for key in heaviest if self.phases[key] == phase) for phase in range(period)]
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]

@@ -35,6 +35,10 @@ class RequestRows:
         return cls(*(np.concatenate(column) for column in columns))
 
 
-EMPTY_CACHE: Final = RequestRows(
-    np.array([int(Op.EMPTY_CACHE)], np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
-)
+def row(op: Op, size: int = 0) -> RequestRows:
+    """Return one row that is no block's."""
+    return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
+
+
+EMPTY_CACHE: Final = row(Op.EMPTY_CACHE)
+OTHERS_GONE: Final = row(Op.SET_OTHERS)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -94,7 +94,7 @@ class _Foreseen:
             batches_stood_in=stood,
             shapes_confirmed=self._confirmed,
             is_foreseen=watch.is_foreseen,
-            is_exact=not self._doubts and not stood,
+            is_exact=not self._doubts and not stood and not (watch.scan is not None and watch.scan.notes),
             peak_allocated_bytes=int(levels.allocated_bytes.max(initial=0)),
             peak_reserved_bytes=int(levels.reserved_bytes.max(initial=0)),
             growths=max(0, len(grown) - 1),
@@ -192,12 +192,18 @@ class _Foreseen:
         if run.ran_out:
             self._doubts.append("memory ran out, so the rest of the epoch was not run")
         else:
-            own = levels_of_run(RequestRows.joined(self._watch.all_requests), self._settings, device)
+            wider = self._watch.wider_bytes
+            wide = replace(device, total_bytes=run.room_bytes + wider, others_bytes=wider)
+            own = levels_of_run(RequestRows.joined(self._watch.all_requests), self._settings, wide)
             if own.peak.reserved_bytes != run.peak_reserved_bytes:
                 self._doubts.append(
                     "a replay of what was run does not reserve what the run did, so reserved memory is an estimate"
                 )
-        return self._replayed(templates, device)
+        levels = self._replayed(templates, device)
+        if levels.ran_out_at is None:
+            return levels
+        whole = self._replayed(templates, replace(device, total_bytes=UNBOUNDED_BYTES))
+        return replace(whole, ran_out_at=levels.ran_out_at)
 
     def _replayed(self, templates: Sequence[Template], device: ReplayDevice) -> EpochLevels:
         composer = Composer(settings=self._settings, device=device)
@@ -215,8 +221,10 @@ class _Foreseen:
             return None
         peaks = [own]
         for placement in ELSEWHERE:
-            device = ReplayDevice(total_bytes=UNBOUNDED_BYTES, placement=placement)
+            device = ReplayDevice(total_bytes=self._run.room_bytes, placement=placement)
             there = self._replayed(templates, device)
+            if there.ran_out_at is not None:
+                there = self._replayed(templates, replace(device, total_bytes=UNBOUNDED_BYTES))
             peaks.append(int(there.reserved_bytes.max(initial=0)))
         return min(peaks), max(peaks)
 
@@ -286,7 +294,7 @@ class _Foreseen:
             alike=alike,
             peak_allocated_bytes=peak,
             was_run=was_run,
-            items_that_fit=None if fits or not each else max(0, int(room / each / group)),
+            items_that_fit=None if fits or not each else max(0, min(items - 1, int(room / each / group))),
         )
 
     def _worst_that_ran_out(self) -> WorstBatch | None:

@@ -114,6 +114,10 @@ def _foretell(loader: Any, scan: Scan, deadline: float, progress: Callable[[str]
         known_lengths=_that_may_know(loader),
         progress=lambda done: progress(f"going through the data: item {done:,} of {len(wanted):,}"),
     )
+    if items.assumed:
+        scan.notes.append(
+            f"{items.assumed:,} of {len(wanted):,} items were not looked at, and are taken to be like all that were"
+        )
     known = _known(items, batches)
     figures = BatchFigures.of(items, [batches[number] for number in known.tolist()])
     if figures is None:

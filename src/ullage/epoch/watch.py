@@ -18,7 +18,7 @@ from ullage.epoch.form import Form, elements, form_of, longest
 from ullage.epoch.ledger import Ledger
 from ullage.epoch.loader import Feed, LoaderHooks, Source
 from ullage.epoch.plan import MOST_RUNS, Plan
-from ullage.epoch.requests import EMPTY_CACHE, RequestRows
+from ullage.epoch.requests import EMPTY_CACHE, OTHERS_GONE, RequestRows
 from ullage.epoch.scan import Scan, go_through
 from ullage.epoch.template import Template, TemplateMaker
 
@@ -55,6 +55,7 @@ class EpochWatch:
         steps_ended: Callable[[], int],
         journal_length: Callable[[], int],
         finish: Callable[[], None],
+        widen: Callable[[], int],
         progress: Callable[[str], None],
         first_steps: int,
         seconds: float,
@@ -84,7 +85,9 @@ class EpochWatch:
         self.began = 0.0
         self._backward_passes, self._steps_ended = backward_passes, steps_ended
         self._journal_length, self._finish, self._progress = journal_length, finish, progress
-        self._first_steps = first_steps
+        self._first_steps, self._widen = first_steps, widen
+        self.wider_bytes = 0
+        """The memory that the card has more for steps that are run out of their order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
@@ -329,6 +332,9 @@ class EpochWatch:
         for unit in self.units[1:]:  # the first makes the optimizer's state
             self._learn(unit)
         if done < len(self.plan.keys):
+            self._open[2].append(self._take())
+            self.wider_bytes = self._widen()
+            self.all_requests.append(OTHERS_GONE)
             feed.choose = lambda: self._chosen(feed)
         else:  # all of it was handed out by now, and runs in its own order
             self.plan = None

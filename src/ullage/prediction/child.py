@@ -238,11 +238,18 @@ class Run:
             steps_ended=lambda: len(observer.step_ends),
             journal_length=self._journal.length,
             finish=self._finish_epoch,
+            widen=self._widen,
             progress=lambda text: self._channel.send("epoch", text=text),
             first_steps=self._request.steps,
             seconds=60 * self._request.minutes,
         )
         self._epoch.install()
+
+    def _widen(self) -> int:
+        from ullage.prediction.epoch import widen
+
+        assert self._emulation is not None
+        return widen(self._emulation)
 
     def _finish_epoch(self) -> NoReturn:
         self._finish(Outcome(kind="steps"))
@@ -405,14 +412,14 @@ class Run:
         watch, emulation = self._epoch, self._emulation
         if watch is None or emulation is None or self._observer is None:
             return None
-        from ullage.prediction.epoch import NO_LOADER, epoch_of
+        from ullage.prediction.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of
 
         self._channel.send("epoch", text="replaying the epoch")
         watch.remove()
         entries, version = self._journal.entries(), self._torch.version
         epoch = epoch_of(watch, entries, emulation, version, ran_out=bool(self._observer.ooms))
         if epoch is None:
-            self._notes.append(NO_LOADER)
+            self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
         return epoch
 
     def _result(self, outcome: Outcome) -> RunResult:

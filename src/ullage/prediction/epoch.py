@@ -9,7 +9,7 @@ from ullage._units import text_of_bytes
 from ullage.emulator import library
 from ullage.epoch.use import EpochUse, WorstBatch
 from ullage.prediction.prediction import Verdict
-from ullage.prediction.result import Elsewhere, Measured
+from ullage.prediction.result import Elsewhere, RunResult
 from ullage.report.report import Curve, Section, Table, TableRow, Tone
 from ullage.tracing.source import Line
 
@@ -22,8 +22,21 @@ NO_LOADER: Final = (
     "no DataLoader fed the training, so --batches heaviest had no epoch to go through: the figures are of the steps "
     "that were run"
 )
+RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be gone through"
+WIDER: Final = 16
+"""So many times the memory has the card on which steps are run out of their order: what is left of them there tells
+nothing of the epoch, and must not make a step fail."""
 _LEAST_SECONDS: Final = 20.0
 _SHARE_OF_REPLAY: Final = 0.2
+
+
+def widen(emulation: "Emulation") -> int:
+    """Give the cards more memory from now on; returns by how many bytes."""
+    figures = dict(emulation.figures)
+    total = figures["total_memory_bytes"]
+    figures["total_memory_bytes"] = WIDER * total
+    library.change_cards(emulation.gpu, figures, count=emulation.count)
+    return (WIDER - 1) * total
 
 
 def epoch_of(
@@ -64,10 +77,11 @@ def _is_within(watch: "EpochWatch", worst: WorstBatch, peak: int) -> bool:
     return False
 
 
-def with_epoch(measured: Measured, epoch: EpochUse | None) -> Measured:
+def with_epoch(result: RunResult) -> RunResult:
     """Let the epoch's reserved memory count, where it is known, and not that of the order in which steps were run."""
-    if epoch is None or not epoch.batches or not epoch.is_foreseen:
-        return measured
+    measured, epoch = result.measured, result.epoch
+    if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:
+        return result
     reserved = epoch.peak_reserved_bytes
     if not epoch.is_exact:
         reserved = max(reserved, measured.peak_reserved_bytes)
@@ -82,7 +96,12 @@ def with_epoch(measured: Measured, epoch: EpochUse | None) -> Measured:
             fits_somewhere=epoch.runs_out_at is None and elsewhere.fits_somewhere,
             is_certain=epoch.is_exact and epoch.elsewhere_bytes is not None,
         )
-    return replace(measured, peak_reserved_bytes=reserved, elsewhere=elsewhere)
+    used = result.outside.peak_used_bytes + reserved - measured.peak_reserved_bytes
+    return replace(
+        result,
+        outside=replace(result.outside, peak_used_bytes=used),
+        measured=replace(measured, peak_reserved_bytes=reserved, elsewhere=elsewhere),
+    )
 
 
 def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterator[Section]:
@@ -149,16 +168,23 @@ def _survival_text(worst: WorstBatch | None) -> str:
     return f"about {worst.items_that_fit:,} items of that length, in proportion; {how}"
 
 
-def judged_with(epoch: EpochUse, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
-    """Say what the epoch changes about a verdict, and name its worst batch."""
-    if epoch.runs_out_at is not None and verdict is not Verdict.DOES_NOT_FIT:
-        if not epoch.is_exact:
-            return Verdict.UNKNOWN, f"by replay memory runs out at batch {epoch.runs_out_at:,}, which is an estimate"
-        return Verdict.DOES_NOT_FIT, f"by replay memory runs out at batch {epoch.runs_out_at:,} of the epoch"
+def judged_with(epoch: EpochUse, verdict: Verdict, reason: str, *, is_beyond: bool) -> tuple[Verdict, str]:
+    """Say what the epoch changes about a verdict, and name its worst batch.
+
+    Args:
+        epoch: the use.
+        verdict: the verdict by the figures.
+        reason: the reason for it.
+        is_beyond: whether what was allocated by steps that were run is more than the card has.
+    """
     worst = epoch.worst
-    if worst is None or not epoch.is_foreseen:
+    if not epoch.is_foreseen or worst is None:
         return verdict, reason
-    return verdict, (
-        f"{reason}; the worst batch of the epoch is number {worst.index:,}, {worst.items:,} items of up to "
-        f"{worst.longest:,}"
-    )
+    named = f"the worst batch of the epoch is number {worst.index:,}, {worst.items:,} items of up to {worst.longest:,}"
+    if epoch.runs_out_at is not None and (epoch.is_exact or is_beyond):
+        return Verdict.DOES_NOT_FIT, f"memory runs out at batch {epoch.runs_out_at:,} of the epoch; {named}"
+    if not epoch.is_exact and verdict is not Verdict.UNKNOWN and (epoch.runs_out_at is not None or not is_beyond):
+        is_doubtful = epoch.runs_out_at is not None or verdict is Verdict.DOES_NOT_FIT
+        if is_doubtful:
+            return Verdict.UNKNOWN, f"{reason}, by an estimate of what the epoch reserves; {named}"
+    return verdict, f"{reason}; {named}"

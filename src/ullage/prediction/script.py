@@ -290,11 +290,14 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
 
 
 def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
-    measured = with_epoch(result.measured or NOTHING_MEASURED, result.epoch)
+    result = with_epoch(result)
+    measured = result.measured or NOTHING_MEASURED
     use = _use(request, gpu, result, measured)
     verdict, reason = _judgement(request, gpu, result, measured, use)
     if result.epoch is not None:
-        verdict, reason = judged_with(result.epoch, verdict, reason)
+        least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
+        is_beyond = least > use.total_bytes or result.outcome.kind == "oom"
+        verdict, reason = judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     return Prediction(
         verdict=verdict,
