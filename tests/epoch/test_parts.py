@@ -11,6 +11,7 @@ from ullage.epoch.composed import Composer
 from ullage.epoch.form import elements, form_of, longest, text_of
 from ullage.epoch.plan import Plan
 from ullage.epoch.requests import RequestRows
+from ullage.epoch.result import _growth
 from ullage.epoch.template import Template
 from ullage.program import Op, Program
 from ullage.settings import parse_settings
@@ -114,3 +115,12 @@ def test_the_heaviest_come_first_and_those_that_come_again_twice() -> None:
     assert chosen == [2, 3, 1, 1]
     plan.once_more(2)
     assert keys[plan.choose(0)] == 2
+
+
+def test_growth_is_of_the_floor() -> None:
+    rng = random.Random(1)
+    flat = np.array([1000 * rng.randrange(100) for _ in range(400)], np.int64)
+    assert _growth(flat) == 0
+    assert _growth(np.sort(flat)[:20]) == 0
+    rising = flat + 2048 * np.arange(400)
+    assert 1900 < _growth(rising) < 2200

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,19 @@ from ullage.epoch.form import Form, elements, longest, text_of
 from ullage.epoch.requests import RequestRows
 from ullage.epoch.template import Template
 from ullage.epoch.use import CURVE_POINTS, EpochUse, WorstBatch
-from ullage.epoch.watch import EpochWatch
 from ullage.history import History, RecordedStacks
 from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.rebuild.rebuild import settings_text_of
 from ullage.settings import Settings, parse_settings, semantics_of
 
+if TYPE_CHECKING:
+    from ullage.epoch.watch import EpochWatch
+
 Ints = npt.NDArray[np.int64]
 
 _NONE: Final = np.zeros(0, np.int64)
+_PARTS: Final = 8
+_UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
 """The placements that are compared."""
 
@@ -41,7 +45,7 @@ class RunFigures:
     ran_out: bool
 
 
-def use_of(watch: EpochWatch, run: RunFigures, *, deadline: float) -> EpochUse | None:
+def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
     """Return what the epoch uses; None where no loader fed the training.
 
     Args:
@@ -57,7 +61,7 @@ def use_of(watch: EpochWatch, run: RunFigures, *, deadline: float) -> EpochUse |
 class _Foreseen:
     """One epoch, put together."""
 
-    def __init__(self, watch: EpochWatch, run: RunFigures, deadline: float) -> None:
+    def __init__(self, watch: "EpochWatch", run: RunFigures, deadline: float) -> None:
         self._watch, self._run, self._deadline = watch, run, deadline
         self._notes = list(watch.notes)
         self._doubts: list[str] = []
@@ -101,6 +105,7 @@ class _Foreseen:
             last_growth=int(batches[grown[-1]]) * group if len(grown) else None,
             runs_out_at=None if levels.ran_out_at is None else int(places[levels.ran_out_at]) * group,
             worst=self._worst(levels, batches),
+            growth_bytes_per_batch=_growth(levels.start_allocated_bytes) // group,
             ties=levels.ties,
             elsewhere_bytes=self._elsewhere(levels, templates),
             allocated_bytes=_curve(levels.allocated_bytes),
@@ -349,6 +354,16 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
     )
     semantics = semantics_of(torch_version)
     return parse_settings(settings_text_of(history, alloc_conf=None, semantics=semantics), semantics=semantics)
+
+
+def _growth(starts: Ints) -> int:
+    """The growth a unit of what is left between units: of its floor in each part of the epoch, if all of them rise."""
+    if len(starts) < _PARTS * _UNITS_A_PART:
+        return 0
+    floors = np.array([part.min() for part in np.array_split(starts[1:], _PARTS)], np.int64)
+    if (np.diff(floors) <= 0).any():
+        return 0
+    return int((floors[-1] - floors[0]) * _PARTS // ((_PARTS - 1) * len(starts)))
 
 
 def _no_levels() -> EpochLevels:

@@ -60,6 +60,8 @@ class EpochUse:
     runs_out_at: int | None
     """The batch at which memory runs out, by replay; None if it does not."""
     worst: WorstBatch | None
+    growth_bytes_per_batch: int = 0
+    """The bytes by which each batch leaves more than the one before, all over the epoch; 0: nothing grows."""
     ties: int = 0
     """The number of times that an address decided between equally large free blocks."""
     elsewhere_bytes: tuple[int, int] | None = None

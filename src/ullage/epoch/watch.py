@@ -78,9 +78,8 @@ class EpochWatch:
         self.in_own_order = 0
         """The number of units that were run in the order of the epoch, from its beginning."""
         self.surprises = 0
-        self.has_ended = False
-        """The loader had no further batch."""
-        self.is_foreseen = False
+        self.has_ended = self.is_foreseen = False
+        """Whether the loader had no further batch; whether the batches were known beforehand."""
         self.seconds = seconds
         self.began = 0.0
         self._backward_passes, self._steps_ended = backward_passes, steps_ended

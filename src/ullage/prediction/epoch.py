@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ullage._units import text_of_bytes
 from ullage.emulator import library
 from ullage.epoch.use import EpochUse, WorstBatch
-from ullage.prediction.prediction import Verdict
+from ullage.prediction.prediction import Growth, Verdict
 from ullage.prediction.result import Elsewhere, RunResult
 from ullage.report.report import Curve, Section, Table, TableRow, Tone
 from ullage.tracing.source import Line
@@ -100,8 +100,23 @@ def with_epoch(result: RunResult) -> RunResult:
     return replace(
         result,
         outside=replace(result.outside, peak_used_bytes=used),
-        measured=replace(measured, peak_reserved_bytes=reserved, elsewhere=elsewhere),
+        measured=replace(
+            measured,
+            peak_reserved_bytes=reserved,
+            elsewhere=elsewhere,
+            growth=_growth(measured.growth, epoch),
+            settled=epoch.is_exact,
+        ),
     )
+
+
+def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
+    """The growth over the epoch: steps that were run in another order grow and shrink by chance."""
+    if not epoch.growth_bytes_per_batch:
+        return None
+    if of_the_run is not None:
+        return replace(of_the_run, bytes_per_step=epoch.growth_bytes_per_batch)
+    return Growth(bytes_per_step=epoch.growth_bytes_per_batch, file=None, line=None)
 
 
 def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterator[Section]:

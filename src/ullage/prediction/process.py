@@ -331,7 +331,8 @@ class Listener:
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
-                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
+                further = "" if self.request.batches else ", until the peaks settle"
+                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}{further}")
             case "epoch":
                 self.progress(message["text"])
             case "stopping":
