@@ -19,6 +19,8 @@ parser.add_argument("--longest", type=int, default=40)
 parser.add_argument("--drop-last", action="store_true")
 parser.add_argument("--new-loader", action="store_true")
 parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--keep", action="store_true")
+parser.add_argument("--empty-cache", action="store_true")
 options = parser.parse_args()
 
 torch.manual_seed(1)
@@ -88,6 +90,7 @@ with torch.no_grad():
         model(batch.cuda())
 
 train = loader()
+kept = []
 for _ in range(options.epochs):
     if options.new_loader:
         train = loader()
@@ -96,6 +99,10 @@ for _ in range(options.epochs):
         logits = model(batch)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch.flatten()) / options.accumulate
         loss.backward()
+        if options.keep:
+            kept.append(logits.detach())
+        if options.empty_cache:
+            torch.cuda.empty_cache()
         if (number + 1) % options.accumulate == 0:
             optimizer.step()
             optimizer.zero_grad()
