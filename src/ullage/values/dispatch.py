@@ -39,6 +39,8 @@ class Watch(ABC):
         self._everything = everything
         self._libraries: dict[str, Any] = {}  # they take what they have registered with them
         self._registered: set[str] = set()
+        self.has_ended = False
+        """Whether what still comes here is only run on."""
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:

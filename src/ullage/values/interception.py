@@ -48,7 +48,6 @@ class Interception(Watch):
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
         """Functions that run an operator that writes nothing, where its first argument is on the card, by its name."""
-        self._has_stopped = False
         self._plans: dict[Any, OperatorPlan] = {}
 
     @property
@@ -60,7 +59,7 @@ class Interception(Watch):
         plan = self._plans.get(operator)
         if plan is None:
             plan = self._plans[operator] = OperatorPlan(operator)
-        if plan.is_composite or self._has_stopped or keyset.has(PYTHON):
+        if self.has_ended or plan.is_composite or keyset.has(PYTHON):
             return run_on(keyset, plan, operator, arguments, keywords)
         if plan.written:
             if plan.name == "aten::copy_" and not arguments[0].is_cuda and is_on_card(arguments[1]):
@@ -92,6 +91,6 @@ class Interception(Watch):
 
     def stop(self) -> None:
         """Note nothing any more, in no thread, and give back the memory of what was noted."""
-        self._has_stopped = True
+        self.has_ended = True
         self.notes.clear()
         self.waiting.renew()

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from ullage._units import MIB
+from ullage.tracing.compiled import compiled_graphs
 from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
 from ullage.values.content import KEY, BlockContents, UnseenWrites
@@ -115,7 +116,11 @@ class Values:
             return
         self._is_on = False
         self.has_stopped = True
-        self._interception.include(on=False)
+        if compiled_graphs():
+            # Their guards have noted the key, among others: without it they would be compiled anew.
+            self._interception.has_ended = True
+        else:
+            self._interception.include(on=False)
         self._driver.remember_sent(on=False)
         self._driver.watch_writes(None, 0)
         for undo in reversed(self._undo):
