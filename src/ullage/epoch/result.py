@@ -122,7 +122,9 @@ class _Foreseen:
         if watch.plan is None:
             return np.arange(len(own)), own
         keys = watch.plan.keys
-        if not watch.has_finished and not self._run.ran_out:
+        # A library that counts batches ends its loop after as many as the epoch has, whichever they were.
+        left_early = len(watch.units) + 1 + watch.lag < len(keys)
+        if left_early and not watch.has_finished and not self._run.ran_out:
             keys = keys[: len(watch.units)]
             self._notes.append(f"the script left its loop after {len(watch.units) * watch.group:,} batches")
         steady, first = self._of_keys(keys)

@@ -93,16 +93,16 @@ class EpochWatch:
         """Stretches between two calls of `next`: who called, the number of the call, requests, place in the journal."""
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
-        self._lag = 0
+        self.lag = 0
+        """The batches that are asked for before the first is used."""
         self._pending: list[RequestRows] = []
-        self._pending_start = 0
+        self._pending_start = self._rest = 0
         self._forms: list[Form] = []
         """The form of every batch that was delivered, by its order."""
         self._stepped: list[int] = []
         """The steps of the optimizer that had ended at the end of each unit."""
         self._choice: int | None = None
         self._has_planned = False
-        self._rest = 0
         self.has_finished = False
         """The run ended as nothing more was wanted of it."""
         self._empty_cache: Any = None
@@ -141,6 +141,8 @@ class EpochWatch:
 
     def step_ended(self) -> None:
         """The optimizer's step has ended: the last of all, where the loader had nothing more to give."""
+        if self._is_over and not self.has_finished:
+            self._end()
         if self._rest and self._source is not None:
             call = self._open[1]
             self._cut(self._source)
@@ -149,6 +151,11 @@ class EpochWatch:
             self._rest -= 1
             if not self._rest:
                 self._end()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the loop was left long ago, and the time is over."""
+        return self.feed is not None and time.monotonic() - self.began > self.seconds
 
     def _end(self) -> None:
         self.has_finished = True
@@ -178,12 +185,19 @@ class EpochWatch:
             self._engage(source, self._backward_passes() - source.backward_passes)
         if self._source is source:
             self.has_ended = True
-            self._rest = self._lag
+            self._rest = self.lag
             if not self._rest:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """Nothing is decided here: a plan has been made at the beginning of `next`."""
+        """The next epoch begins: the loop was left by its own count of batches."""
+        own = self.feed
+        if own is None or feed is own or feed.handed or self.has_finished:
+            return
+        mine, other = own.loader, feed.loader
+        is_like = type(other.sampler) is type(mine.sampler) and other.batch_size == mine.batch_size
+        if other is mine or (other.dataset is mine.dataset and is_like):
+            self._end()
 
     def delivered(self, feed: Feed, batch: Any) -> None:
         """Note what a batch looks like, and whether that was foreseen."""
@@ -221,13 +235,13 @@ class EpochWatch:
         if calls > 1 and passes >= calls:
             self.group = calls
         else:
-            self._lag = calls - 1
+            self.lag = calls - 1
         before: list[RequestRows] = []
         cuts = self._cuts
         self._cuts = []
         at = next(number for number, cut in enumerate(cuts) if cut[0] is source)
         first = at
-        while first < len(cuts) and not (cuts[first][0] is source and cuts[first][1] >= self._lag):
+        while first < len(cuts) and not (cuts[first][0] is source and cuts[first][1] >= self.lag):
             first += 1
         before = [piece for cut in cuts[:first] for piece in cut[2]]
         self.before = RequestRows.joined(before)
