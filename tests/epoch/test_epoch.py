@@ -44,6 +44,7 @@ def check_equal(foreseen: dict[str, Any], run: dict[str, Any], *, batches_a_step
         pytest.param(("--collate", "packed"), marks=slow, id="packed"),
         pytest.param(("--workers", "2"), marks=slow, id="workers"),
         pytest.param(("--new-loader", "--epochs", "2"), marks=slow, id="a loader for each epoch"),
+        pytest.param(("--empty-cache", "--longest", "200"), marks=slow, id="an emptied cache"),
     ],
 )
 def test_an_epoch_is_as_if_every_step_were_run(predict: Predict, how: tuple[str, ...]) -> None:
@@ -59,6 +60,25 @@ def test_some_hundred_batches(predict: Predict) -> None:
     foreseen, run = both(predict, "padded.py", "--items", 1600, "--width", 256, "--longest", 100, steps=200)
     check_equal(foreseen, run)
     assert foreseen["epoch"]["steps_run"] < 150
+
+
+@slow
+@pytest.mark.parametrize(
+    "conf",
+    ["expandable_segments:True", "garbage_collection_threshold:0.6,max_split_size_mb:21,roundup_power2_divisions:4"],
+)
+def test_under_other_settings(predict: Predict, conf: str) -> None:
+    arguments = ("padded.py", "--width", 256, "--longest", 300)
+    foreseen = answer(predict, (*HEAVIEST, "--alloc-conf", conf), *arguments)
+    check_equal(foreseen, answer(predict, ("--steps", 30, "--alloc-conf", conf), *arguments))
+
+
+@slow
+def test_what_is_kept_grows_over_the_epoch(predict: Predict) -> None:
+    foreseen, run = both(predict, "padded.py", "--keep", "--items", 800, steps=100)
+    check_equal(foreseen, run)
+    assert foreseen["epoch"]["growth_bytes_per_batch"] > 0
+    assert foreseen["growth"] is not None
 
 
 @slow
