@@ -28,6 +28,8 @@ class Feed:
         self.given: list[Any] = []
         """The batches in the order of the epoch, as far as they were handed out before there was a plan."""
         self.delivered = 0
+        self.source: Source | None = None
+        """The asking of this pass, where the training loop asks torch's loader itself."""
         self.choose: Callable[[], Any] | None = None
         """Chooses what to hand out next; None: the sampler's own next."""
         self._listener = listener
@@ -94,7 +96,6 @@ class LoaderHooks:
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
         self._undo: list[Callable[[], None]] = []
-        self._sources: dict[int, Source] = {}
         self._outer: list[Source] = []
         """The passes around torch's loader that are just being asked."""
 
@@ -138,14 +139,13 @@ class LoaderHooks:
             source = self._outer[-1]
             source.feed = feed
         else:
-            source = self._sources.setdefault(id(feed), Source(feed))
+            source = feed.source = feed.source or Source(feed)
             self._listener.before_next(source)
             source.calls += 1
         try:
             batch = own_next(iterator)
         except StopIteration:
             if not self._outer:
-                self._sources.pop(id(feed), None)
                 self._listener.ended(source)
             raise
         feed.delivered += 1
