@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from ullage._errors import UsageError, quoted
 from ullage._public import public
@@ -42,6 +43,8 @@ def fit(
     routing: str = "drawn",
     html: str | Path | None = None,
     picture: bool = False,
+    batches: Literal["heaviest"] | None = None,
+    minutes: float = 5.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
     """Find the largest value of a script's option with which it fits on a card: it and the next one are both run.
@@ -55,7 +58,7 @@ def fit(
         changes: try what needs no change to the script too: allocator settings, optimizer defaults.
         draws: how many seeds to try for every value of the option where drawn values may decide.
         steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, values,
-            values_seed, routing, html, picture: as of `ullage.predict`, for every run.
+            values_seed, routing, html, picture, batches, minutes: as of `ullage.predict`, for every run.
         progress: called with a short text whenever the search gets further.
 
     Raises:
@@ -82,6 +85,8 @@ def fit(
         values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
         draws=draws,
         picture=picture or html is not None,
+        batches=batches,
+        minutes=minutes,
     )
     check_page(html, script)
     margin_bytes = _margin(margin, request.total_bytes(find_gpu(gpu, arch=arch)))

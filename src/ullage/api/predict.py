@@ -47,6 +47,8 @@ def predict(
     processes: str = ALONE,
     until: str | None = None,
     resume: str | None = None,
+    batches: Literal["heaviest"] | None = None,
+    minutes: float = 5.0,
     progress: Callable[[str], None] = lambda text: None,
     host_memory: int | str | None = None,
     request: str | None = None,
@@ -85,6 +87,9 @@ def predict(
         until: go on past the settled steps: through the first "eval" or "save" after a step, or to the script's "end".
         resume: run the script once more, with these further arguments (as a shell reads them), and report both runs:
             "--resume_from_checkpoint out/checkpoint-3". Without `until`, the first run goes on to its first save.
+        batches: "heaviest": go through an epoch of the training loader, run the heaviest batches and one of every
+            shape, and foresee what is reserved over the whole epoch.
+        minutes: the time for that, beside `seconds`.
         progress: called with a short text whenever the run gets further.
         host_memory: the memory of one node's host; bytes, or a text such as "64GiB". With it the host decides too.
         request: "slurm" or "k8s": write the lines that ask a cluster for what was found.
@@ -121,6 +126,8 @@ def predict(
         until=until,
         host_memory_bytes=size_of(host_memory, "--host-memory"),
         job_request=request,
+        batches=batches,
+        minutes=minutes,
     )
     return _answer(wanted, resume, progress, html, every_rank=rank == "all", beside_eager=beside_eager)
 
@@ -134,6 +141,7 @@ def _answer(
     every_rank: bool,
     beside_eager: bool,
 ) -> Prediction:
+    """Run a request: once, with every rank in turn, or beside eager; and write the page."""
     check_page(html, request.script, *([request.snapshot] if request.snapshot else []))
     if every_rank and request.is_command:
         request, every_rank = replace(request, processes=ALL), False

@@ -10,7 +10,9 @@ from ullage.cli.show import show
 from ullage.cli.values import (
     SCRIPT_HELP,
     WORKSPACES,
+    BatchesOption,
     DrawsOption,
+    MinutesOption,
     PlacementOption,
     RoutingOption,
     SeedOption,
@@ -61,6 +63,8 @@ def run_fit(
     draws: DrawsOption = 1,
     routing: RoutingOption = "drawn",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    batches: BatchesOption = None,
+    minutes: MinutesOption = 5.0,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 

@@ -12,7 +12,9 @@ from ullage.cli.show import show
 from ullage.cli.values import (
     SCRIPT_HELP,
     WORKSPACES,
+    BatchesOption,
     DrawsOption,
+    MinutesOption,
     PlacementOption,
     RoutingOption,
     SeedOption,
@@ -83,6 +85,8 @@ def predict(
     request: Annotated[
         str | None, typer.Option(help="Write the lines that ask for what was found: slurm or k8s.")
     ] = None,
+    batches: BatchesOption = None,
+    minutes: MinutesOption = 5.0,
 ) -> None:
     """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 

@@ -18,6 +18,10 @@ ValuesOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="What values that nobody knows are drawn from.")]
 DrawsOption = Annotated[int, typer.Option(help="How many seeds to try where drawn values may decide.")]
+BatchesOption = Annotated[
+    str | None, typer.Option(help="heaviest: go through an epoch's batches, run the heaviest, foresee the rest.")
+]
+MinutesOption = Annotated[float, typer.Option(help="The time for --batches, beside --seconds.")]
 RoutingOption = Annotated[
     str, typer.Option(help="Experts that drawn scores choose: drawn, balanced, worst, or a skew such as 1.5.")
 ]

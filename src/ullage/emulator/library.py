@@ -214,6 +214,13 @@ def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_numbe
         raise EmulationError(f"{count} cards cannot be emulated; expected 1 to 16")
 
 
+def change_cards(name: str, figures: dict[str, int], *, count: int) -> None:
+    """Change the properties of cards that may be in use: what is asked for from now on is answered by these."""
+    values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
+    for device in range(count):
+        _card().card_describe(device, name.encode(), values, len(FIGURES))
+
+
 def load(cuda_major: int) -> Path:
     """Load the emulated libraries for a CUDA version into the process; returns their folder.
 

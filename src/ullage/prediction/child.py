@@ -50,6 +50,8 @@ from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
+    from ullage.epoch.use import EpochUse
+    from ullage.epoch.watch import EpochWatch
     from ullage.prediction.observer import Observer
     from ullage.values.start import Values
 
@@ -86,7 +88,10 @@ class Run:
         self._step_times: list[float] = []
         self._notes: list[str] = []
         self._optimizers_changed: list[str] = []
+        self._epoch: EpochWatch | None = None
+        self._epoch_use: EpochUse | None = None
         self._give_history_back: Callable[[], None] = lambda: None
+        self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
         self._meter = HostMeter(self._journal)
 
@@ -190,6 +195,7 @@ class Run:
         if self._request.optimizer_default:
             self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request.optimizer_default])
         self._keep_history(torch)
+        self._watch_epoch()
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
         torch.cuda._lazy_call(self._meter.look)
@@ -220,6 +226,7 @@ class Run:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
             # Frees tell what another placement would do, and cost as much again: only where addresses decide.
             skips = not addresses_count(self._torch.version)
+            skips = skips and self._request.batches is None
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
@@ -228,9 +235,47 @@ class Run:
         def begin() -> None:
             start(enabled="all", max_entries=_HISTORY_ENTRIES, **wanted)
 
+        def clear() -> None:
+            if "clear_history" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
+                start(enabled="all", max_entries=_HISTORY_ENTRIES, clear_history=True, **wanted)
+            else:  # older ones forget when they stop
+                start(enabled=None)
+                begin()
+
+        self._clear_history = clear
         torch.cuda._lazy_call(begin)
         torch.cuda.memory._record_memory_history = lambda *arguments, **keywords: None
         self._give_history_back = lambda: setattr(torch.cuda.memory, "_record_memory_history", start)
+
+    def _watch_epoch(self) -> None:
+        """Follow the loader that feeds training, where an epoch is asked for."""
+        observer = self._observer
+        if self._request.batches is None or observer is None:
+            return
+        from ullage.epoch.watch import EpochWatch
+
+        self._epoch = EpochWatch(
+            clear_history=lambda: self._clear_history(),
+            backward_passes=lambda: len(observer.backward_lines),
+            steps_ended=lambda: len(observer.step_ends),
+            journal_length=self._journal.length,
+            finish=self._finish_epoch,
+            widen=self._widen,
+            progress=lambda text: self._channel.send("epoch", text=text),
+            first_steps=self._request.steps,
+            seconds=60 * self._request.minutes,
+        )
+        self._epoch.install()
+
+    def _widen(self) -> int:
+        from ullage.prediction.epoch import widen
+
+        assert self._emulation is not None
+        return widen(self._emulation)
+
+    def _finish_epoch(self) -> NoReturn:
+        self._finish(Outcome(kind="steps"))
+        raise StopScript
 
     # ---- the script
 
@@ -290,6 +335,8 @@ class Run:
         if self._observer is not None:
             self._observer.remove()
             self._give_history_back()
+        if self._epoch is not None:
+            self._epoch.leave()
 
     # ---- the ends of a run
 
@@ -317,6 +364,10 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.note_step()
         self._look_after_values(number)
+        if self._epoch is not None and not self._is_over:
+            self._epoch.step_ended()
+            if self._epoch.wants_more(number):
+                return
         if not self._is_over and self._is_enough(number) and not self._goes_on():
             self._finish(Outcome(kind="steps"))
             self._stop()
@@ -410,13 +461,31 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.end()
         self._meter.look()  # before anything is put together, which takes memory
-        self._channel.send("stopping")
+        if outcome.kind == "time":
+            self._channel.send("stopping")
         try:
+            self._epoch_use = self._foresee()
+            self._channel.send("stopping")
             result = self._result(outcome).to_json()
         except Exception:
             self._channel.send("broken", traceback=traceback.format_exc())
         else:
             self._channel.send("result", result=result)
+
+    def _foresee(self) -> "EpochUse | None":
+        """Put the epoch together, where one is asked for."""
+        watch, emulation = self._epoch, self._emulation
+        if watch is None or emulation is None or self._observer is None:
+            return None
+        from ullage.prediction.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of
+
+        self._channel.send("epoch", text="replaying the epoch")
+        watch.remove()
+        entries, version = self._journal.entries(), self._torch.version
+        epoch = epoch_of(watch, entries, emulation, version, ran_out=bool(self._observer.ooms))
+        if epoch is None:
+            self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
+        return epoch
 
     def _result(self, outcome: Outcome) -> RunResult:
         if outcome.kind == "ended" and self._observer is not None:
@@ -434,6 +503,7 @@ class Run:
             world_size=self._request.world_size,
             rank=self._request.rank,
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
+            epoch=self._epoch_use,
         )
         if self._observer is None:
             result = replace(result, host=self._meter.figures())
@@ -465,6 +535,7 @@ class Run:
             picture=self._request.picture,
             emulation=emulation,
             values=values,
+            history=None if self._epoch is None else self._epoch.ledger.history(),
         )
 
 

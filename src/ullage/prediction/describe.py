@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ullage._units import text_of_bytes
-from ullage.prediction import outside
+from ullage.prediction import epoch, outside
 from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.host_describe import host_sections
 from ullage.prediction.phases_report import bands_of, phases_table, resumed_tables
@@ -84,6 +84,9 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         if (by_phase := phases_table(prediction.phases)) is not None:
             yield by_phase
         yield from resumed_tables(prediction)
+    if prediction.epoch is not None:
+        places = [Line(use.file, use.line) for use in prediction.lines if use.file and use.line]
+        yield from epoch.sections_of(prediction.epoch, prediction.verdict, places)
     if prediction.eager is not None:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:

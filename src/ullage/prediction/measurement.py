@@ -34,6 +34,7 @@ def measure(
     picture: bool,
     emulation: Emulation,
     values: "Values",
+    history: Sequence[Mapping[str, Any]] | None = None,
 ) -> RunResult:
     """Say what a run used.
 
@@ -46,6 +47,7 @@ def measure(
         picture: whether what a page draws is wanted too.
         emulation: the card.
         values: what was read back from it.
+        history: all that PyTorch recorded of the device, where it was taken out of PyTorch meanwhile.
     """
     import torch
 
@@ -70,7 +72,9 @@ def measure(
     if device is None:
         missing = "the script allocated nothing on the GPU" if snapshot else None
         return replace(result, snapshot_error=missing)
-    measured = _measured(result, journal, observer, device, reserved_at_ends, with_picture=picture, emulation=emulation)
+    measured = _measured(
+        result, journal, observer, device, reserved_at_ends, with_picture=picture, emulation=emulation, taken=history
+    )
     error = _write_snapshot(Path(snapshot)) if snapshot else None
     return replace(result, measured=measured, snapshot_error=error)
 
@@ -84,6 +88,7 @@ def _measured(
     *,
     with_picture: bool,
     emulation: Emulation,
+    taken: Sequence[Mapping[str, Any]] | None,
 ) -> Measured:
     """Say what was allocated on a device."""
     import torch
@@ -92,7 +97,7 @@ def _measured(
 
     entries = journal.entries()
     recorded = torch.cuda.memory._snapshot(device)
-    history = recorded["device_traces"][device]
+    history = recorded["device_traces"][device] if taken is None else taken
     memory = trace.Memory.of(entries, observer, device, history, journal.stacks)
     levels = trace.levels_of(entries, device)
     allocations = int(((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device)).sum())
@@ -121,7 +126,7 @@ def _measured(
         cudnn_version=library.cudnn_version(),
         cudnn=library.cudnn_plans(),
         guesses=library.guesses(),
-        elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, observer.ooms),
+        elsewhere=_elsewhere(result, recorded, history, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
         phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
@@ -132,7 +137,7 @@ def _measured(
 def _elsewhere(
     result: RunResult,
     recorded: Mapping[str, Any],
-    device: int,
+    history: Sequence[Mapping[str, Any]],
     reserved_peak: int,
     emulation: Emulation,
     ooms: Sequence[SeenOom],
@@ -145,7 +150,7 @@ def _elsewhere(
     room = emulation.total_memory_bytes - emulation.context_bytes - beside
     limit = ooms[-1].limit_bytes if ooms else None
     return placement.reserved_elsewhere(
-        recorded["device_traces"][device],
+        history,
         recorded.get("allocator_settings", {}),
         torch_version=result.torch,
         placement=emulation.placement,

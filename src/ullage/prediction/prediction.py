@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.epoch.use import EpochUse
 from ullage.prediction.host_memory import HostUse
 from ullage.prediction.job_request import JobRequest
 
@@ -376,11 +377,15 @@ class Prediction:
     """The memory of one node's host that the run takes; None if the script's process could not tell."""
     job_request: JobRequest | None = None
     """The lines that ask a cluster for what was found, if they were asked for."""
+    epoch: EpochUse | None = None
+    """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
+        if self.epoch is None:
+            del data["epoch"]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
 

@@ -243,7 +243,7 @@ class Listener:
     def started(self, now: float) -> None:
         """Count the time limit from now on."""
         self._has_started = True
-        self._limit = now + self.request.seconds
+        self._limit = now + self.request.limit_seconds
 
     def listen(self) -> None:
         """Return when nothing more is to be expected; the process may still run."""
@@ -351,8 +351,12 @@ class Listener:
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
-                further = _FURTHER.get(self.request.until or "", "until the peaks settle")
-                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}, {further}"
+                further = (
+                    ""
+                    if self.request.batches
+                    else ", " + _FURTHER.get(self.request.until or "", "until the peaks settle")
+                )
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}{further}"
                 self.progress(self._done)
             case "at":
                 if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
@@ -361,6 +365,8 @@ class Listener:
                 if self.door is None:
                     self._limit = min(self._limit, now + message["seconds"])
                 self.progress("evaluating")
+            case "epoch":
+                self.progress(message["text"])
             case "stopping":
                 voice.look_at_workers(now=True)
                 if self.door is None:
@@ -377,10 +383,14 @@ class Listener:
             if self.door is None:
                 self._limit = now + UNWIND_SECONDS
 
+    def _why_further(self) -> str:
+        """Say why there are more steps than were asked for."""
+        return "" if self.request.batches else f", {_FURTHER.get(self.request.until or '', 'until the peaks settle')}"
+
     def _begin_import(self, voice: _Voice, now: float) -> None:
         """Leave the import of torch out of the time limit; of several processes that import at once, the first's."""
         if not self._importing:
             self._importing = voice.process
             self._importing_since, self._limit_before_import = now, self._limit
-            self._limit = now + START_SECONDS + self.request.seconds
+            self._limit = now + START_SECONDS + self.request.limit_seconds
         self.progress("importing torch")

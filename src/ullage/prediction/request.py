@@ -28,6 +28,7 @@ ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
 """Of the processes that a launcher starts: one runs, as a rank alone; all run together; each runs, each alone."""
 UNTIL: Final = ("eval", "save", "end")
 """The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
+HEAVIEST: Final = "heaviest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,8 @@ class ChildRequest:
     snapshot: str | None
     """Its absolute path."""
     until: str | None = None
+    batches: str | None = None
+    minutes: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -109,6 +112,10 @@ class Request:
     """Pass the script's output on to standard error."""
     until: str | None = None
     """One of `UNTIL`: how far to go on after the settled steps; None: no further."""
+    batches: str | None = None
+    """"heaviest": go through an epoch of the training loader, run few of its steps, and foresee the rest."""
+    minutes: float = 5.0
+    """The time for that, beside `seconds`."""
 
     processes: str = ALONE
     """The processes that run, of those that a launcher starts: one of `PROCESSES`."""
@@ -116,6 +123,11 @@ class Request:
     """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
     job_request: str | None = None
     """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
+
+    @property
+    def limit_seconds(self) -> float:
+        """The time after which the script is stopped in any case."""
+        return self.seconds + (60 * self.minutes if self.batches else 0)
 
     @property
     def is_command(self) -> bool:
@@ -171,6 +183,7 @@ class Request:
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
         if self.until is not None and self.until not in UNTIL:
             raise UsageError(f"--until {quoted(self.until)} is not known; expected one of {', '.join(UNTIL)}")
+        check_batches(self.batches, self.minutes, with_snapshot=self.snapshot is not None)
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
@@ -221,4 +234,20 @@ class Request:
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
             until=self.until,
+            batches=self.batches,
+            minutes=self.minutes,
+        )
+
+
+def check_batches(batches: str | None, minutes: float, *, with_snapshot: bool) -> None:
+    """Raise UsageError where --batches and what belongs to it make no sense."""
+    if batches is None:
+        return
+    if batches != HEAVIEST:
+        raise UsageError(f"--batches {quoted(batches)} is not a way to choose batches; expected {HEAVIEST}")
+    if not minutes > 0 or math.isinf(minutes):
+        raise UsageError(f"--minutes {minutes:g} is no time to go through an epoch; expected a number above 0")
+    if with_snapshot:
+        raise UsageError(
+            f"--snapshot records a run, and with --batches {HEAVIEST} most steps of an epoch are not run; leave one out"
         )

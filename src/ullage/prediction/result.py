@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.epoch.use import EpochUse
 from ullage.prediction.host_memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
@@ -177,6 +178,8 @@ class RunResult:
     """The process's own memory of the host; None: not told, because the card's memory is the host's too."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
+    epoch: EpochUse | None = None
+    """None where none was asked for, or no loader fed the training."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""

@@ -13,6 +13,7 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.epoch import judged_with, with_epoch
 from ullage.prediction.host_memory import host_use, reason_of_host
 from ullage.prediction.job_needs import needs_of
 from ullage.prediction.job_request import job_request_of
@@ -166,8 +167,8 @@ def _death_text(request: Request, told: ChildReport) -> str:
         return f"the process for {name} did not start within two minutes{said}"
     if told.hung:
         return (
-            f"{name} did not end after {request.seconds:g} s and could not be stopped: it is busy outside of Python "
-            f"or handles every error; give it longer with --seconds, or find where it hangs{said}"
+            f"{name} did not end after {request.limit_seconds:g} s and could not be stopped: it is busy outside of "
+            f"Python or handles every error; give it longer with --seconds, or find where it hangs{said}"
         )
     if code == -signal.SIGKILL:
         return (
@@ -187,7 +188,7 @@ def _command_text(request: Request, told: ChildReport) -> str:
     """Say how a command ended in which no process did anything on the card."""
     name, code, said = request.name, told.exit_code or 0, _said(told)
     if told.hung:
-        return f"{name} did not end after {request.seconds:g} s; give it longer with --seconds{said}"
+        return f"{name} did not end after {request.limit_seconds:g} s; give it longer with --seconds{said}"
     if code:
         how = (
             f"ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"ended with exit code {code}"
@@ -294,9 +295,14 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
 
 
 def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
+    result = with_epoch(result)
     measured = result.measured or NOTHING_MEASURED
     use = _use(request, gpu, result, measured)
     verdict, reason = _judgement(request, gpu, result, measured, use)
+    if result.epoch is not None:
+        least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
+        is_beyond = least > use.total_bytes or result.outcome.kind == "oom"
+        verdict, reason = judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     return Prediction(
         verdict=verdict,
@@ -346,6 +352,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         seconds=_seconds(result, seconds),
         phases=measured.phases,
         bands=measured.bands,
+        epoch=result.epoch,
     )
 
 
@@ -390,6 +397,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
             "the host could not compute " + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
         )
     notes += notes_of(cudnn, torch)
+    notes += result.epoch.notes if result.epoch is not None else []
     if result.unwritten:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
     if result.world_size:
@@ -403,7 +411,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
         notes.append("no optimizer took a step: the whole run counts as one")
     notes += unreached(request.until, result)
     if result.outcome.kind == "time":
-        notes.append(f"stopped after {request.seconds:g} s; give it longer with --seconds")
+        notes.append(f"stopped after {request.limit_seconds:g} s; give it longer with --seconds")
     if not torch.is_tested:
         notes.append(f"torch {torch.version} is outside the tested range {TESTED[0]} to {TESTED[1]}")
     if result.measured is not None and result.measured.history_is_partial:

@@ -1,0 +1,69 @@
+"""The form of an item or a batch: the shapes of all that is in it. No value is looked at."""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from numbers import Number
+from typing import Any, Final
+
+Form = tuple[tuple[str, tuple[int, ...]], ...]
+"""Each leaf's name and shape, in order."""
+_DEPTH: Final = 5
+_LEAVES: Final = 2048
+
+
+def form_of(value: Any) -> Form:
+    """Return the form of a value: tensors, arrays, lists of numbers, and what holds them."""
+    leaves: list[tuple[str, tuple[int, ...]]] = []
+    for leaf in _leaves(value, "", 0):
+        leaves.append(leaf)
+        if len(leaves) == _LEAVES:
+            break
+    return tuple(leaves)
+
+
+def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):  # torch.Size is one
+        yield name, tuple(shape)
+    elif value is None or isinstance(value, Number | str | bytes):
+        yield name, ()
+    elif depth == _DEPTH:
+        return
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key), depth + 1)
+    elif isinstance(value, list | tuple):
+        if value and isinstance(value[0], Number):
+            yield name, (len(value),)
+        else:
+            for number, inner in enumerate(value):
+                yield from _leaves(inner, f"{name}.{number}" if name else str(number), depth + 1)
+    elif hasattr(value, "data") and isinstance(getattr(value, "data", None), Mapping):  # BatchEncoding
+        yield from _leaves(value.data, name, depth)
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        store = vars(value).get("_store")  # torch_geometric's
+        inside = vars(store).get("_mapping", {}) if store is not None and hasattr(store, "__dict__") else vars(value)
+        yield from _leaves(dict(inside), name, depth + 1)
+
+
+def elements(form: Form) -> int:
+    """The number of elements of the largest tensor."""
+    return max((prod(shape) for _, shape in form), default=0)
+
+
+def all_elements(form: Form) -> int:
+    """The number of elements of all tensors."""
+    return sum(prod(shape) for _, shape in form if shape)
+
+
+def longest(form: Form) -> int:
+    """The largest dimension but the first; of what has one dimension only, that one."""
+    inner = [size for _, shape in form for size in shape[1:]]
+    return max(inner or [size for _, shape in form for size in shape], default=0)
+
+
+def text_of(form: Form) -> str:
+    """Write a form for people: the first tensors with their shapes."""
+    shown = [f"{name or 'tensor'} {' x '.join(map(str, shape))}" for name, shape in form if shape]
+    more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
+    return ", ".join(shown[:3]) + more
