@@ -7,7 +7,7 @@ from ullage._errors import UsageError, quoted
 from ullage._public import public
 from ullage._units import is_size, parse_bytes
 from ullage.api.show import write_page
-from ullage.api.values import check_page, size_of, steps_of
+from ullage.api.values import check_page, made_up_choice, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit
@@ -42,6 +42,10 @@ def fit(
     routing: str = "drawn",
     html: str | Path | None = None,
     picture: bool = False,
+    random_weights: bool = False,
+    config: str | Path | None = None,
+    made_up_data: str | None = None,
+    lengths: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
     """Find the largest value of a script's option with which it fits on a card: it and the next one are both run.
@@ -55,7 +59,8 @@ def fit(
         changes: try what needs no change to the script too: allocator settings, optimizer defaults.
         draws: how many seeds to try for every value of the option where drawn values may decide.
         steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, values,
-            values_seed, routing, html, picture: as of `ullage.predict`, for every run.
+            values_seed, routing, html, picture, random_weights, config, made_up_data, lengths: as of `ullage.predict`,
+            for every run.
         progress: called with a short text whenever the search gets further.
 
     Raises:
@@ -82,6 +87,7 @@ def fit(
         values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
         draws=draws,
         picture=picture or html is not None,
+        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script)
     margin_bytes = _margin(margin, request.total_bytes(find_gpu(gpu, arch=arch)))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ullage._public import public
 from ullage.api.show import write_page
-from ullage.api.values import check_page, size_of, steps_of
+from ullage.api.values import check_page, made_up_choice, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.draws import predict_with_draws
@@ -42,6 +42,10 @@ def predict(
     picture: bool = False,
     beside_eager: bool = True,
     output: bool = False,
+    random_weights: bool = False,
+    config: str | Path | None = None,
+    made_up_data: str | None = None,
+    lengths: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
@@ -72,6 +76,11 @@ def predict(
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
         beside_eager: run a script that uses torch.compile once more without.
         output: pass what the script prints on to standard error.
+        random_weights: make weights and tokenizers that are not here up from their configuration.
+        config: a folder with the config.json of models that are not known.
+        made_up_data: rows in place of a data set that is not here: "text:length=2048,rows=64", "chat:...",
+            "preference:...", "image:224".
+        lengths: a file with the lengths of these rows, one a line, or LENGTH,COUNT.
         progress: called with a short text whenever the run gets further.
 
     Raises:
@@ -102,6 +111,7 @@ def predict(
         snapshot=None if snapshot is None else Path(snapshot),
         picture=picture or html is not None,
         echo=output,
+        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script, *([snapshot] if snapshot else []))
     work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws

@@ -7,7 +7,18 @@ import typer
 
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, DrawsOption, PlacementOption, RoutingOption, SeedOption, ValuesOption
+from ullage.cli.values import (
+    WORKSPACES,
+    ConfigOption,
+    DrawsOption,
+    LengthsOption,
+    MadeUpDataOption,
+    PlacementOption,
+    RandomWeightsOption,
+    RoutingOption,
+    SeedOption,
+    ValuesOption,
+)
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -53,6 +64,10 @@ def run_fit(
     draws: DrawsOption = 1,
     routing: RoutingOption = "drawn",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    random_weights: RandomWeightsOption = False,
+    config: ConfigOption = None,
+    made_up_data: MadeUpDataOption = None,
+    lengths: LengthsOption = None,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 

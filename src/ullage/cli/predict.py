@@ -9,7 +9,18 @@ import typer
 from ullage._errors import UsageError, quoted
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import WORKSPACES, DrawsOption, PlacementOption, RoutingOption, SeedOption, ValuesOption
+from ullage.cli.values import (
+    WORKSPACES,
+    ConfigOption,
+    DrawsOption,
+    LengthsOption,
+    MadeUpDataOption,
+    PlacementOption,
+    RandomWeightsOption,
+    RoutingOption,
+    SeedOption,
+    ValuesOption,
+)
 
 if TYPE_CHECKING:
     from ullage.prediction.prediction import Prediction
@@ -57,6 +68,10 @@ def predict(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
+    random_weights: RandomWeightsOption = False,
+    config: ConfigOption = None,
+    made_up_data: MadeUpDataOption = None,
+    lengths: LengthsOption = None,
 ) -> None:
     """Run a script for a few steps on a GPU that is not there, and say whether it fits.
 

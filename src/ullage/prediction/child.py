@@ -32,6 +32,7 @@ from ullage.emulator.cudnn.start import version_of
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
+from ullage.made_up.install import install as install_made_up
 from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel
 from ullage.prediction.measurement import measure
@@ -101,6 +102,8 @@ class Run:
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._journal.open()
+        if request.made_up.is_asked:
+            install_made_up(request.made_up, self._notes.append)
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
         os.register_at_fork(after_in_child=self._leave)
         os._exit = self._exit_at_once

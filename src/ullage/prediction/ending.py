@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from ullage._units import text_of_bytes
+from ullage.made_up.missing import hint_of
 from ullage.prediction.result import Outcome
 from ullage.tracing.source import Line, is_users
 
@@ -80,6 +81,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
         traceback=users_traceback(error),
         file=file,
         line=number,
+        hint=hint_of(error),
     )
 
 

@@ -15,10 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ullage._child_process import ChildProcess, new_pipe
+from ullage.made_up.folder import with_folder
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
 
@@ -68,7 +69,7 @@ class ChildReport:
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     report = ChildReport()
-    with _child(request) as (process, channel):
+    with with_folder(request.made_up) as made_up, _child(replace(request, made_up=made_up)) as (process, channel):
         _Listener(process, channel, request, report, progress, cancelled).listen()
         report.exit_code = process.kill()
     return report

@@ -14,6 +14,7 @@ from ullage.emulator.emulate import check_placement
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
+from ullage.made_up.choice import MadeUpChoice
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.values.choice import ValuesChoice
@@ -50,6 +51,7 @@ class ChildRequest:
     picture: bool
     snapshot: str | None
     """Its absolute path."""
+    made_up: MadeUpChoice = MadeUpChoice()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -98,6 +100,8 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    made_up: MadeUpChoice = MadeUpChoice()
+    """Whether weights and data that are not here are made up."""
 
     def total_bytes(self, gpu: Gpu) -> int:
         """The memory of the card that the script sees."""
@@ -127,6 +131,7 @@ class Request:
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         check_placement("--placement ", self.placement)
         self.values.check()
+        self.made_up.check()
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
@@ -166,4 +171,5 @@ class Request:
             values=self.values,
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
+            made_up=self.made_up,
         )

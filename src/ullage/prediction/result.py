@@ -28,6 +28,8 @@ class Outcome:
     file: str | None = None
     """The file of the user's line."""
     line: int | None = None
+    hint: str = ""
+    """A sentence that says which option makes up what is not here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,8 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
         return f"{request.script.name} cannot go on{place}: {missing}"
     text = f": {outcome.text}" if outcome.text else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
-    return f"{request.script.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}"
+    hint = f"\n({outcome.hint})" if outcome.hint else ""
+    return f"{request.script.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{hint}"
 
 
 def _said(told: ChildReport) -> str:
