@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from ullage.made_up import tokenizer, transformers_weights
-from ullage.made_up.choice import MadeUpChoice
+from ullage.made_up import datasets_library, pictures, tokenizer, transformers_weights
+from ullage.made_up.choice import MadeUpChoice, MadeUpData
 from ullage.made_up.repository import MadeUpRepositories
 
 
@@ -15,7 +15,12 @@ def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         note: told in a sentence what was made up, once each.
     """
     last = tokenizer.LastTokenizer()
-    repositories = MadeUpRepositories(choice, note) if choice.random_weights else None
-    tokenizer.install(repositories, last)
-    if repositories is not None:
+    repositories = MadeUpRepositories(choice, note)
+    tokenizer.install(repositories if choice.random_weights else None, last)
+    if choice.random_weights:
         transformers_weights.install(repositories)
+    if choice.data is not None:
+        data = MadeUpData.parse(choice.data)
+        datasets_library.install(choice, data, last, note)
+        if data.form == "image":
+            pictures.install(choice, data, repositories, note)
