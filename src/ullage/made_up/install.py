@@ -2,7 +2,16 @@
 
 from collections.abc import Callable
 
-from ullage.made_up import datasets_library, pictures, tokenizer, transformers_weights
+from ullage.made_up import (
+    datasets_library,
+    diffusers_weights,
+    pictures,
+    processors,
+    timm_weights,
+    tokenizer,
+    torch_files,
+    transformers_weights,
+)
 from ullage.made_up.choice import MadeUpChoice, MadeUpData
 from ullage.made_up.repository import MadeUpRepositories
 
@@ -19,6 +28,10 @@ def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
     tokenizer.install(repositories if choice.random_weights else None, last)
     if choice.random_weights:
         transformers_weights.install(repositories)
+        processors.install(repositories)
+        diffusers_weights.install(repositories)
+        timm_weights.install(note)
+        torch_files.install(note)
     if choice.data is not None:
         data = MadeUpData.parse(choice.data)
         datasets_library.install(choice, data, last, note)

@@ -54,21 +54,26 @@ class MadeUpRepositories:
         self._home: OwnFolder | None = None
         self._made: dict[str, MadeUpRepository] = {}
 
-    def repository(self, name: str, own_config: Config | None = None) -> MadeUpRepository | None:
+    def repository(
+        self, name: str, own_config: Config | None = None, *, subfolder: str = "", file: str = CONFIG_NAME
+    ) -> MadeUpRepository | None:
         """Return the folder that stands for a name; None where no configuration is known.
 
         Args:
             name: what the script asks for, a repository's name or a path.
             own_config: the configuration that the library has of it, in a folder or in its cache.
+            subfolder: the folder in it that is asked for.
+            file: the name of the configuration's file.
         """
-        found = self._made.get(name)
+        key = f"{name}/{subfolder}".rstrip("/")
+        found = self._made.get(key)
         if found is None:
-            config, source = self.config_of(name) if own_config is None else (own_config, "its own config.json")
-            if config is None:
+            given = self.config_of(name, subfolder, file) if own_config is None else (own_config, "its own config.json")
+            if given is None:
                 return None
-            folder = self.home.make_folder(_file_name(name))
-            found = self._made[name] = MadeUpRepository(folder, name, config, source)
-            found.write(CONFIG_NAME, json.dumps(config))
+            folder = self.home.make_folder(_file_name(key))
+            found = self._made[key] = MadeUpRepository(folder, name, *given)
+            found.write(file, json.dumps(found.config))
         return found
 
     @property
@@ -79,23 +84,23 @@ class MadeUpRepositories:
             self._home = OwnFolder.open(Path(self.choice.folder))
         return self._home
 
-    def config_of(self, name: str) -> tuple[Config | None, str]:
+    def config_of(self, name: str, subfolder: str = "", file: str = CONFIG_NAME) -> tuple[Config, str] | None:
         """Return the configuration of a name, and where it was found."""
-        for path in self._places(name):
+        for path in self._places(name, subfolder, file):
             if (config := read_config(path)) is not None:
                 return config, str(path)
-        if (config := shipped_config(name)) is not None:
+        if file == CONFIG_NAME and (config := shipped_config(name, subfolder)) is not None:
             return config, "ullage's own configurations"
-        return None, ""
+        return None
 
-    def _places(self, name: str) -> list[Path]:
-        places = [Path(name) / CONFIG_NAME]
+    def _places(self, name: str, subfolder: str, file: str) -> list[Path]:
+        places = [Path(name) / subfolder / file]
         if self.choice.config is not None:
             given = Path(self.choice.config)
             if given.is_dir():
-                places += [given / name.strip("/") / CONFIG_NAME, given / Path(name).name / CONFIG_NAME]
-                places += [given / CONFIG_NAME]
-            else:
+                folders = (given / name.strip("/"), given / Path(name).name, given)
+                places += [folder / subfolder / file for folder in folders]
+            elif not subfolder:
                 places.append(given)
         return places
 
@@ -118,20 +123,22 @@ def read_config(path: Path) -> Config | None:
     return config if isinstance(config, dict) else None
 
 
-def shipped_config(name: str) -> Config | None:
+def shipped_config(name: str, subfolder: str = "") -> Config | None:
     """Return the configuration that comes with this package for a model's name, whoever has uploaded it."""
-    file = _shipped().get(_key(name))
+    file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 
 
 @cache
 def _shipped() -> dict[str, str]:
     index = read_config(_CONFIGS / "index.json") or {}
-    return {_key(name): each["file"] for each in index["models"] for name in each["names"]}
+    return {
+        _key(name, each.get("subfolder", "")): each["file"] for each in index["models"] for name in each["names"]
+    }
 
 
-def _key(name: str) -> str:
-    return os.path.basename(name.rstrip("/")).lower()
+def _key(name: str, subfolder: str) -> str:
+    return f"{os.path.basename(name.rstrip('/'))}/{subfolder}".lower()
 
 
 def _file_name(name: str) -> str:

@@ -6,8 +6,9 @@ not to be a zero that no trained model has.
 
 import json
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from ullage._own_files import OwnFolder
 
@@ -53,6 +54,21 @@ def write_sparse_file(
         _write_small(descriptor, 8 + len(text), [(key, tensors[key], header[key]["data_offsets"][0]) for key in keys])
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
+    """Have a library's function that saves tensors, under its name in a module, write such files."""
+    original = getattr(module, name)
+
+    def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:
+        write_sparse_file(folder, os.path.basename(path), tensors, metadata)
+
+    setattr(module, name, save)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
 
 
 def _write_small(descriptor: int, begin: int, tensors: list[tuple[str, "torch.Tensor", int]]) -> None:

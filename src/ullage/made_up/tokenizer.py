@@ -4,6 +4,7 @@ Its numbers are below the configuration's `vocab_size`. The words that made-up t
 """
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -36,9 +37,9 @@ def install(repositories: MadeUpRepositories | None, last: LastTokenizer) -> Non
         try:
             last.tokenizer = original(cls, name, *arguments, **keywords)
         except Exception as error:  # a class without its file says so in its own way
-            if repositories is None or _has_files(cls, str(name)):
+            if repositories is None or _has_files(cls, str(name), keywords.get("subfolder") or ""):
                 raise
-            made = repositories.repository(str(name))
+            made = _repository(repositories, str(name), keywords)
             if made is None:
                 raise with_hint(error, repositories.unknown_text(str(name), "the tokenizer")) from error
             last.tokenizer = _loaded(repositories, made, str(name), keywords)
@@ -48,6 +49,20 @@ def install(repositories: MadeUpRepositories | None, last: LastTokenizer) -> Non
         "transformers.tokenization_utils_base",
         lambda module: around(module.PreTrainedTokenizerBase, "from_pretrained", from_pretrained),
     )
+
+
+def _repository(
+    repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]
+) -> MadeUpRepository | None:
+    """Return the folder of the model that a tokenizer belongs to: of a pipeline's, the text encoder's."""
+    subfolder = keywords.get("subfolder") or ""
+    if "tokenizer" in subfolder:
+        return repositories.repository(name, subfolder=subfolder.replace("tokenizer", "text_encoder"))
+    if os.path.basename(name).startswith("tokenizer"):
+        beside = os.path.join(os.path.dirname(name), os.path.basename(name).replace("tokenizer", "text_encoder"))
+        if (made := repositories.repository(beside)) is not None:
+            return made
+    return repositories.repository(name, subfolder=subfolder)
 
 
 def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str, keywords: dict[str, Any]) -> Any:
@@ -63,13 +78,19 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
     return tokenizer
 
 
-def _has_files(cls: Any, name: str) -> bool:
+def _has_files(cls: Any, name: str, subfolder: str) -> bool:
     """Tell whether a tokenizer's files are here: then what failed is another matter."""
     from transformers.utils.hub import cached_file
 
     for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
         with suppress(OSError, ValueError):
-            if cached_file(name, file, local_files_only=True, _raise_exceptions_for_missing_entries=False):
+            if cached_file(
+                name,
+                file,
+                subfolder=subfolder,
+                local_files_only=True,
+                _raise_exceptions_for_missing_entries=False,
+            ):
                 return True
     return False
 

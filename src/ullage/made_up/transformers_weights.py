@@ -8,17 +8,15 @@ model on the meta device, which has no memory.
 import copy
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
-from ullage._own_files import OwnFolder
 from ullage.made_up.missing import is_not_there
 from ullage.made_up.repository import CONFIG_NAME, Config, MadeUpRepositories, MadeUpRepository
-from ullage.made_up.sparse_file import write_sparse_file
+from ullage.made_up.sparse_file import saved_as_holes
 from ullage.made_up.standing_in import around, when_imported, with_hint
 
-_OF_THE_HUB: Final = ("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant")
+OF_THE_HUB: Final = ("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant")
 """Arguments that say where to load from."""
 
 
@@ -58,19 +56,20 @@ class _Configurations:
             if not is_not_there(raised):
                 raise
             error = raised
-        made = self._repositories.repository(str(name))
+        made = self._repositories.repository(str(name), subfolder=keywords.get("subfolder") or "")
         if made is None:
             if error is None:
                 return found
             raise with_hint(error, self._repositories.unknown_text(str(name), "the weights"))
+        keywords.pop("subfolder", None)
         return original(cls, made.path, *arguments, **keywords)
 
-    def own(self, cls: Any, name: str) -> Config | None:
+    def own(self, cls: Any, name: str, subfolder: str) -> Config | None:
         """Return what the library has of a name, in its folder or in the cache."""
         if self.original is None:
             return None
         try:
-            config, _ = self.original(cls, name, local_files_only=True)
+            config, _ = self.original(cls, name, local_files_only=True, subfolder=subfolder)
         except (OSError, ValueError):
             return None
         config = {key: value for key, value in (config or {}).items() if not key.startswith("_")}
@@ -89,12 +88,12 @@ class _Models:
         try:
             return original(cls, name, *arguments, **keywords)
         except (OSError, AttributeError) as error:
-            if name is None or not is_not_there(error) or _has_weights(str(name)):
+            if name is None or not is_not_there(error) or has_weights(str(name)):
                 raise
             made = self._made(cls, str(name), keywords)
             if made is None:
                 raise with_hint(error, self._repositories.unknown_text(str(name), "the weights")) from error
-        for word in _OF_THE_HUB:
+        for word in OF_THE_HUB:
             keywords.pop(word, None)
         if keywords.get("use_safetensors") is False:
             del keywords["use_safetensors"]
@@ -106,10 +105,11 @@ class _Models:
 
     def _made(self, cls: Any, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
         given = keywords.get("config")
-        own = self._configurations.own(type(given) if hasattr(given, "to_dict") else cls.config_class, name)
-        made = self._repositories.repository(name, own)
+        subfolder = keywords.get("subfolder") or ""
+        own = self._configurations.own(type(given) if hasattr(given, "to_dict") else cls.config_class, name, subfolder)
+        made = self._repositories.repository(name, own, subfolder=subfolder)
         if made is None and hasattr(given, "to_dict"):
-            made = self._repositories.repository(name, given.to_dict())
+            made = self._repositories.repository(name, given.to_dict(), subfolder=subfolder)
         if made is not None and "weights" not in made.has:
             parameters, architecture = write_checkpoint(made, cls)
             made.has.add("weights")
@@ -138,7 +138,9 @@ def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
         torch.set_rng_state(state)
     parameters = sum(each.numel() for each in model.parameters())
     _take_buffers_for_parameters(model)
-    with _saved_as_holes(made.folder):
+    from transformers import modeling_utils
+
+    with saved_as_holes(modeling_utils, "safe_save_file", made.folder):
         model.save_pretrained(made.path)
     made.write(CONFIG_NAME, json.dumps({"architectures": [model_class.__name__], **made.config}))
     return parameters, model_class.__name__
@@ -165,24 +167,7 @@ def _take_buffers_for_parameters(model: Any) -> None:
     model.get_parameter = get_parameter
 
 
-@contextmanager
-def _saved_as_holes(folder: OwnFolder) -> Iterator[None]:
-    from transformers import modeling_utils
-
-    modeling: Any = modeling_utils
-    original = modeling.safe_save_file
-
-    def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:
-        write_sparse_file(folder, os.path.basename(path), tensors, metadata)
-
-    modeling.safe_save_file = save
-    try:
-        yield
-    finally:
-        modeling.safe_save_file = original
-
-
-def _has_weights(name: str) -> bool:
+def has_weights(name: str) -> bool:
     """Tell whether a folder has files of weights: then what failed is another matter."""
     if not os.path.isdir(name):
         return False
