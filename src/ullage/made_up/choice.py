@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from ullage._errors import UsageError, quoted
 from ullage._foreign_files import read_regular
@@ -71,7 +71,8 @@ class MadeUpData:
         most = _MOST_ROWS if name == "rows" else _MOST_LENGTH
         if not value.isdecimal() or not 1 <= int(value[:12]) <= most:
             raise UsageError(f"--made-up-data {quoted(text)} has {name}={value}; expected a number from 1 to {most:,}")
-        return replace(self, **{name: int(value)})
+        changes: dict[str, Any] = {name: int(value)}
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class _MadeUpDatasets:
     def _described(self) -> str:
         data, lengths = self._data, lengths_of(self._choice, self._data)
         if data.form == "image":
-            return f"{len(lengths)} pictures of {data.width}x{data.height}"
+            return f"{len(lengths)} pictures of {data.height}x{data.width}"
         unit = "tokens" if self._last.tokenizer is not None else "words (no tokenizer was loaded before)"
         least, most = min(lengths), max(lengths)
         size = str(least) if least == most else f"{least} to {most}"
@@ -67,7 +67,7 @@ class _MadeUpDatasets:
         if split is not None:
             return one
         kind: Any = datasets.IterableDatasetDict if streams else datasets.DatasetDict
-        return _any_split(kind)({name: one for name in _SPLITS})
+        return _any_split(kind)(dict.fromkeys(_SPLITS, one))
 
     def _rows(self) -> list[dict[str, Any]]:
         if self._data.form == "image":

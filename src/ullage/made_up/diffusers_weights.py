@@ -16,12 +16,16 @@ _PIPELINE: Final = "model_index.json"
 def install(repositories: MadeUpRepositories) -> None:
     """Be there when the script imports diffusers."""
     maker = _MadeUpDiffusers(repositories)
-    when_imported("diffusers.configuration_utils", lambda module: around(module.ConfigMixin, "load_config", maker.config))
-    when_imported("diffusers.models.modeling_utils", lambda module: around(module.ModelMixin, "from_pretrained", maker.model))
-    when_imported(
-        "diffusers.pipelines.pipeline_utils",
-        lambda module: around(module.DiffusionPipeline, "from_pretrained", maker.pipeline),
-    )
+    for module_name, class_name, function, instead in (
+        ("diffusers.configuration_utils", "ConfigMixin", "load_config", maker.config),
+        ("diffusers.models.modeling_utils", "ModelMixin", "from_pretrained", maker.model),
+        ("diffusers.pipelines.pipeline_utils", "DiffusionPipeline", "from_pretrained", maker.pipeline),
+    ):
+
+        def watch(module: Any, class_name: str = class_name, function: str = function, instead: Any = instead) -> None:
+            around(getattr(module, class_name), function, instead)
+
+        when_imported(module_name, watch)
 
 
 class _MadeUpDiffusers:
@@ -58,9 +62,9 @@ class _MadeUpDiffusers:
         if "weights" not in made.has:
             made.has.add("weights")
             parameters = _write_checkpoint(cls, made.path, made.folder)
+            what = f"{name} {subfolder}".rstrip()
             self._repositories.note(
-                f"made up: the weights of {f'{name} {subfolder}'.rstrip()} ({cls.__name__}, {parameters:,} parameters), "
-                f"from {made.source}"
+                f"made up: the weights of {what} ({cls.__name__}, {parameters:,} parameters), from {made.source}"
             )
         for word in (*OF_THE_HUB, "subfolder", "use_safetensors"):
             keywords.pop(word, None)

@@ -53,7 +53,7 @@ class _MadeUpPictures:
 
             kept = {name: keywords[name] for name in ("transform", "target_transform") if name in keywords}
             torchvision.datasets.ImageFolder.__init__(this, self._files(), **kept)
-            self._say(str(root), self._data.width, self._data.height)
+            self._say(str(root), self._data.height, self._data.width)
 
     def cifar(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
         """Have CIFAR's pictures be of one colour where they are not there."""
@@ -113,5 +113,5 @@ class _MadeUpPictures:
             self._path = str(home.path)
         return self._path
 
-    def _say(self, root: str, width: int, height: int) -> None:
-        self._note(f"made up: {self._count} pictures of {width}x{height} in the place of {root}")
+    def _say(self, root: str, height: int, width: int) -> None:
+        self._note(f"made up: {self._count} pictures of {height}x{width} in the place of {root}")

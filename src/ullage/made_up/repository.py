@@ -132,9 +132,7 @@ def shipped_config(name: str, subfolder: str = "") -> Config | None:
 @cache
 def _shipped() -> dict[str, str]:
     index = read_config(_CONFIGS / "index.json") or {}
-    return {
-        _key(name, each.get("subfolder", "")): each["file"] for each in index["models"] for name in each["names"]
-    }
+    return {_key(name, each.get("subfolder", "")): each["file"] for each in index["models"] for name in each["names"]}
 
 
 def _key(name: str, subfolder: str) -> str:

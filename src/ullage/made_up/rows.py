@@ -6,7 +6,6 @@ one, it says how many tokens a text really has, and the text is cut or drawn out
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,8 @@ from ullage.made_up.choice import MadeUpChoice, MadeUpData, read_lengths
 
 _WORD: Final = "the"
 _ROWS: Final = 64
-_TRIES: Final = 4
+_PROBES: Final = (32, 64, 128)
+"""The numbers of words by which it is tried whether each word more is as many tokens more."""
 Row = dict[str, Any]
 
 
@@ -85,14 +85,25 @@ def _conversation_counter(
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return how many words make so many tokens; without a way to count, as many."""
+    """Return how many words make so many tokens, or as few less as can be; without a way to count, as many."""
     if count is None:
         return length
-    words = length
-    with suppress(Exception):  # a tokenizer of somebody's own
-        for _ in range(_TRIES):
-            tokens = count(max(words, 1))
-            if tokens == length or words < 1:
-                break
-            words = max(words + length - tokens if tokens < 2 * length else words * length // tokens, 1)
-    return max(words, 1)
+    try:
+        first, second, third = (count(words) for words in _PROBES)
+        step = (second - first) // (_PROBES[1] - _PROBES[0])
+        if step and (third - second, second - first) == (step * (_PROBES[2] - _PROBES[1]), step * _PROBES[0]):
+            return max(_PROBES[0] + (length - first) // step, 1)
+        return _searched(length, count)
+    except Exception:  # a tokenizer of somebody's own
+        return length
+
+
+def _searched(length: int, count: Callable[[int], int]) -> int:
+    least, most = 1, 2 * length
+    while least < most:
+        middle = (least + most + 1) // 2
+        if count(middle) <= length:
+            least = middle
+        else:
+            most = middle - 1
+    return least

@@ -20,9 +20,21 @@ WRITTEN_BYTES: Final = 4 << 20
 _MOST_WRITTEN_BYTES: Final = 256 << 20
 _SPREAD: Final = 0.02
 _CODES: Final = {
-    **{"bool": "BOOL", "uint8": "U8", "int8": "I8", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3"},
-    **{"int16": "I16", "uint16": "U16", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "uint32": "U32"},
-    **{"float32": "F32", "float64": "F64", "int64": "I64", "uint64": "U64"},
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "float64": "F64",
+    "int64": "I64",
+    "uint64": "U64",
 }
 """The types by the names that the file has for them, in the order of the library, which writes the last first."""
 
@@ -37,7 +49,8 @@ def write_sparse_file(
     """
     order = list(_CODES)
     codes = {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in tensors.items()}
-    begin, header = 0, {}
+    begin = 0
+    header: dict[str, Any] = {}
     if metadata:
         header["__metadata__"] = dict(metadata)
     keys = sorted(tensors, key=lambda key: (-order.index(codes[key]), key))
@@ -85,4 +98,4 @@ def _write_small(descriptor: int, begin: int, tensors: list[tuple[str, "torch.Te
         if tensor.dim() == 1:
             numbers += 1  # of a norm; a bias of one does no harm to bytes
         raw = numbers.to(tensor.dtype).flatten().view(torch.uint8).numpy()
-        os.pwrite(descriptor, memoryview(raw), begin + offset)
+        os.pwrite(descriptor, raw.tobytes(), begin + offset)

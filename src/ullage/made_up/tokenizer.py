@@ -18,7 +18,18 @@ CHAT_TEMPLATE: Final = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 _SPECIAL: Final = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+_NAMED: Final = {
+    "pad_token": "<pad>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
 _ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
+_KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
+"""Arguments that a made-up tokenizer gets too."""
 _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
@@ -51,9 +62,7 @@ def install(repositories: MadeUpRepositories | None, last: LastTokenizer) -> Non
     )
 
 
-def _repository(
-    repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]
-) -> MadeUpRepository | None:
+def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
     """Return the folder of the model that a tokenizer belongs to: of a pipeline's, the text encoder's."""
     subfolder = keywords.get("subfolder") or ""
     if "tokenizer" in subfolder:
@@ -72,7 +81,9 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
         made.has.add("tokenizer")
         write_tokenizer(made)
         repositories.note(f"made up: the tokenizer of {name} (bytes, {vocabulary_size(made.config):,} words)")
-    kept = {word: keywords[word] for word in ("padding_side", "truncation_side", "model_max_length") if word in keywords}
+    kept = {
+        word: keywords[word] for word in ("padding_side", "truncation_side", "model_max_length") if word in keywords
+    }
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(made.path, **kept)
     tokenizer.name_or_path = name
     return tokenizer
@@ -124,8 +135,7 @@ def write_tokenizer(made: MadeUpRepository) -> None:
         json.dumps(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast",
-                **{"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
-                **{"mask_token": "<mask>", "cls_token": "<s>", "sep_token": "</s>"},
+                **_NAMED,
                 "chat_template": CHAT_TEMPLATE,
                 **({"model_max_length": longest} if isinstance(longest, int) else {}),
             }

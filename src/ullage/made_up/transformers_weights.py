@@ -16,18 +16,21 @@ from ullage.made_up.repository import CONFIG_NAME, Config, MadeUpRepositories, M
 from ullage.made_up.sparse_file import saved_as_holes
 from ullage.made_up.standing_in import around, when_imported, with_hint
 
-OF_THE_HUB: Final = ("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant")
+OF_THE_HUB: Final = (
+    *("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant"),
+)
 """Arguments that say where to load from."""
 
 
 def install(repositories: MadeUpRepositories) -> None:
     """Be there when the script imports transformers."""
     configurations = _Configurations(repositories)
-    when_imported(
-        "transformers.configuration_utils",
-        lambda module: around(_class(module, "PretrainedConfig", "PreTrainedConfig"), "get_config_dict", configurations),
-    )
     models = _Models(repositories, configurations)
+
+    def watch(module: Any) -> None:
+        around(_class(module, "PretrainedConfig", "PreTrainedConfig"), "get_config_dict", configurations)
+
+    when_imported("transformers.configuration_utils", watch)
     when_imported(
         "transformers.modeling_utils", lambda module: around(module.PreTrainedModel, "from_pretrained", models)
     )
@@ -104,7 +107,7 @@ class _Models:
         return loaded
 
     def _made(self, cls: Any, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
-        given = keywords.get("config")
+        given: Any = keywords.get("config")
         subfolder = keywords.get("subfolder") or ""
         own = self._configurations.own(type(given) if hasattr(given, "to_dict") else cls.config_class, name, subfolder)
         made = self._repositories.repository(name, own, subfolder=subfolder)

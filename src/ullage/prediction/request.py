@@ -51,7 +51,7 @@ class ChildRequest:
     picture: bool
     snapshot: str | None
     """Its absolute path."""
-    made_up: MadeUpChoice = MadeUpChoice()
+    made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -100,7 +100,7 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
-    made_up: MadeUpChoice = MadeUpChoice()
+    made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     """Whether weights and data that are not here are made up."""
 
     def total_bytes(self, gpu: Gpu) -> int:
