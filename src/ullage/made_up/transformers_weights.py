@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from ullage._errors import quoted
 from ullage.made_up.missing import is_not_there
 from ullage.made_up.repository import CONFIG_NAME, Config, MadeUpRepositories, MadeUpRepository
 from ullage.made_up.sparse_file import saved_as_holes
@@ -96,6 +97,12 @@ class _Models:
             made = self._made(cls, str(name), keywords)
             if made is None:
                 raise with_hint(error, self._repositories.unknown_text(str(name), "the weights")) from error
+            if "quantization_config" in made.config:
+                raise with_hint(
+                    error,
+                    f"the weights of {quoted(name)} are quantized already, which are not made up; name the model that "
+                    "they were made of, and quantize it while it is loaded",
+                ) from error
         for word in OF_THE_HUB:
             keywords.pop(word, None)
         if keywords.get("use_safetensors") is False:
@@ -113,7 +120,7 @@ class _Models:
         made = self._repositories.repository(name, own, subfolder=subfolder)
         if made is None and hasattr(given, "to_dict"):
             made = self._repositories.repository(name, given.to_dict(), subfolder=subfolder)
-        if made is not None and "weights" not in made.has:
+        if made is not None and "weights" not in made.has and "quantization_config" not in made.config:
             parameters, architecture = write_checkpoint(made, cls)
             made.has.add("weights")
             self._repositories.note(
