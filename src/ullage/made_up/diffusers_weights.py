@@ -49,10 +49,10 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def model(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a checkpoint of ours where the library finds none."""
+        """Load a checkpoint of ours where the library finds none on this machine."""
         subfolder = keywords.get("subfolder") or ""
         try:
-            return original(cls, name, *arguments, **keywords)
+            return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except OSError as error:
             if not is_not_there(error) or has_weights(str(Path(name) / subfolder)):
                 raise
@@ -73,7 +73,7 @@ class _MadeUpDiffusers:
     def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
         """Load a pipeline by the folder of `--config`, whose parts are then made up one by one."""
         try:
-            return original(cls, name, *arguments, **keywords)
+            return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, ValueError) as error:
             given = self._repositories.choice.config
             if given is None or not (Path(given) / _PIPELINE).is_file():

@@ -68,12 +68,12 @@ class _Configurations:
         keywords.pop("subfolder", None)
         return original(cls, made.path, *arguments, **keywords)
 
-    def own(self, cls: Any, name: str, subfolder: str) -> Config | None:
-        """Return what the library has of a name, in its folder or in the cache."""
+    def own(self, cls: Any, name: str, subfolder: str, *, is_here: bool) -> Config | None:
+        """Return what the library has of a name: in its folder or in the cache, or on the hub."""
         if self.original is None:
             return None
         try:
-            config, _ = self.original(cls, name, local_files_only=True, subfolder=subfolder)
+            config, _ = self.original(cls, name, local_files_only=is_here, subfolder=subfolder)
         except (OSError, ValueError):
             return None
         config = {key: value for key, value in (config or {}).items() if not key.startswith("_")}
@@ -88,11 +88,13 @@ class _Models:
         self._configurations = configurations
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a checkpoint of ours where the library finds none."""
-        try:
+        """Load a checkpoint of ours where the library finds none on this machine: nothing large is downloaded."""
+        if name is None:
             return original(cls, name, *arguments, **keywords)
+        try:
+            return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, AttributeError) as error:
-            if name is None or not is_not_there(error) or has_weights(str(name)):
+            if not is_not_there(error) or has_weights(str(name)):
                 raise
             made = self._made(cls, str(name), keywords)
             if made is None:
@@ -116,8 +118,11 @@ class _Models:
     def _made(self, cls: Any, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
         given: Any = keywords.get("config")
         subfolder = keywords.get("subfolder") or ""
-        own = self._configurations.own(type(given) if hasattr(given, "to_dict") else cls.config_class, name, subfolder)
+        config_class = type(given) if hasattr(given, "to_dict") else cls.config_class
+        own = self._configurations.own(config_class, name, subfolder, is_here=True)
         made = self._repositories.repository(name, own, subfolder=subfolder)
+        if made is None and (own := self._configurations.own(config_class, name, subfolder, is_here=False)) is not None:
+            made = self._repositories.repository(name, own, subfolder=subfolder)
         if made is None and hasattr(given, "to_dict"):
             made = self._repositories.repository(name, given.to_dict(), subfolder=subfolder)
         if made is not None and "weights" not in made.has and "quantization_config" not in made.config:
