@@ -180,9 +180,10 @@ def main() -> int:
     lines = [
         "# Programs on made-up weights and data",
         "",
-        "Written by `make made-up`: programs of others, or a few lines of ours on libraries of others, on a machine that",
-        f"has none of their weights or data, with torch {importlib.metadata.version('torch')}. *Real*: the peaks of every",
-        "step beside those with a checkpoint that the library has saved. *Host*: the most that a process had resident.",
+        "Written by `make made-up`: programs of others, or a few lines of ours on libraries of others, on a machine",
+        f"that has none of their weights or data, with torch {importlib.metadata.version('torch')}. *Real*: the peaks of",
+        "every step, beside those with a checkpoint that the library has saved. *Host*: the most that a process had",
+        "resident.",
         "",
         "| program | card | allocated at most | real | host | took |",
         "|---|---|---|---|---|---|",

@@ -7,8 +7,8 @@ from transformers import CLIPTextModel, CLIPTokenizer
 name = "stable-diffusion-v1-5/stable-diffusion-v1-5"
 scheduler = DDPMScheduler.from_pretrained(name, subfolder="scheduler")
 tokenizer = CLIPTokenizer.from_pretrained(name, subfolder="tokenizer")
-encoder = CLIPTextModel.from_pretrained(name, subfolder="text_encoder").cuda().requires_grad_(False)
-autoencoder = AutoencoderKL.from_pretrained(name, subfolder="vae").cuda().requires_grad_(False)
+encoder = CLIPTextModel.from_pretrained(name, subfolder="text_encoder").cuda().requires_grad_(requires_grad=False)
+autoencoder = AutoencoderKL.from_pretrained(name, subfolder="vae").cuda().requires_grad_(requires_grad=False)
 unet = UNet2DConditionModel.from_pretrained(name, subfolder="unet").cuda()
 optimizer = torch.optim.AdamW(unet.parameters())
 for _ in range(3):

@@ -7,9 +7,9 @@ from transformers import AutoModelForCausalLM
 
 name, length = sys.argv[1], int(sys.argv[2])
 model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, device_map="auto")
-model.requires_grad_(False)
+model.requires_grad_(requires_grad=False)
 for layer in model.model.layers:
-    layer.input_layernorm.weight.requires_grad_(True)
+    layer.input_layernorm.weight.requires_grad_(requires_grad=True)
 optimizer = torch.optim.AdamW(each for each in model.parameters() if each.requires_grad)
 for _ in range(3):
     ids = torch.zeros(1, length, dtype=torch.long, device=model.device)
