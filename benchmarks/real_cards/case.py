@@ -73,6 +73,8 @@ class Case:
     """Installed beside the environment without what they require."""
     is_recipe: bool = False
     """Whether `what` is all that was asked of the run: cases that have the same one measured it more than once."""
+    is_repeat: bool = False
+    """Whether another case runs the same measurement, in another way: the head of the page counts that one alone."""
     cause: str = ""
     """Why it differs, where that is known; the page says so where it does differ."""
     parameters: Mapping[str, Any] = field(default_factory=dict)

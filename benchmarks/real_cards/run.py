@@ -27,8 +27,8 @@ from benchmarks.real_cards.table import page_of
 from ullage import UllageError
 
 SOURCES: Final = (
-    *("recordings", "fitcheck", "fitcheck_verdicts", "liger", "golf", "litgpt", "megatron", "torchao", "torchtune"),
-    *("torchtitan", "peft_images", "untried"),
+    *("recordings", "fitcheck", "fitcheck_again", "fitcheck_verdicts", "liger", "golf", "litgpt", "megatron"),
+    *("torchao", "torchtune", "torchtitan", "peft_images", "untried"),
 )
 """Modules of this folder, each with `run(case, bench) -> Result` and a toml of its name; the order of the page."""
 

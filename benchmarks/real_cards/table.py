@@ -30,7 +30,8 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
         cases: of every source, in the order of the page.
         results: of every source, by the case's name; a case without one has a row that says so.
     """
-    found = [results[source].get(case.name, _UNRUN) for source, some in cases.items() for case in some]
+    counted = [(source, case.name) for source, some in cases.items() for case in some if not case.is_repeat]
+    found = [results[source].get(name, _UNRUN) for source, name in counted]
     lines = [
         "# Real cards",
         "",

@@ -1,5 +1,6 @@
 """torch.compile on the emulated card: Inductor and Triton compile for it, CUDA graphs are captured and replayed."""
 
+from importlib.metadata import version as version_of
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,12 @@ def test_a_compiled_script_stands_beside_itself_without(predict: Predict, mode: 
         "peak_reserved_bytes": alone["peak_reserved_bytes"],
     }
     # Fusion saves activations on most versions (not on 2.15): GELU is computed again, its input alone is kept.
-    assert answer["peak_allocated_bytes"] <= alone["peak_allocated_bytes"]
+    last, last_alone = (each["steps"][-1]["peak_allocated_bytes"] for each in (answer, alone))
+    assert last <= last_alone
+    # Where Inductor chooses between kernels it measures them, which on 2.6 holds 256 MiB in the first step: Triton's
+    # do_bench writes as much between two calls to empty the card's cache. Newer ones write as much as that cache holds.
+    measures = version_of("torch").startswith("2.6.")
+    assert answer["peak_allocated_bytes"] <= alone["peak_allocated_bytes"] + measures * (256 << 20)
 
 
 @slow

@@ -33,6 +33,9 @@ FOUND = {
     77297: "the same, for a request that failed",
     77312: "a page was mapped in front of where an expandable segment had been that was gone",
     100252: "of two free blocks that can grow the one was taken that reaches less far, by the size of the whole card",
+    711240195: "two segments of private pools stayed, of which a replay gives back one or the other",
+    711240979: "the same, where one segment of small blocks lay in what a segment of large ones had given back",
+    24112892: "a segment of a private pool stayed, and where others went the request's own new segment lay",
     77361: "what seemed the best guess led nowhere, and another had to be tried",
 }
 """Programs of which PyTorch's figures once differed, and why: what the file does not say has to be found."""

@@ -114,6 +114,14 @@ def test_the_summary_counts_what_was_run() -> None:
     assert "**1,000, emulated +24 (+2.40%)**" in page
 
 
+def test_a_measurement_that_is_run_twice_counts_once() -> None:
+    again = replace(CASE, source="again", torch="2.14.0", is_repeat=True)
+    differs = replace(EQUAL, status=Status.DIFFERS)
+    page = page_of({"recordings": [CASE], "again": [again]}, {"recordings": {"one": EQUAL}, "again": {"one": differs}})
+    assert "| cases that were run, of all | 1 of 1 |\n| of these, equal in all | 1 of 1 |" in page
+    assert "| T4, 2.14.0 | **differs" in page
+
+
 def test_what_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"^somebody/something@0123456 cannot be had: .*does not exist"):
         fetched(CASE.origins[0], tmp_path / "to", str(tmp_path / "{owner}+{name}"))

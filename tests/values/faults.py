@@ -56,6 +56,35 @@ def operator_of_the_card_only() -> Any:
     return [int(y.sum()), int(z.sum()), int(x.sum()) in (0, 15)]
 
 
+LIBRARY.define("pure(Tensor x) -> Tensor")
+LIBRARY.impl("pure", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("pure", lambda x: x * 2, "CPU")
+LIBRARY.define("mutates(Tensor(a!) x) -> Tensor")
+LIBRARY.impl("mutates", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("mutates", lambda x: x.add_(1) * 2, "CPU")
+LIBRARY.define("fails_on_the_host(Tensor x) -> Tensor")
+LIBRARY.impl("fails_on_the_host", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("fails_on_the_host", lambda x: x.no_such_method(), "CPU")
+LIBRARY.define("writes_unsaid(Tensor x) -> Tensor")
+LIBRARY.impl("writes_unsaid", lambda x: torch.empty_like(x), "CUDA")
+LIBRARY.impl("writes_unsaid", lambda x: x.add_(1) * 2, "CPU")
+
+
+@case
+def operator_of_the_script() -> Any:
+    """One with a CPU kernel is taken to compute there what it does on the card; what it writes is unknown."""
+    x = torch.arange(6, device="cuda")
+    doubled = int(torch.ops.ullage_test.pure(x).sum())
+    both = torch.ops.ullage_test.mutates(x)
+    first = int(both.max())
+    second = int(x.max())
+    given = torch.arange(6, device="cuda")
+    torch.ops.ullage_test.writes_unsaid(given).sum().item()
+    kept = int(given.sum()) in (0, 15)
+    failed = int(torch.ops.ullage_test.fails_on_the_host(torch.arange(6, device="cuda")).sum())
+    return [doubled in (0, 30), first, second, kept, failed]
+
+
 @case
 def kernel_of_triton() -> Any:
     """A kernel that is launched writes what nobody sees: zeros that it was given are known no longer."""
@@ -71,13 +100,28 @@ def kernel_of_triton() -> Any:
     x = torch.arange(8, device="cuda", dtype=torch.float32)
     ids = torch.arange(8, device="cuda")
     out = torch.zeros(8, device="cuda", dtype=torch.int64)
+    sent = torch.zeros(8, dtype=torch.int64).to("cuda")
     try:
         kernel[(1,)](ids, out, n=8)
+        kernel[(1,)](ids, sent, n=8)
         launched = True
     except Exception as error:  # there is no compiler for it
         launched = str(error)[:200]
     del x
-    return [launched, bool((out == 0).all()) is not None, int(ids.sum()) in (0, 28)]
+    of_host = bool((sent == 0).all()) is not None
+    return [launched, bool((out == 0).all()) is not None, int(ids.sum()) in (0, 28), of_host]
+
+
+@case
+def compiled_graph() -> Any:
+    """A kernel of Inductor's says what it only reads: that stays known, and what it writes is not."""
+
+    def shifted(given: torch.Tensor) -> torch.Tensor:
+        return given * 2 + 1
+
+    sent = torch.tensor([1, 2, 3, 4], device="cuda")
+    made = torch.compile(shifted)(sent)
+    return [int(sent.sum()) in (0, 10), int(made.max()) is not None]
 
 
 @case

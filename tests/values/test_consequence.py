@@ -14,6 +14,17 @@ LOGGED = [
     "value = loss.item()  # here\n    print(value)",
     "log = f'{loss.item():.3f}'  # here",
     "losses = {'loss': loss.item()}  # here",
+    "self.loss = loss.item()  # here\n    print(self.loss)",
+    "logger.info('loss %f', loss.item())  # here",
+    "wandb.log({'loss': loss.item(), 'step': step})  # here",
+    "total += loss.item()  # here\nprint(total / 3)",
+    "mean = round(loss.item(), 4)  # here\n    print(mean)",
+    "history.append(loss.item())  # here\n    if len(history) > 2: print(history)",
+    "logs['loss'] = loss.item()  # here\n    if logs is not None: logger.info(logs)",
+    "self.loss = loss.item()  # here\n    if self.loss is None: print(self.loss)",
+    "def train(): return loss.item()  # here\n    value = train()\n    print(value)",
+    "value = loss.item()  # here\n    print(value)\ndef other(value): return value if value < 1 else 1",
+    "total = total + loss.item()  # here\n    if step % 10 == 0: print(f'{total:.3f}')",
 ]
 DECIDING = [
     "if loss.item() < 1:  # here\n        break",
@@ -25,6 +36,19 @@ DECIDING = [
     "while (err := (a - b).norm().item()) > 1e-3:  # here\n        pass",
     "err = (a - b).norm().item(); a = b  # here\n    while err > 1: pass",
     "norm = clip(model).item()  # here\n    if not math.isfinite(norm): continue",
+    "self.loss = loss.item()  # here\n    if self.loss < 1: break",
+    "total += loss.item()  # here\nif total < 1: print(total)",
+    "value = loss.item()  # here\nassert value < 1",
+    "value = loss.item()  # here\n    mean = value / 2\n    while mean > 1: pass",
+    "history.append(loss.item())  # here\n    if history[-1] < 1: break",
+    "logs['loss'] = loss.item()  # here\n    if logs['loss'] < 1: break",
+    "def train(): return loss.item()  # here\n    if train() < 1: break",
+    "def train(): return loss.item()  # here\n    value = train()\n    if value < 1: break",
+    "value = loss.item()  # here\ndef other(): return 1 if value < 1 else 2",
+    "def other():\n        global value\n        value = loss.item()  # here\nif value < 1: pass",
+    "def called_elsewhere(): return loss.item()  # here",
+    "low, high = x.min().item(), x.max().item()  # here\n    rows = range(0, 9) if high > 1 else []",
+    "def state(self): self.best = loss.item()  # here\nclass Stop:\n    def __bool__(self): return self.best < 1",
 ]
 
 

@@ -206,6 +206,27 @@ _SMALL = """
 """
 
 
+def test_the_boxes_that_nms_keeps_are_those_of_the_cpu() -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    found = answer("""
+        import ullage
+        ullage.emulate("A100", values="all")
+        import torch
+        from torchvision.ops import batched_nms, nms
+        torch.manual_seed(0)
+        corner = torch.rand(200, 2) * 50
+        boxes, scores, classes = torch.cat([corner, corner + 10], 1), torch.rand(200), torch.arange(200) % 3
+        on_cpu = [nms(boxes, scores, 0.5), batched_nms(boxes, scores, classes, 0.5)]
+        boxes, scores, classes = boxes.cuda(), scores.cuda(), classes.cuda()
+        on_card = [nms(boxes, scores, 0.5), batched_nms(boxes, scores, classes, 0.5)]
+        tell([[each.tolist() for each in found] for found in (on_cpu, on_card)])
+    """)
+    on_cpu, on_card = found
+    assert on_card == on_cpu
+    assert 1 < len(on_cpu[0]) < len(on_cpu[1]) < 200
+
+
 def test_an_operator_on_memory_that_a_kernel_would_have_written_is_no_error() -> None:
     """`topk` of many numbers sorts them by a kernel of its own, and indexes by what it has sorted."""
     found = answer("""

@@ -41,7 +41,12 @@ def off() -> dict[str, Any]:
 
 CASES: dict[str, list[list[str]] | None] = {
     "operator_of_the_card_only": [["number", "UNKNOWN"], ["number", "KNOWN"]],
-    "kernel_of_triton": [["branch", "UNKNOWN"], ["number", "UNKNOWN"]],
+    "operator_of_the_script": [
+        *(["number", "ASSUMED"], ["number", "UNKNOWN"], ["number", "UNKNOWN"], ["number", "ASSUMED"]),
+        *(["number", "KNOWN"], ["number", "UNKNOWN"]),
+    ],
+    "kernel_of_triton": [["branch", "UNKNOWN"], ["branch", "UNKNOWN"], ["number", "UNKNOWN"]],
+    "compiled_graph": [["number", "KNOWN"], ["number", "UNKNOWN"]],
     "errors_of_operators": [],
     "numbers_for_tensors": [],
     "out_of_memory": [],
@@ -68,5 +73,6 @@ def test_a_run_goes_on_as_without_values(on: dict[str, Any], off: dict[str, Any]
 
 def test_what_failed_is_named_and_nothing_is_kept(on: dict[str, Any]) -> None:
     """Operators that the host cannot run are said; what was kept went with its memory."""
-    assert on[""] == {"failures": ["ullage_test.card_only.default", "ullage_test.written.default"], "kept_bytes": 0}
+    failures = ["ullage_test.card_only.default", "ullage_test.fails_on_the_host.default"]
+    assert on[""] == {"failures": failures, "kept_bytes": 0}
     assert {name for name in on if name} == set(CASES)

@@ -1,4 +1,4 @@
-"""Begin in a child process what its parent does: emulate the same card, or record."""
+"""Begin in a child process what its parent does: emulate the same card, be measured, or record."""
 
 import importlib.util
 
@@ -18,6 +18,19 @@ def emulate() -> None:
         inherit()
     except TorchMissingError:
         pass  # a build without CUDA uses no card
+
+
+def attach() -> None:
+    """Have this process tell the prediction that it belongs to what it does on the card. Called by `sitecustomize`.
+
+    Raises:
+        Exception: it cannot, for whatever reason.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return
+    from ullage.prediction.attached import attach as begin
+
+    begin()
 
 
 def record() -> None:

@@ -179,9 +179,12 @@ class _AssumptionSearch:
                 found = self._try(guess)
                 if found.comparison.first_difference is None:
                     return found.guessed
-                # A block that is known to be larger may leave the request to the next hole of that kind.
-                is_size = guess.block_bytes != unrecorded.block_bytes
-                if found.reached > trial.reached or (is_size and found.reached == trial.reached):
+                # A block that is known to be larger may leave the request to the next hole of that kind, and a segment
+                # that is known to be of a private pool may leave another to be given back in its place.
+                is_one_of_several = (
+                    guess.block_bytes != unrecorded.block_bytes or guess.pools.keys() > unrecorded.pools.keys()
+                )
+                if found.reached > trial.reached or (is_one_of_several and found.reached == trial.reached):
                     best = min(best, found.guessed, key=lambda each: each.order)
                     heappush(waiting, (-found.reached, self.trials, guess))
                     kept = found if kept is None or found.reached > kept.reached else kept
@@ -195,7 +198,9 @@ class _AssumptionSearch:
             capacity_bytes=self.room_bytes,
             unrecorded=unrecorded,
         )
-        return _ReplayWithGuesses(unrecorded, compare(self.history, Recording.of(self.history, rebuilt).rebuilt))
+        recording = Recording.of(self.history, rebuilt)
+        done = recording.done if recording.is_of_everything else None
+        return _ReplayWithGuesses(unrecorded, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield what may explain that a replay leaves the recording where it does."""
@@ -242,15 +247,17 @@ class _AssumptionSearch:
     def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield the size of the whole card, as the distance of expandable segments shows it.
 
-        Their addresses mostly follow one another, each range for 9/8 of the card.
+        Their addresses mostly follow one another, each range for 9/8 of the card. A segment may also lie in a range
+        that another has given back, and begin a little behind where that began.
         """
         rebuilt = trial.comparison.rebuilt
         begins = np.unique([life.begin for life in rebuilt.lives.lives if life.is_expandable])
         if len(begins) < 2 or trial.unrecorded.beyond_room_bytes or rebuilt.room_bytes >= UNBOUNDED_BYTES:
             return
-        beyond = int(np.diff(begins).min()) * 8 // 9 - rebuilt.room_bytes
-        if 0 < beyond <= rebuilt.room_bytes:
-            yield replace(trial.unrecorded, beyond_room_bytes=beyond)
+        beyond = np.diff(begins) * 8 // 9 - rebuilt.room_bytes
+        beyond = beyond[(beyond > 0) & (beyond <= rebuilt.room_bytes)]
+        if len(beyond):
+            yield replace(trial.unrecorded, beyond_room_bytes=int(beyond.min()))
 
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
         """Yield the other answer to who gave memory back before an entry, or before those in front of it.
@@ -271,12 +278,16 @@ class _AssumptionSearch:
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
+        since = self._first_move(row)
         given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
-        numbers = rebuilt.lives.at(given, np.full(len(given), row)).tolist()
+        # Where memory was given back, the request's own new segment may lie by now.
+        numbers = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
         stayed = [
             number
             for number in dict.fromkeys(numbers)
-            if number >= 0 and not (life := rebuilt.lives.lives[number]).pool_is_told and not self._is_given(life, row)
+            if number >= 0
+            and not (life := rebuilt.lives.lives[number]).pool_is_told
+            and not self._is_given(life, since, row)
         ]
         for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
@@ -289,8 +300,7 @@ class _AssumptionSearch:
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
-        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
-        since = row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
+        since = self._first_move(row)
         back = since + np.flatnonzero(np.isin(self.history.action[since:row], GIVEN_BACK))
         went = rebuilt.lives.at(self.history.address[back], back - 1).tolist()
         given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
@@ -312,11 +322,16 @@ class _AssumptionSearch:
                 pools={**pools, **dict.fromkeys(untold, pool)},
             )
 
-    def _is_given(self, life: SegmentLife, row: int) -> bool:
-        """Tell whether a segment went with those that are given back from an entry on, one after the other."""
+    def _first_move(self, row: int) -> int:
+        """Return the first of the entries right before another at which memory was taken or given back, or that one."""
+        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
+        return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
+
+    def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
+        """Tell whether a segment went with those that were given back since an entry, or right behind another."""
         moved = np.isin(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
-        return row <= life.died < stop
+        return since <= life.died < stop
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:

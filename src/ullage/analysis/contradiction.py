@@ -41,7 +41,7 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
     """
     if not history.has_requests:
         return None
-    checks = [_of_places(history, rebuilt), _of_frees(history, BlockLives.of(history))]
+    checks = [_of_places(history, rebuilt), _of_frees(history, rebuilt.block_lives)]
     if not is_exact and len(history) <= _MOST_ENTRIES:
         checks.append(_of_blocks_over_each_other(history))
     return next((said for check in checks for said in check), None)
@@ -51,11 +51,12 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
     """Yield blocks that lie in no segment, where the file has the segments at the end."""
     if not history.segments:
         return
-    rows = np.flatnonzero(np.isin(history.action, _BLOCKS))
+    rows = rebuilt.block_lives.row  # by address: what is looked up in order is found fast
     address, size = history.address[rows], history.size[rows]
     first = rebuilt.lives.at(address, rows)
     ends = np.array([*(life.end for life in rebuilt.lives.lives), 0], np.int64)  # the last one for those of no segment
-    for at in np.flatnonzero(address + np.maximum(size, 1) > ends[first]).tolist():
+    outside = np.flatnonzero(address + np.maximum(size, 1) > ends[first])
+    for at in outside[np.argsort(rows[outside])].tolist():
         row, where = int(rows[at]), "lies in no segment" if first[at] < 0 else "reaches beyond its segment"
         what = Action(int(history.action[row])).name.lower()
         yield f"the block of entry {row}, {what} of {text_of_bytes(int(size[at]))}, {where}"

@@ -26,6 +26,7 @@ from ullage.analysis.role.advice import advice_of
 from ullage.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.history import History
 from ullage.message.message import BOGUS_BYTES
+from ullage.rebuild import Rebuilt
 from ullage.report.blocks import BlockHistory
 
 SCHEMA: Final = 3
@@ -148,8 +149,7 @@ def explain(
     rebuilt = rebuild(capacity_bytes=capacity_bytes)
     recording = Recording.of(history, rebuilt)
     evidence = evidence_of(recording)
-    # In the room that the run had: one that was given would make it depart.
-    fidelity = fidelity_of(history, recording.rebuilt if recording.rebuilt.room_is_known else rebuild())
+    fidelity = _fidelity(recording, recording.rebuilt if recording.rebuilt.room_is_known else rebuild())
     contradiction = contradiction_of(history, rebuilt, is_exact=fidelity.is_exact)
     cause, growth, accumulation = _judged(recording, evidence, contradiction)
     pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
@@ -188,6 +188,12 @@ def explain(
         headline=headline_of(cause, recording, evidence, shares),
         picture=_picture(recording, roles if shares else None) if with_picture else None,
     )
+
+
+def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
+    """Compare with the recording in the room that the run had: one that was given would make the replay depart."""
+    is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
+    return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
 
 
 def _judged(

@@ -48,14 +48,20 @@ class Comparison:
     """The first operation that calls the driver otherwise, fails otherwise, or puts its block elsewhere."""
 
 
-def fidelity_of(history: History, rebuilt: Rebuilt) -> Fidelity:
+def fidelity_of(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Fidelity:
     """Replay a program under its own settings, and compare all driver calls and all addresses with the recording."""
-    return compare(history, rebuilt).fidelity
+    return compare(history, rebuilt, done).fidelity
 
 
-def compare(history: History, rebuilt: Rebuilt) -> Comparison:
-    """Do as `fidelity_of`, and return what else came of the replay."""
-    done = replay(
+def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Comparison:
+    """Do as `fidelity_of`, and return what else came of the replay.
+
+    Args:
+        history: the recording of one device.
+        rebuilt: its program.
+        done: the replay with its calls and places, where it was made already.
+    """
+    done = done or replay(
         rebuilt.program,
         rebuilt.settings,
         ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes),

@@ -98,10 +98,10 @@ class Recording:
                 rebuilt = replace(rebuilt, room_bytes=rebuilt.room_bytes - refused, beyond_room_bytes=beyond)
             until = cut(program, failing + 1)
             device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
-            done, held_back = replay(until, rebuilt.settings, device), frozenset[int]()
+            done, held_back = _whole_replay(until, rebuilt.settings, device), frozenset[int]()
             if not _fails(done, failing) and rebuilt.room_is_known and (held_back := _waiting(until)):
                 until = _kept_alive(until, held_back)
-                done = replay(until, rebuilt.settings, device)
+                done = _whole_replay(until, rebuilt.settings, device)
             if _fails(done, failing) and (rebuilt.room_is_known or _first_fails_as_recorded(done, rebuilt, failed)):
                 return cls(
                     history=history,
@@ -114,7 +114,7 @@ class Recording:
                     held_back=held_back,
                 )
         device = ReplayDevice(total_bytes=rebuilt.card_bytes, others_bytes=rebuilt.beyond_room_bytes)
-        done = moment = replay(program, rebuilt.settings, device, stop_after_ooms=1)
+        done = moment = _whole_replay(program, rebuilt.settings, device, stop_after_ooms=1)
         if done.ran_out:
             program = cut(program, done.done)
         else:
@@ -122,6 +122,16 @@ class Recording:
             moment = replay(cut(program, fullest), rebuilt.settings, device)
         failing_op = done.done - 1 if done.ran_out else None
         return cls(history=history, rebuilt=rebuilt, program=program, failing_op=failing_op, done=done, moment=moment)
+
+    @property
+    def is_of_everything(self) -> bool:
+        """Whether `done` is the replay of all that was recorded: no operation is left but the failed request's free."""
+        rest = slice(len(self.program), None)
+        whole = self.rebuilt.program
+        if self.failing_op is None or self.held_back:
+            return not self.held_back and len(self.program) == len(whole)
+        left = (whole.op[rest] == Op.FREE) & (whole.key[rest] == whole.key[self.failing_op])
+        return bool(left.all())
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
         """Run a program under other settings on the same room."""
@@ -216,6 +226,11 @@ class Recording:
         return step_ops(self.history, self.rebuilt, len(self.program))
 
 
+def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *, stop_after_ooms: int = 0) -> Replay:
+    """Replay a program with all that a comparison with the recording asks for."""
+    return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
+
+
 def segment_bytes(requested: int, settings: Settings) -> int:
     """Return the bytes that an empty allocator asks the driver for to satisfy one request."""
     one = np.array([requested], np.int64)
@@ -277,11 +292,19 @@ def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> 
             at.append(index)
             ops.append(int(op))
             keys.append(key)
-    zeros = np.zeros(len(at), np.int64)
+    places = np.array(at, np.int64) + np.arange(len(at))
+    is_old = np.ones(len(program) + len(at), np.bool_)
+    is_old[places] = False
+
+    def with_added(column: Column, added: Sequence[int] | int) -> Column:
+        found = np.empty(len(is_old), np.int64)
+        found[is_old], found[places] = column, added
+        return found
+
     return replace(
         program,
-        op=np.insert(program.op, at, np.array(ops, np.int64)),
-        key=np.insert(program.key, at, np.array(keys, np.int64)),
-        size=np.insert(program.size, at, zeros),
-        stream=np.insert(program.stream, at, zeros),
+        op=with_added(program.op, ops),
+        key=with_added(program.key, keys),
+        size=with_added(program.size, 0),
+        stream=with_added(program.stream, 0),
     )

@@ -80,7 +80,7 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
     steps = len(bounds) - 1
     if steps < 3 or (program.op > Op.EMPTY_CACHE)[bounds[1] :].any():
         return None
-    step_of = np.searchsorted(np.array(bounds[1:]), np.arange(len(program)), side="right")
+    step_of = np.repeat(np.arange(steps), np.diff(bounds))
     own = _own_step(program, step_of)
     most = _sizes_of(program, own, steps)
     order = [0, *sorted(range(1, steps), key=lambda step: -most[step])]
@@ -90,7 +90,7 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
     # An operation on a block of an earlier step keeps its distance in steps, and how far into that step it is.
     target = place[own] + step_of - own
     into[target > steps - 1] = 1
-    sequence = np.lexsort((np.arange(len(program)), into, np.minimum(target, steps - 1)))
+    sequence = np.lexsort((into, np.minimum(target, steps - 1)))  # of equals the first stays first
     return replace(
         program,
         op=program.op[sequence],

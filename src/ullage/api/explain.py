@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ullage._errors import UsageError
 from ullage._public import public
@@ -10,14 +11,13 @@ from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation
 from ullage.analysis.explain import explain as explain_history
-from ullage.analysis.text.explain import TextExplanation, explain_messages
-from ullage.api.show import write_page
 from ullage.api.text import is_text, pieces_of
 from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
-from ullage.export.database import write_database
-from ullage.message.log import scan
 from ullage.snapshot.snapshot import load_snapshot
-from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
+
+# What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one.
+if TYPE_CHECKING:
+    from ullage.analysis.text.explain import TextExplanation
 
 
 @public
@@ -58,6 +58,9 @@ def explain(
     options: dict[str, object] = {"device": device, "capacity": capacity, "alloc_conf": alloc_conf}
     options |= {"torch_version": torch_version, "sql": sql}
     if isinstance(file, BaseException):
+        from ullage.analysis.text.explain import explain_messages
+        from ullage.message.log import scan
+
         _refuse(options, "an exception's text")
         return explain_messages(scan([f"{type(file).__name__}: {file}"]), source=type(file).__name__).explanation
     path = Path(file)
@@ -81,16 +84,21 @@ def explain(
             progress=progress,
         )
     if html is not None:
+        from ullage.api.show import write_page
+
         write_page(explanation, html)
     return explanation
 
 
-def explain_text(path: Path, progress: Callable[[str], None]) -> TextExplanation:
+def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanation":
     """Explain a log or an error's text; "-" is standard input.
 
     Raises:
         UsageError: the file cannot be read, or has no error of memory.
     """
+    from ullage.analysis.text.explain import explain_messages
+    from ullage.message.log import scan
+
     source = "standard input" if str(path) == "-" else str(path)
     return explain_messages(scan(pieces_of(path, progress)), source=source)
 
@@ -147,6 +155,8 @@ def _explain_snapshot(
         others = tuple(explain_card(card.device) for card in cards if card.device != first)
         explanation = replace(explanation, others=others)
     if tables is not None:
+        from ullage.export.database import write_database
+
         progress("writing the tables")
         write_database(
             tables,
@@ -160,6 +170,8 @@ def _explain_snapshot(
 
 
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> Explanation:
+    from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
+
     run, _ = find_run(folder)
     evidence = fatal_evidence(run)
     explanation = explain_evidence(evidence, progress=progress) if evidence is not None else None

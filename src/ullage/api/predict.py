@@ -1,6 +1,7 @@
 """Will this script fit on that card?"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.ranks import predict_all_ranks
-from ullage.prediction.request import Request
+from ullage.prediction.request import ALL, ALONE, Request
 from ullage.values.choice import ValuesChoice
 
 
@@ -42,6 +43,7 @@ def predict(
     picture: bool = False,
     beside_eager: bool = True,
     output: bool = False,
+    processes: str = ALONE,
     random_weights: bool = False,
     config: str | Path | None = None,
     made_up_data: str | None = None,
@@ -51,7 +53,8 @@ def predict(
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
 
     Args:
-        script: the path of a Python file, which is run unmodified.
+        script: the path of a Python file or a notebook, which is run unmodified; or the first word of a command, "-m",
+            "torchrun" or any program, of whose processes the one that uses the card most is predicted.
         arguments: what stands behind the script on its command line.
         gpu: a card's name ("RTX 4090") or a size ("24GiB").
         steps: stop after this many optimizer steps; None: 3, and up to 6 more until the peaks settle.
@@ -76,6 +79,8 @@ def predict(
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.
         beside_eager: run a script that uses torch.compile once more without.
         output: pass what the script prints on to standard error.
+        processes: which of the processes that a launcher starts run: "alone": the rank that is asked for; "real": all
+            of them together.
         random_weights: make weights and tokenizers that are not here up from their configuration.
         config: a folder with the config.json of models that are not known.
         made_up_data: rows in place of a data set that is not here: "text:length=2048,rows=64", "chat:...",
@@ -111,10 +116,20 @@ def predict(
         snapshot=None if snapshot is None else Path(snapshot),
         picture=picture or html is not None,
         echo=output,
+        processes=processes,
         made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script, *([snapshot] if snapshot else []))
-    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
+    return _answer(request, progress, all_ranks=rank == "all", beside_eager=beside_eager, html=html)
+
+
+def _answer(
+    request: Request, progress: Callable[[str], None], *, all_ranks: bool, beside_eager: bool, html: str | Path | None
+) -> Prediction:
+    """Run a request: once, with every rank in turn, or beside eager; and write the page."""
+    if all_ranks and request.is_command:
+        request, all_ranks = replace(request, processes=ALL), False
+    work = predict_all_ranks if all_ranks else predict_beside_eager if beside_eager else predict_with_draws
     prediction = work(request, progress=progress)
     if html is not None:
         write_page(prediction, html)

@@ -17,7 +17,7 @@ import typer
 import ullage
 from ullage._errors import UllageError
 from ullage.cli import diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
-from ullage.cli.command import Command, CommandGroup
+from ullage.cli.command import Command, CommandGroup, LaunchCommand
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,13 +33,13 @@ app = typer.Typer(
 )
 app.command(
     name="predict",
-    cls=Command,
+    cls=LaunchCommand,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=predict.EPILOG,
 )(predict.predict)
 app.command(
     name="fit",
-    cls=Command,
+    cls=LaunchCommand,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=fit.EPILOG,
 )(fit.run_fit)

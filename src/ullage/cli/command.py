@@ -1,8 +1,12 @@
 """The classes of typer's commands that ullage's are made of."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+
+from ullage._errors import UsageError
 
 # typer 0.29 imports pydantic to read a flag that has no value yet, and its own --help is the only one of a command that
 # has none: False in place of None saves a third of what `ullage gpus` takes.
@@ -14,6 +18,97 @@ class Command(TyperCommand):
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help."""
         return _with_value(super().get_help_option(ctx))
+
+
+class LaunchCommand(Command):
+    """A subcommand that is given a command of the user's, whose options are told from its own.
+
+    Before the command all options are ullage's. Behind a script's name those are that ullage knows and the script's
+    source does not mention: `ullage predict train.py --batch-size 8 --gpu T4`. Behind any other command none is, and
+    behind -- none is.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse our own options, and leave the command with its options in `ctx.args`."""
+        own, command = self._split(ctx, list(args))
+        if command[1:] and is_python_file(command[0]):
+            taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:])
+            own, command = [*own, *taken], [command[0], *rest]
+            self._say_whose(ctx, command)
+        return super().parse_args(ctx, [*own, "--", *command] if command else own)
+
+    def _split(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:
+        """Return our options, and the command with what follows it."""
+        before = words.index("--") if "--" in words else len(words)
+        place = 0
+        options = self._options(ctx)
+        while place < before and words[place].startswith("-") and words[place] != "-m":
+            name, equals, _ = words[place].partition("=")
+            if name not in options:
+                raise UsageError(
+                    f"{name} is neither an option of ullage {self.name} nor a command; options of a script come after "
+                    "its name"
+                )
+            place += 1 + (options[name] and not equals)
+        if place == before:  # the command follows --
+            return words[:before], words[before + 1 :]
+        return words[:place], words[place:]
+
+    def _taken_behind(self, ctx: Any, script: Path, words: list[str]) -> tuple[list[str], list[str]]:
+        """Return the words behind a script's name that are ours, and those that are its own."""
+        options = self._options(ctx)
+        mentioned = _text_of(script)
+        taken: list[str] = []
+        kept: list[str] = []
+        place = 0
+        while place < len(words):
+            word = words[place]
+            if word == "--":
+                return taken, [*kept, *words[place + 1 :]]
+            name, equals, _ = word.partition("=")
+            count = 1
+            if name.startswith("--") and name in options and not _is_mentioned(name, mentioned):
+                count = 1 + (options[name] and not equals)
+                taken += words[place : place + count]
+            else:
+                kept.append(word)
+            place += count
+        return taken, kept
+
+    def _say_whose(self, ctx: Any, command: list[str]) -> None:
+        """Say of options that are the script's as well as ours that they went to the script."""
+        options = self._options(ctx)
+        for word in command[1:]:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name in options:
+                sys.stderr.write(f"note: {name} went to {command[0]}, which has it too; ullage's comes before it\n")
+
+    def _options(self, ctx: Any) -> dict[str, bool]:
+        """Return the names of our options, and whether each has a value."""
+        return {
+            name: not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
+            for parameter in self.get_params(ctx)
+            if parameter.param_type_name == "option"
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
+
+
+def is_python_file(word: str) -> bool:
+    """Tell whether a word of a command line is the path of a script, whose source can be looked at."""
+    return word.endswith((".py", ".pyw", ".ipynb")) or (Path(word).is_file() and "/" in word)
+
+
+def _text_of(script: Path) -> str:
+    """Return a script's source; "" where it cannot be read."""
+    try:
+        return script.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_mentioned(name: str, source: str) -> bool:
+    """Tell whether a source has an option of a name: quoted, or as the attribute of parsed arguments."""
+    return any(f"{quote}{name}{end}" in source for quote in "\"'" for end in "\"'=, ")
 
 
 class CommandGroup(TyperGroup):

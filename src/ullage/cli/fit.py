@@ -8,6 +8,7 @@ import typer
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import (
+    SCRIPT_HELP,
     WORKSPACES,
     ConfigOption,
     DrawsOption,
@@ -35,7 +36,7 @@ _OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"}
 
 def run_fit(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="Your training script; options that ullage does not know go to it.")],
+    script: Annotated[Path, typer.Argument(help=SCRIPT_HELP, metavar="COMMAND...")],
     gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
     vary: Annotated[
         list[str], typer.Option(help="The script's option to vary: --batch-size, --batch-size=8..64:8. At most twice.")

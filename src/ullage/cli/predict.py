@@ -10,6 +10,7 @@ from ullage._errors import UsageError, quoted
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
 from ullage.cli.values import (
+    SCRIPT_HELP,
     WORKSPACES,
     ConfigOption,
     DrawsOption,
@@ -30,6 +31,8 @@ EPILOG: Final = (
     "ullage predict train.py --gpu 'RTX 3060'\n\n"
     "ullage predict train.py --batch-size 8 --gpu T4 --steps 5\n\n"
     "ullage predict train.py --gpu 24GiB --arch sm_89 --alloc-conf expandable_segments:True\n\n"
+    "ullage predict --gpu H100 --count 8 torchrun --nproc-per-node 8 train.py --batch-size 4\n\n"
+    "ullage predict --gpu H100 -m package.train (also trl, accelerate launch, deepspeed, a notebook)\n\n"
     "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
     f"{WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
@@ -40,7 +43,7 @@ _OWN: Final = frozenset({"context", "script", "rank", "context_size", "html", "a
 
 def predict(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="Your training script; options that ullage does not know go to it.")],
+    script: Annotated[Path, typer.Argument(help=SCRIPT_HELP, metavar="COMMAND...")],
     gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
     steps: Annotated[
         int | None, typer.Option(help="Stop after this many optimizer steps. [default: 3, and up to 6 more to settle]")
@@ -68,12 +71,15 @@ def predict(
     html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
     beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
+    processes: Annotated[
+        str, typer.Option(help="Of a launcher's processes: alone (one rank, without the others) or real (all of them).")
+    ] = "alone",
     random_weights: RandomWeightsOption = False,
     config: ConfigOption = None,
     made_up_data: MadeUpDataOption = None,
     lengths: LengthsOption = None,
 ) -> None:
-    """Run a script for a few steps on a GPU that is not there, and say whether it fits.
+    """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 
     The script runs unmodified, with PyTorch's own allocator, on an emulated card: every byte is PyTorch's answer, and
     no GPU is needed or touched.

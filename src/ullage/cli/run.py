@@ -58,12 +58,12 @@ def run(
     """
     from ullage.api.values import size_of
     from ullage.export.export import open_exports
+    from ullage.prediction.command import command_of
     from ullage.recording.plan import HistoryMode, RecordingPlan
     from ullage.run_files.live import is_live
-    from ullage.supervision.command import command_of
     from ullage.supervision.supervisor import end_alike, environment_as_given, supervise
 
-    command = command_of(context.args)
+    command = command_of(context.args, asked="ullage run")
     if history not in list(HistoryMode):
         raise UsageError(f"--history {history} is not a mode; expected one of {', '.join(HistoryMode)}")
     budget = size_of(history_budget, "--history-budget")

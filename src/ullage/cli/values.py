@@ -9,6 +9,7 @@ WORKSPACES: Final = (
     "[bold]Workspaces[/] of convolutions are cuDNN's own, where it is beside torch or where ULLAGE_CUDNN names it, "
     "else estimated. [bold]ullage doctor --gpu T4[/] says which."
 )
+SCRIPT_HELP: Final = "Your training script or notebook, -m and a module, or a command such as torchrun or trl."
 PlacementOption = Annotated[
     str,
     typer.Option(help="Whose driver: linux, wsl, windows, linux-host. Up to torch 2.11 it decides what is reserved."),

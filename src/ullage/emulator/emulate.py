@@ -13,7 +13,7 @@ import time
 from collections.abc import MutableMapping
 from dataclasses import asdict, dataclass, field
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from ullage._child_process import HOOKS_FOLDER, reach_children
 from ullage._errors import EmulationError, UsageError, quoted
@@ -121,19 +121,20 @@ def emulate(
     return emulation
 
 
-def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, *, count: int = 1) -> Emulation:
+def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices: Any) -> Emulation:
     """Make every Python process with this environment, and its children, emulate cards; not this process.
 
     Args:
         environment: the environment of a process that is about to be started.
         gpu: see `emulate`.
-        count: how many such cards.
+        **choices: total_memory_bytes, context_bytes, cudnn_workspace_bytes, placement, count, and values (a
+            `ValuesChoice`), as of `emulate`.
 
     Raises:
         UnknownGpuError: no card has that name.
-        UsageError: the count cannot be.
+        UsageError: the count, a size or the placement cannot be.
     """
-    emulation = _emulation_of(gpu, count=count)
+    emulation = _emulation_of(gpu, **choices)
     environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     reach_children(environment)
@@ -144,6 +145,13 @@ def inherit() -> None:
     """Emulate the parent's card in a child process. Called by `_child/hooks/sitecustomize.py`."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
+
+
+def inherited() -> Emulation:
+    """Return the emulation that this process has inherited from the one that started it."""
+    inherit()
+    assert _current is not None
+    return _current
 
 
 def _emulation_of(

@@ -194,6 +194,8 @@ def _card() -> ctypes.CDLL:
     library.card_remember_sent.argtypes = [ctypes.c_bool]
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
+    library.card_watch_writes.argtypes = [ctypes.c_void_p, ctypes.c_uint16]
+    library.card_watch_writes.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
     return library
 
@@ -260,6 +262,18 @@ def remember_sent(*, on: bool) -> None:
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
     """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
     return bool(_card().card_take_sent(address, size_bytes, destination))
+
+
+def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
+    """Count writes on the card by threads that are not seen; returns the count, which goes on.
+
+    Args:
+        is_seen: the address of a function that tells, of a number, whether the calling thread is; None: count no more.
+        key: the number that it is given.
+    """
+    card = _card()
+    card.card_watch_writes(is_seen, key)
+    return ctypes.c_uint64.in_dll(card, "card_unseen_writes")
 
 
 def note_reason(text: str) -> None:

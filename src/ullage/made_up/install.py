@@ -23,6 +23,8 @@ def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         choice: what may be made up.
         note: told in a sentence what was made up, once each.
     """
+    if not choice.is_asked:
+        return
     last = tokenizer.LastTokenizer()
     repositories = MadeUpRepositories(choice, note)
     tokenizer.install(repositories if choice.random_weights else None, last)

@@ -426,4 +426,35 @@ _FRAMEWORKS: Final = (
         figures=(r"Free memory: (?P<free_bytes>SIZE)", r"Requested memory: (?P<requested_bytes>SIZE)"),
     ),
 )
-TABLE: Final = (*_VLLM, *_SERVERS, *_LLAMA, *_RAY, *_FRAMEWORKS)
+_LIBRARIES: Final = (
+    _program(
+        "MLC LLM",
+        "mlc",
+        "Insufficient GPU memory error: The available single GPU memory is ",
+        r"[\d.]{1,20} MB, which is less than",
+        figures=(
+            r"GPU memory is (?P<free_bytes>SIZE), which is less",
+            r"model weight size \((?P<weights_bytes>SIZE)\)",
+            r"temporary buffer size \((?P<scratch_bytes>SIZE)\)",
+        ),
+    ),
+    _program(
+        "OpenVINO",
+        "openvino",
+        "[GPU] Exceeded max size of memory object allocation: ",
+        r"[Rr]equested \d{1,20} bytes",
+        figures=(
+            r"[Rr]equested (?P<requested_bytes>COUNT) bytes",
+            r"max alloc size \D{1,40}(?P<most_bytes>COUNT) bytes",
+        ),
+    ),
+    _program(
+        "Theano",
+        "theano",
+        "Error allocating ",
+        r"\d{1,20} bytes of device memory",
+        before=("MemoryError: ", ""),
+        figures=(r"allocating (?P<requested_bytes>COUNT) bytes",),
+    ),
+)
+TABLE: Final = (*_VLLM, *_SERVERS, *_LLAMA, *_RAY, *_FRAMEWORKS, *_LIBRARIES)

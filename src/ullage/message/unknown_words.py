@@ -14,15 +14,15 @@ from ullage.message.wording import MessageKind
 _LACKS: Final = re.compile(
     r"\b(?:(?:\w+)?OutOfMemory\b|(?:ran |run |runs )?out of (?:[\w-]+ ){0,3}(?:memory|vram)\b(?! (?:bounds|range))"
     r"|(?:not enough|insufficient|no more|no free|exhausted) (?:[\w-]+ ){0,4}(?:memory|vram)\b"
-    r"|(?:failed|unable|could not|cannot|can't|couldn't|error) (?:to )?(?:\w+ )?(?:in )?(?:re)?alloc(?:at\w+)?\b"
+    r"|(?:failed|unable|could not|cannot|can't|couldn't|error) (?:to )?(?:\w+ )?(?:in )?(?:re|m)?alloc(?:at\w+)?\b"
     r"(?! (?:port|socket|pty|tty|id|handle|address))"
     r"|(?:memory |buffer |tensor )alloc(?:ation)? (?:has )?(?:failed|failure|error)"
     r"|(?:mem)?alloc(?:ation)?\w* (?:of [^\n]{1,60} )?failed\b)",
     re.ASCII | re.IGNORECASE,
 )
 _CARD: Final = re.compile(
-    r"cuda|\bgpu|\bvram\b|video memory|device memory|\bon device\b|graphics memory|\bhip(?:Malloc|Error)|rocm|vulkan"
-    r"|\bmetal\b|opencl|\b[tn]pu\b|\bxpu\b|\.cuh?\b|(?-i:\bcu[A-Z]\w+)|nvidia|d3d1|dxgi|\bVK_|\bhbm\b",
+    r"cuda|\b(?:w|web)?gpu|\bvram\b|video memory|device memory|\bon device\b|graphics memory|\bhip(?:Malloc|Error)|rocm"
+    r"|vulkan|\bmetal\b|opencl|\b[tn]pu\b|\bxpu\b|\.cuh?\b|(?-i:\bcu[A-Z]\w+)|nvidia|d3d1|dxgi|\bVK_|\bhbm\b",
     re.ASCII | re.IGNORECASE,
 )
 _MACHINE: Final = re.compile(
@@ -74,8 +74,26 @@ _START: Final = re.compile(
 )
 """Marks that may stand before the first words of a row: those of launchers, of containers and of a list."""
 HEADS: Final = (
-    *("ut of memory", "ut Of Memory", "UT OF MEMORY", "ut of GPU", "ut of device", "ut of video", "ut of VRAM"),
-    *("ut of vram", "ut of host", "ut of system", "ot enough", "nsufficient", "ailed to alloc", "nable to alloc"),
+    *(
+        "ut of memory",
+        "ut of Memory",
+        "ut Of Memory",
+        "UT OF MEMORY",
+        "ut of GPU",
+        "ut of device",
+        "ut of video",
+        "ut of VRAM",
+    ),
+    *(
+        "ut of vram",
+        "ut of host",
+        "ut of system",
+        "ot enough",
+        "nsufficient",
+        "ailed to alloc",
+        "nable to alloc",
+        "ailed to malloc",
+    ),
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )

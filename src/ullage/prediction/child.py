@@ -35,7 +35,9 @@ from ullage.gpus import find_gpu
 from ullage.made_up.install import install as install_made_up
 from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel
+from ullage.prediction.command import NOTEBOOK
 from ullage.prediction.measurement import measure
+from ullage.prediction.notebook import run_notebook
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.placement import addresses_count
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
@@ -98,15 +100,21 @@ class Run:
         )
         if request.world_size:
             lone_rank.announce(request.rank, request.world_size)
-        if request.eager:  # the newer and the older name of the same switch
+        self._watch()
+        install_made_up(request.made_up, self._notes.append)
+        ImportWatch("torch", before=self._before_import, after=self._after_import).install()
+
+    def _watch(self) -> None:
+        """Begin the journal, and be asked before this process ends or becomes two."""
+        if self._request.eager:  # the newer and the older name of the same switch
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._journal.open()
-        if request.made_up.is_asked:
-            install_made_up(request.made_up, self._notes.append)
-        ImportWatch("torch", before=self._before_import, after=self._after_import).install()
         os.register_at_fork(after_in_child=self._leave)
         os._exit = self._exit_at_once
+        self._on_signals()
+
+    def _on_signals(self) -> None:
         signal.signal(STOP_SIGNAL, self._on_time)
 
     def _before_import(self) -> None:
@@ -181,7 +189,7 @@ class Run:
     def _refuse(self, error: UllageError) -> NoReturn:
         self._is_over = True
         self._channel.send("refused", text=str(error), type=type(error).__name__)
-        raise StopScript
+        self._stop()
 
     def _keep_history(self, torch: Any) -> None:
         """Have PyTorch record requests from the moment CUDA is initialised, and keep it so.
@@ -214,7 +222,7 @@ class Run:
             self._channel.send("start")
             self._execute()
             self._wait_for_threads()
-            self._finish(ending.end_outcome(self._gave_up()))
+            self._finish(self._end())
         except StopScript:
             pass
         except UllageError as error:
@@ -224,7 +232,7 @@ class Run:
                 self._channel.send("refused", text=str(error), type=type(error).__name__)
         except SystemExit as error:
             if error.code is None or (isinstance(error.code, int) and not error.code):
-                self._finish(ending.end_outcome(self._gave_up()))
+                self._finish(self._end())
             else:
                 if not isinstance(error.code, int) and sys.stderr is not None:
                     print(error.code, file=sys.stderr, flush=True)
@@ -241,6 +249,9 @@ class Run:
         loader = SourceFileLoader("__main__", script)
         vars(module).update(__file__=script, __builtins__=builtins, __loader__=loader, __cached__=None)
         sys.modules["__main__"] = module  # for good: pickled classes, spawned processes and exit handlers look there
+        if script.endswith(NOTEBOOK):
+            run_notebook(Path(script), module)
+            return
         with io.open_code(script) as stream:
             source = stream.read()
         exec(compile(source, script, "exec", dont_inherit=True), vars(module))
@@ -262,6 +273,14 @@ class Run:
 
     # ---- the ends of a run
 
+    def _stop(self) -> NoReturn:
+        """Do nothing more of the script."""
+        raise StopScript
+
+    def _end(self) -> Outcome:
+        """Return the outcome of a process that ends without an error."""
+        return ending.end_outcome(self._gave_up())
+
     def _on_step(self, number: int) -> None:
         import torch
 
@@ -278,7 +297,7 @@ class Run:
         wanted, most = self._request.steps, self._request.steps + self._request.more_steps
         if not self._is_over and number >= wanted and (number >= most or self._has_settled()):
             self._finish(Outcome(kind="steps"))
-            raise StopScript
+            self._stop()
 
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
@@ -302,7 +321,7 @@ class Run:
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
             self._finish(Outcome(kind="time"))
-            raise StopScript
+            self._stop()
 
     def _gave_up(self) -> ending.SeenOom | None:
         """The last time that memory ran out, if no step ended and nothing was allocated after it."""
@@ -317,7 +336,7 @@ class Run:
         if status:
             self._finish(ending.exit_outcome(status, callers_line(), self._gave_up()))
         else:
-            self._finish(ending.end_outcome(self._gave_up()))
+            self._finish(self._end())
         self._exit(status)
 
     def _finish_failed(self, error: BaseException) -> None:
@@ -345,6 +364,8 @@ class Run:
             imported=self._observer is not None,
             import_seconds=self._import_seconds,
             optimizers_changed=len(self._optimizers_changed),
+            world_size=self._request.world_size,
+            rank=self._request.rank,
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
         )
         if self._observer is None:

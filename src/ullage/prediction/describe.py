@@ -74,6 +74,8 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield _beside_eager(prediction, prediction.eager)
     if prediction.ranks:
         yield _ranks(prediction)
+    if prediction.processes:
+        yield _processes(prediction)
     if prediction.draws:
         yield _draws(prediction)
     if prediction.reads:
@@ -321,6 +323,26 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
     return tuple(shown)
 
 
+def _processes(prediction: Prediction) -> Table:
+    """Return the peaks of a command's processes."""
+    return Table(
+        title="By process",
+        columns=("process", "rank", "allocated", "reserved", "verdict"),
+        rows=tuple(
+            TableRow(
+                cells=(
+                    each.name,
+                    str(each.rank),
+                    text_of_bytes(each.peak_allocated_bytes),
+                    text_of_bytes(each.peak_reserved_bytes),
+                    each.verdict.value,
+                )
+            )
+            for each in prediction.processes
+        ),
+    )
+
+
 def _draws(prediction: Prediction) -> Table:
     """Return the peaks of all seeds, and between what one more run would lie."""
     draws = prediction.draws
@@ -333,9 +355,10 @@ def _draws(prediction: Prediction) -> Table:
         )
         for draw in draws
     ]
-    allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
-    reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
-    rows.append(("95 of 100 runs", allocated, reserved, ""))
+    if len(draws) > 1:
+        allocated = _text_of_interval([draw.peak_allocated_bytes for draw in draws])
+        reserved = _text_of_interval([draw.peak_reserved_bytes for draw in draws])
+        rows.append(("95 of 100 runs", allocated, reserved, ""))
     return Table(
         title="By seed of the drawn values",
         columns=("seed", "allocated", "reserved", "verdict"),

@@ -79,6 +79,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
         type=type(error).__name__,
         text=_text_of(error),
         traceback=users_traceback(error),
+        is_of_system=_is_of_system(error),
         file=file,
         line=number,
         hint=hint_of(error),
@@ -102,6 +103,16 @@ def oom_in(error: BaseException | None) -> BaseException | None:
         if isinstance(error, BaseExceptionGroup):
             waiting += error.exceptions
     return None
+
+
+def _is_of_system(error: BaseException) -> bool:
+    """Tell whether the operating system has refused something: a folder that is there, a lock, a port in use."""
+    kinds: list[type] = [OSError]
+    for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type):
+            kinds.append(kind)
+    return isinstance(error, tuple(kinds))
 
 
 def raising_line(error: BaseException) -> Line | None:

@@ -1,7 +1,6 @@
 """The result of a run, put together in the script's process as plain data for the parent."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from ullage.prediction import placement
 from ullage.prediction.ending import SeenOom
 from ullage.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
+from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def measure(
         reads=_reads(observer.reads),
         values=_values_use(values),
         lost_entries=journal.lost(),
-        compiled_graphs=_compiled_graphs(),
+        compiled_graphs=compiled_graphs(),
         architectures=torch.cuda.get_arch_list(),
     )
     if device is None:
@@ -208,12 +208,6 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
     )
 
 
-def _compiled_graphs() -> int:
-    """The graphs that Dynamo made, by its own count (torch._dynamo.utils.counters, torch 2.8 to 2.15)."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
-
-
 def _reads(reads: "Reads") -> list[HostRead]:
     """Return what was read, first what may decide and is least certain."""
     found = [
@@ -238,7 +232,7 @@ def _values_use(values: "Values") -> ValuesUse:
         seed=choice.seed,
         routing=choice.routing,
         host_bytes=evaluation.peak_bytes,
-        failures=dict(evaluation.failures),
+        failures=values.failures,
     )
 
 

@@ -4,7 +4,7 @@ The verdict is made from an interval of the memory that the driver would report 
 context and of cuDNN's workspaces are known to a real card only. PyTorch's own numbers (allocated, reserved) are exact.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -237,6 +237,15 @@ class RankPeaks(Peaks):
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPeaks(Peaks):
+    """The peaks of one process of a command."""
+
+    name: str
+    """The name of the program that it runs."""
+    rank: int
+
+
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -311,6 +320,8 @@ class Prediction:
     ended: str
     """The end of the run: "steps", "ended", "time" or "oom"."""
     seconds: dict[str, float]
+    processes: list[ProcessPeaks] = field(default_factory=list)
+    """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

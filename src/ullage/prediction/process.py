@@ -2,24 +2,32 @@
 
 The process leads a group of its own and carries a token in its environment, so that whatever it starts ends with it:
 after a result, an error, Ctrl-C or a hang. If this process is killed, the kernel kills the group: it closes the
-lifeline (see `_child_process`). Everything comes through pipes; no temporary file and no thread is made. What the
-messages mean for a prediction is not known here.
+lifeline (see `_child_process`). Everything comes through pipes, and through a socket without a file where a command
+starts processes of its own; no temporary file and no thread is made. What the messages mean for a prediction is not
+known here.
 """
 
 import codecs
 import json
 import os
+import secrets
 import selectors
+import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ullage._child_process import ChildProcess, new_pipe
-from ullage.made_up.folder import with_folder
+from ullage.emulator.emulate import emulate_in
+from ullage.gpus import find_gpu
+from ullage.prediction.attachment import Attachment
+from ullage.prediction.command import command_of
+from ullage.prediction.lone_rank import environment_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
 
@@ -31,6 +39,8 @@ MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
+_CREDENTIALS: Final = struct.Struct("3i")
+"""The process, user and group at the other end of a socket (unix(7))."""
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
 
@@ -59,6 +69,9 @@ class ChildReport:
     """The exit code of the process; negative: the signal that ended it."""
     output: str = ""
     """The end of what the script printed."""
+    name: str = ""
+    """The name of the program that the process runs, of a command's."""
+    rank: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -69,19 +82,7 @@ class ChildReport:
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     report = ChildReport()
-    with with_folder(request.made_up) as made_up, _child(replace(request, made_up=made_up)) as (process, channel):
-        _Listener(process, channel, request, report, progress, cancelled).listen()
-        report.exit_code = process.kill()
-    return report
-
-
-@contextmanager
-def _child(request: Request) -> Iterator[tuple[ChildProcess, int]]:
-    """Start the process, and end all that came of it whatever happens."""
-    environment = dict(os.environ)
-    for stale in ("ULLAGE_EMULATED_CARD", "CUDA_VISIBLE_DEVICES"):
-        environment.pop(stale, None)
-    environment.setdefault("PYTHONUNBUFFERED", "1")
+    environment = _environment()
     channel, channel_end = new_pipe()
     try:
         try:
@@ -96,107 +97,260 @@ def _child(request: Request) -> Iterator[tuple[ChildProcess, int]]:
         finally:
             os.close(channel_end)
         with process:
-            yield process, channel
+            listener = Listener(process, request, progress, cancelled)
+            listener.hear(channel, report, process.popen.pid)
+            listener.listen()
+            report.hung = listener.hung and not report.is_final
+            report.exit_code = process.kill()
+            report.output = listener.output
     finally:
         os.close(channel)
+    return report
+
+
+def run_command(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
+    """Run a command, and listen to every process of it that does something on the card.
+
+    Returns:
+        What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
+    """
+    launch = request.launch
+    environment = _environment()
+    for name in environment_of(0, 1):  # of a launcher around ourselves
+        environment.pop(name, None)
+    child = replace(request, count=max(request.count, launch.cards)).for_child()
+    if request.world_size:
+        environment |= environment_of(request.rank, request.world_size)
+    gpu = find_gpu(request.gpu, arch=request.arch)
+    emulate_in(
+        environment,
+        gpu,
+        total_memory_bytes=request.total_memory_bytes,
+        context_bytes=child.context_bytes,
+        cudnn_workspace_bytes=request.cudnn_workspace_bytes,
+        placement=request.placement,
+        count=child.count,
+        values=request.values,
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as door:
+        address = f"ullage-{secrets.token_hex(16)}"
+        door.bind("\0" + address)  # no file, and gone with this process
+        door.listen()
+        attachment = Attachment(address=address, request=child, ranks=request.processes, nodes=launch.nodes)
+        attachment.put_into(environment)
+        process = ChildProcess(
+            "ullage.prediction.launch",
+            command_of(launch.words),
+            inherited=(),
+            environment=environment,
+            with_flags=False,
+            output=subprocess.PIPE,
+        )
+        with process:
+            listener = Listener(process, request, progress, cancelled, door)
+            listener.started(time.monotonic())
+            listener.listen()
+            exit_code = process.kill()
+    reports = sorted(listener.reports, key=_fullness, reverse=True) or [ChildReport(hung=listener.hung)]
+    for report in reports:
+        report.exit_code, report.output, report.started = exit_code, listener.output, True
+    return reports
+
+
+def _fullness(report: ChildReport) -> tuple[bool, bool, int]:
+    """Return by what reports are put into an order: those that failed of memory, then those that used most of it.
+
+    Where they are equal the first to end comes first: a launcher fails after its process.
+    """
+    result = report.result
+    reserved = result.measured.peak_reserved_bytes if result is not None and result.measured is not None else 0
+    return result is not None and result.outcome.kind == "oom", report.is_final, reserved
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
+        environment.pop(stale, None)
+    environment.setdefault("PYTHONUNBUFFERED", "1")
+    return environment
 
 
 @dataclass(slots=True)
-class _Listener:
+class _Voice:
+    """One process that tells something: a script's, or one of a command."""
+
+    descriptor: int
+    report: ChildReport
+    process: int
+    """Its number."""
+    owner: socket.socket | None = None
+    """The connection that has to be closed."""
+    pending: bytes = b""
+
+
+@dataclass(slots=True)
+class Listener:
     """Take messages and output until there is a result, the process ends, or its time is over."""
 
     process: ChildProcess
-    channel: int
     request: Request
-    report: ChildReport
     progress: Progress
     cancelled: Callable[[], bool]
+    door: socket.socket | None = None
+    """Where processes of a command come in."""
+    hung: bool = False
+    """It had to be killed before it said anything final."""
+    output: str = ""
+    """The end of what was printed."""
+    reports: list[ChildReport] = field(default_factory=list)
+    """The reports of all processes that have told something final, in the order in which they did."""
+    _voices: dict[int, _Voice] = field(default_factory=dict)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
     """The time at which the present state has lasted too long."""
     _asked: bool = False
     """The script was asked to stop."""
+    _has_started: bool = False
+    _importing: int = 0
+    """The number of the process whose import of torch is waited for."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
-    _pending: bytes = b""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
+
+    def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
+        """Take what a process writes to a descriptor as messages for its report."""
+        self._voices[descriptor] = _Voice(descriptor, report, process, owner)
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def started(self, now: float) -> None:
+        """Count the time limit from now on."""
+        self._has_started = True
+        self._limit = now + self.request.seconds
 
     def listen(self) -> None:
         """Return when nothing more is to be expected; the process may still run."""
         assert self.process.popen.stdout is not None
         output = self.process.popen.stdout.fileno()
-        self._limit = time.monotonic() + START_SECONDS
+        self._limit = self._limit or time.monotonic() + START_SECONDS
         self.progress("starting")
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.channel, selectors.EVENT_READ)
+        with self._selector as selector:
             selector.register(output, selectors.EVENT_READ)
-            while selector.get_map() and self._is_in_time() and not self.cancelled():
-                ready = selector.select(timeout=_TICK_SECONDS)
-                for key, _ in ready:
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        selector.unregister(key.fd)
-                    elif key.fd == output:
-                        self._take_output(data)
-                    else:
-                        self._take(data)
-                # Something that the script left behind may hold the pipes open for longer than it lives itself.
-                if not ready and self.process.has_ended():
-                    return
+            if self.door is not None:
+                selector.register(self.door, selectors.EVENT_READ)
+            try:
+                while selector.get_map() and self._is_in_time() and not self.cancelled():
+                    ready = selector.select(timeout=_TICK_SECONDS)
+                    for key, _ in ready:
+                        self._take_from(key.fd, output)
+                    # What the script left behind may hold the pipes open for longer than it lives itself.
+                    if not ready and self.process.has_ended():
+                        return
+            finally:
+                for voice in self._voices.values():
+                    if voice.owner is not None:
+                        voice.owner.close()
+
+    def _take_from(self, descriptor: int, output: int) -> None:
+        if self.door is not None and descriptor == self.door.fileno():
+            self._let_in()
+            return
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._selector.unregister(descriptor)
+            voice = self._voices.get(descriptor)
+            if voice is not None and voice.owner is not None and not voice.report.is_final:
+                voice.owner.close()  # it has done nothing on the card
+                del self._voices[descriptor]
+        elif descriptor == output:
+            self._take_output(data)
+        else:
+            self._take(self._voices[descriptor], data)
+
+    def _let_in(self) -> None:
+        """Take in a process of the command; whoever else finds the door is turned away."""
+        assert self.door is not None
+        connection, _ = self.door.accept()
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        process, user, _ = _CREDENTIALS.unpack(credentials)
+        if user != os.geteuid():
+            connection.close()
+            return
+        self.hear(connection.fileno(), ChildReport(), process, connection)
 
     def _is_in_time(self) -> bool:
         if time.monotonic() < self._limit:
             return True
-        if self.report.is_final:
+        told = [voice.report.is_final for voice in self._voices.values()]
+        if self.door is None and all(told):
             return False
-        if self.report.started and not self._asked:
+        if self._has_started and not self._asked:
             self._asked = True
             self._limit = time.monotonic() + STOP_SECONDS
-            with suppress(ProcessLookupError):
-                os.kill(self.process.popen.pid, STOP_SIGNAL)
-            return True
-        self.report.hung = not self.process.has_ended()
+            for voice in self._voices.values():
+                if not voice.report.is_final:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(voice.process, STOP_SIGNAL)
+            return any(not each for each in told) or not told
+        self.hung = not any(told) and not self.process.has_ended()
         return False
 
     def _take_output(self, data: bytes) -> None:
         text = self._decoder.decode(data)
-        self.report.output = (self.report.output + text)[-_TAIL_CHARACTERS:]
+        self.output = (self.output + text)[-_TAIL_CHARACTERS:]
         if self.request.echo:
             with suppress(OSError, ValueError):  # nobody reads it: the script goes on all the same
                 sys.stderr.write(text)
                 sys.stderr.flush()
 
-    def _take(self, data: bytes) -> None:
-        *lines, self._pending = (self._pending + data).split(b"\n")
+    def _take(self, voice: _Voice, data: bytes) -> None:
+        *lines, voice.pending = (voice.pending + data).split(b"\n")
         for line in lines:
             with suppress(*_NOT_OURS):
-                self._take_message(json.loads(line))
+                self._take_message(voice, json.loads(line))
 
-    def _take_message(self, message: dict[str, Any]) -> None:
+    def _take_message(self, voice: _Voice, message: dict[str, Any]) -> None:
         now = time.monotonic()
+        report = voice.report
         match message["event"]:
+            case "hello":
+                report.name, report.rank = str(message["name"]), int(message["rank"])
             case "start":
-                self.report.started = True
-                self._limit = now + self.request.seconds
+                report.started = True
+                if not self._has_started:
+                    self.started(now)
                 self.progress("running the script")
             case "import":
-                self._importing_since, self._limit_before_import = now, self._limit
-                self._limit = now + START_SECONDS + self.request.seconds
-                self.progress("importing torch")
+                self._begin_import(voice, now)
             case "imported":
-                if not self._asked:
+                if not self._asked and self._importing == voice.process:
                     self._limit = self._limit_before_import + now - self._importing_since
+                    self._importing = 0
                 self.progress("running the script")
             case "step":
                 step, wanted = message["step"], self.request.steps
                 self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
             case "stopping":
-                self._asked = True
-                self._limit = now + MEASURE_SECONDS
+                if self.door is None:
+                    self._asked = True
+                self._limit = max(now + MEASURE_SECONDS, self._limit if self.door is not None else 0)
             case "refused":
-                self.report.refused = Refusal(type=message["type"], text=message["text"])
+                report.refused = Refusal(type=message["type"], text=message["text"])
             case "broken":
-                self.report.broken = message["traceback"]
+                report.broken = message["traceback"]
             case "result":
-                self.report.result = RunResult.from_json(message["result"])
-        if self.report.is_final:
-            self._limit = now + UNWIND_SECONDS
+                report.result = RunResult.from_json(message["result"])
+        if report.is_final:
+            self.reports.append(report)
+            if self.door is None:
+                self._limit = now + UNWIND_SECONDS
+
+    def _begin_import(self, voice: _Voice, now: float) -> None:
+        """Leave the import of torch out of the time limit; of several processes that import at once, the first's."""
+        if not self._importing:
+            self._importing = voice.process
+            self._importing_since, self._limit_before_import = now, self._limit
+            self._limit = now + START_SECONDS + self.request.seconds
+        self.progress("importing torch")

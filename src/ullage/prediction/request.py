@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ullage._errors import UsageError
+from ullage._errors import UsageError, quoted
 from ullage._output import check_output
 from ullage._units import text_of_bytes
 from ullage.emulator.emulate import check_placement
@@ -15,13 +15,17 @@ from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.choice import MadeUpChoice
+from ullage.prediction.command import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
+from ullage.prediction.notebook import cells_of
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.values.choice import ValuesChoice
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
 MOST_DRAWS: Final = 100
+ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
+"""Of the processes that a launcher starts: one runs, as a rank alone; all run together; each runs, each alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class Request:
     """What to run, on which card, and for how long."""
 
     script: Path
+    """The path of a Python file or a notebook; or the first word of a command: "-m", torchrun, any program."""
     arguments: tuple[str, ...] = ()
     gpu: str
     arch: str | None = None
@@ -100,8 +105,28 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    processes: str = ALONE
+    """The processes that run, of those that a launcher starts: one of `PROCESSES`."""
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     """Whether weights and data that are not here are made up."""
+
+    @property
+    def is_command(self) -> bool:
+        """Whether a program is started that starts Python itself, instead of a script in a process of ours."""
+        return not self.script.is_file() or is_program(self.script)
+
+    @property
+    def name(self) -> str:
+        """What the request runs, for sentences: the script's name, or the command's first words."""
+        if not self.is_command:
+            return self.script.name
+        words = [str(self.script), *self.arguments]
+        return f"python -m {words[1]}" if words[0] == "-m" and words[1:] else Path(words[0]).name
+
+    @property
+    def launch(self) -> Launch:
+        """The command as it is run on this machine."""
+        return launch_of([str(self.script), *self.arguments])
 
     def total_bytes(self, gpu: Gpu) -> int:
         """The memory of the card that the script sees."""
@@ -116,17 +141,16 @@ class Request:
 
     def check(self, gpu: Gpu) -> None:
         """Raise UsageError where the request cannot be carried out."""
-        if not self.script.is_file():
-            if self.script.name.startswith("-"):
-                raise UsageError(f"{self.script} stands where the script should; put the script before its own options")
-            is_there = "is a pipe or a device" if self.script.exists() else "does not exist"
-            what = "is a folder" if self.script.is_dir() else is_there
-            raise UsageError(f"the script {self.script} {what}; expected a Python file")
-        if not os.access(self.script, os.R_OK):
+        if self.is_command:
+            self._check_command()
+        elif not os.access(self.script, os.R_OK):
             raise UsageError(f"the script {self.script} may not be read by you; expected a Python file")
+        elif self.script.suffix == NOTEBOOK:
+            cells_of(self.script)
         if self.world_size is not None and self.world_size < 1:
             raise UsageError(f"--world-size {self.world_size} has no rank; expected 1 or more")
-        if not 0 <= self.rank < (self.world_size or 1):
+        of_launcher = self.is_command and self.world_size is None  # how many there are is the launcher's business
+        if not 0 <= self.rank < (self.world_size or 1) and not (of_launcher and self.rank >= 0):
             ranks = f"0 to {self.world_size - 1}" if self.world_size else "no --rank without --world-size"
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         check_placement("--placement ", self.placement)
@@ -146,6 +170,22 @@ class Request:
             raise UsageError(
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
                 "give a larger card or a smaller --context"
+            )
+
+    def _check_command(self) -> None:
+        """Raise UsageError where there is no such command."""
+        first = str(self.script)
+        if self.script.exists() and not self.script.is_file() and not (self.script / "__main__.py").exists():
+            what = "is a folder" if self.script.is_dir() else "is a pipe or a device"
+            raise UsageError(f"the script {first} {what}; expected a Python file")
+        if first.startswith("-") and first != "-m":
+            raise UsageError(f"{first} stands where the script should; put the script before its own options")
+        if ("/" in first or first.endswith((*PYTHON_FILES, NOTEBOOK))) and not self.script.exists():
+            raise UsageError(f"the script {first} does not exist; expected a Python file")
+        command_of([first, *self.arguments])
+        if self.processes not in PROCESSES:
+            raise UsageError(
+                f"--processes {quoted(self.processes)} is not known; expected {' or '.join(PROCESSES[:2])}"
             )
 
     def for_child(self) -> ChildRequest:

@@ -28,6 +28,8 @@ class Outcome:
     file: str | None = None
     """The file of the user's line."""
     line: int | None = None
+    is_of_system: bool = False
+    """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
     hint: str = ""
     """A sentence that says which option makes up what is not here."""
 
@@ -161,6 +163,9 @@ class RunResult:
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
     """The architectures that this build of torch has code for."""
+    world_size: int | None = None
+    """The number of ranks of which the process was one, as itself found it; None: it was alone."""
+    rank: int = 0
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

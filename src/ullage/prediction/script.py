@@ -3,7 +3,7 @@
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.made_up.folder import with_folder
 from ullage.prediction.outside import outside_of
 from ullage.prediction.prediction import (
     CudnnUse,
@@ -21,10 +22,11 @@ from ullage.prediction.prediction import (
     Outside,
     Placement,
     Prediction,
+    ProcessPeaks,
     Verdict,
     judge,
 )
-from ullage.prediction.process import ChildReport, Progress, run
+from ullage.prediction.process import ChildReport, Progress, run, run_command
 from ullage.prediction.reason import (
     deciding,
     growth_text,
@@ -67,36 +69,75 @@ def predict(
     request.check(gpu)
     torch = find_torch()
     began = time.perf_counter()
-    told = run(request, progress or (lambda text: None), cancelled)
+    runs = run_command if request.is_command else _run_script
+    with with_folder(request.made_up) as made_up:
+        reports = runs(replace(request, made_up=made_up), progress or (lambda text: None), cancelled)
+    told = reports[0]
     if cancelled():
-        raise ScriptError(f"the run of {request.script.name} was cancelled")
-    if told.refused is not None:
-        # Errors of other modules than that one, such as of a setting or a file, are plain errors here.
-        error: type[UllageError] = getattr(ullage._errors, told.refused.type, UllageError)
-        raise error(told.refused.text)
-    if told.broken is not None:
-        raise EmulationError(
-            f"ullage itself failed while it measured {request.script.name}; please report this:\n{told.broken}"
-        )
-    if told.result is None:
-        raise ScriptError(_death_text(request, told))
-    if not has_code_for(gpu.compute_capability, told.result.architectures):
-        raise EmulationError(_code_text(gpu, told.result))
-    if told.result.missed_values and request.values.mode == "auto":
+        raise ScriptError(f"the run of {request.name} was cancelled")
+    result = _result_of(request, gpu, told)
+    if result.missed_values and request.values.mode == "auto":
         (progress or (lambda text: None))("once more, as values are read after all")
         return predict(
             replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
         )
-    if told.result.outcome.kind == "error":
-        text = _error_text(request, told.result.outcome, told)
-        if places := deciding(told.result.reads, "drawn", "unknown"):
+    if result.outcome.kind == "error":
+        text = _error_text(request, result.outcome, told)
+        places = deciding(result.reads, "drawn", "unknown")
+        if places and not result.outcome.is_of_system:
             raise ValuesError(
                 f"{text}\nThis came after values were read that an emulated card does not have "
                 f"({', '.join(places[:_PLACES_SHOWN])}): it is likely the emulation's, not your script's; "
                 "--values-seed draws others, --values all computes everything on the host"
             )
         raise ScriptError(text)
-    return _prediction(request, gpu, torch, told.result, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    prediction = _prediction(request, gpu, torch, result, seconds)
+    return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
+
+
+def _run_script(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
+    return [run(request, progress, cancelled)]
+
+
+def _result_of(request: Request, gpu: Gpu, told: ChildReport) -> RunResult:
+    """Return the result of a process that has told one.
+
+    Raises:
+        UllageError: it has told none, or what it ran on is not what it should be.
+    """
+    if told.refused is not None:
+        # Errors of other modules than that one, such as of a setting or a file, are plain errors here.
+        error: type[UllageError] = getattr(ullage._errors, told.refused.type, UllageError)
+        raise error(told.refused.text)
+    if told.broken is not None:
+        raise EmulationError(
+            f"ullage itself failed while it measured {request.name}; please report this:\n{told.broken}"
+        )
+    if told.result is None:
+        raise ScriptError(_death_text(request, told))
+    if not has_code_for(gpu.compute_capability, told.result.architectures):
+        raise EmulationError(_code_text(gpu, told.result))
+    return told.result
+
+
+def _processes(request: Request, gpu: Gpu, torch: TorchBuild, reports: Sequence[ChildReport]) -> list[ProcessPeaks]:
+    """Return the peaks of all processes of a command, in the order of their ranks."""
+    found = []
+    for told in reports:
+        if told.result is None or told.result.measured is None:
+            continue
+        each = _prediction(request, gpu, torch, told.result, 0.0)
+        found.append(
+            ProcessPeaks(
+                name=told.name,
+                rank=told.rank,
+                verdict=each.verdict,
+                peak_allocated_bytes=each.peak_allocated_bytes,
+                peak_reserved_bytes=each.peak_reserved_bytes,
+            )
+        )
+    return sorted(found, key=lambda each: (each.rank, each.name))
 
 
 # ---- runs that cannot be judged
@@ -115,8 +156,10 @@ def _code_text(gpu: Gpu, result: RunResult) -> str:
 
 def _death_text(request: Request, told: ChildReport) -> str:
     """Say how a process ended that told no result."""
-    name, code = request.script.name, told.exit_code or 0
+    name, code = request.name, told.exit_code or 0
     said = _said(told)
+    if request.is_command:
+        return _command_text(request, told)
     if told.hung and not told.started:
         return f"the process for {name} did not start within two minutes{said}"
     if told.hung:
@@ -138,6 +181,22 @@ def _death_text(request: Request, told: ChildReport) -> str:
     )
 
 
+def _command_text(request: Request, told: ChildReport) -> str:
+    """Say how a command ended in which no process did anything on the card."""
+    name, code, said = request.name, told.exit_code or 0, _said(told)
+    if told.hung:
+        return f"{name} did not end after {request.seconds:g} s; give it longer with --seconds{said}"
+    if code:
+        how = (
+            f"ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"ended with exit code {code}"
+        )
+        return f"{name} {how}, and no process of it did anything on the card{said}"
+    return (
+        f"{name} ended, and no process of it did anything on the card: nothing that it started with this Python "
+        f"trained{said}"
+    )
+
+
 def _crash_place(output: str) -> str:
     """The user's line in what Python's faulthandler wrote, innermost first."""
     for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', output, re.MULTILINE):
@@ -149,13 +208,13 @@ def _crash_place(output: str) -> str:
 def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
     place = f" at line {outcome.line} of {outcome.file}" if outcome.line else ""
     if outcome.exit_code is not None:
-        return f"{request.script.name} exited with code {outcome.exit_code}{place}{_said(told)}"
+        return f"{request.name} exited with code {outcome.exit_code}{place}{_said(told)}"
     if missing := missing_tool(outcome.text):
-        return f"{request.script.name} cannot go on{place}: {missing}"
+        return f"{request.name} cannot go on{place}: {missing}"
     text = f": {outcome.text}" if outcome.text else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
     hint = f"\n({outcome.hint})" if outcome.hint else ""
-    return f"{request.script.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{hint}"
+    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{hint}"
 
 
 def _said(told: ChildReport) -> str:
@@ -244,8 +303,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         arguments=list(without_secrets(request.arguments)),
         gpu=gpu.driver_name,
         torch=result.torch,
-        world_size=request.world_size,
-        rank=request.rank,
+        world_size=result.world_size,
+        rank=result.rank,
         ranks=[],
         total_memory_bytes=use.total_bytes,
         context_bytes=use.context_bytes,
@@ -314,7 +373,7 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
     notes += notes_of(cudnn, torch)
     if result.unwritten:
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
-    if request.world_size:
+    if result.world_size:
         notes.append(
             "NCCL's own buffers lie outside of PyTorch's allocator and are not counted; what a collective used is let "
             "go by a thread that looks a few times a second, so a peak may differ by a bucket from run to run"

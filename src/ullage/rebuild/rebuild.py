@@ -61,6 +61,8 @@ class Rebuilt:
     """Whether recording began before the first allocation."""
     lives: SegmentLives
     """The segments of the recording, each from its first memory to its last."""
+    block_lives: BlockLives
+    """The entries of each block's place, in order."""
     notes: tuple[str, ...]
 
     @property
@@ -190,6 +192,7 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
         recorded_calls=written.calls,
         is_whole=not before.segments,
         lives=before.lives,
+        block_lives=lives,
         notes=(),
     )
 

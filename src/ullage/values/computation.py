@@ -27,6 +27,8 @@ _COUNTED: Final = frozenset(
     )
 )
 """Operators that read a count of their own back from the card, and give their result its size by it."""
+_COUNTED_WITHIN: Final = frozenset(("torchvision::nms",))
+"""Of these the operator that reads the count is one within them (torchvision 0.26: `masked_select` in `nms`)."""
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
 """Operators made of others that exist on a card only; the CPU has them as they are."""
 _TRUTHS: Final = frozenset(("aten::equal",))
@@ -70,7 +72,7 @@ class _OperatorFrame:
 
     def __init__(self, written: Sequence[torch.Tensor], *, is_computed: bool) -> None:
         self.is_computed = is_computed
-        """Whether the host computes the operator itself in the end: nothing that operators within it make counts then."""
+        """Whether the host computes the operator itself in the end; what is made within it then counts for nothing."""
         self.before: dict[tuple[int, int], torch.Tensor | None] = {
             (storage.data_ptr(), storage.nbytes()): None for each in written for storage in (each.untyped_storage(),)
         }
@@ -140,7 +142,7 @@ class Computation(Watch):
         rule = self._rules.get(operator)
         if rule is None:
             rule = self._rules[operator] = _Rule(operator)
-        if keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
+        if self.has_ended or keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
             return run_on(keyset, rule.plan, operator, arguments, keywords)
         is_on_card = any(each.is_cuda for each in _tensors((*arguments, *keywords.values())))
         device = keywords.get("device")
@@ -158,6 +160,8 @@ class Computation(Watch):
         frames = self._frames
         count = getattr(self._here, "count", None)
         if count is not None and plan.name == "aten::_local_scalar_dense":  # the count, of one element
+            return run_on(keyset, plan, operator, arguments, keywords)
+        if count is not None and self._here.counting in _COUNTED_WITHIN:
             return run_on(keyset, plan, operator, arguments, keywords)
         if count is not None:  # the answer is for what the operator around reads, not for what this one does
             self._here.count = None
@@ -230,6 +234,7 @@ class Computation(Watch):
         except (RuntimeError, NotImplementedError, IndexError, ValueError):
             pass
         outer, here.count = getattr(here, "count", None), count
+        here.counting = rule.plan.name
         self._answer(count)
         try:
             return self._run_on_card(keyset, rule, operator, arguments, keywords)

@@ -1,7 +1,9 @@
 """Whether a number that a line of a script reads decides something, as far as its source shows.
 
-A loss that is written to a log decides nothing; one that is compared does. Looked at are the statement itself, and the
-variables that it sets, in the innermost loop or function around it.
+A loss that is written to a log decides nothing; one that is compared does. A number is followed from name to name:
+through variables within a function, and through attributes and what functions return within the file. What a function
+returns that nobody calls in the file may decide: its callers are elsewhere. Arguments of calls are not followed: most
+of them are logged.
 """
 
 import ast
@@ -11,8 +13,13 @@ from functools import cache
 from typing import Final
 
 _TO_WHOLE: Final = frozenset({"int", "round", "range", "floor", "ceil", "bool"})
-_BODIES: Final = (ast.For, ast.While, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+_OWNER: Final = "_ullage_owner"
+_ADD: Final = frozenset({"append", "extend", "add", "appendleft", "setdefault"})
+_WITHOUT_VALUES: Final = frozenset({"len", "isinstance", "hasattr", "print"})
+"""Functions whose results say nothing of the numbers that they are given."""
 _MOST_CHARACTERS: Final = 2_000_000
+_MOST_PASSES: Final = 8
+"""A number goes from variable to variable so often at most."""
 
 
 @cache
@@ -21,44 +28,73 @@ def may_decide(file: str, line: int) -> bool:
 
     False where the source cannot be read.
     """
-    tree = _tree_of(file)
-    if tree is None:
+    flow = _flow_of(file)
+    if flow is None:
         return False
-    return any(_decides(statement, body) for statement, body in _statements_at(tree, line))
+    return any(flow.decides(statement) for statement in _statements_at(flow.tree, line))
 
 
-def _decides(statement: ast.stmt, body: ast.AST) -> bool:
-    if any(_has_read(part) for part in _deciding_parts(statement)):
-        return True
-    names = _set_by(statement) if _has_read(statement) else set()
-    return bool(names) and any(not names.isdisjoint(_names_in(part)) for part in _deciding_parts(body))
+class _Flow:
+    """Which names of a file get their numbers from which others, and which decide.
+
+    A name is a function's own variable, an attribute (".loss"), or what a function returns ("step()").
+    """
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self._given: list[tuple[set[str], set[str]]] = []
+        """The names that a statement mentions, and those that it sets."""
+        self._deciding: set[str] = set()
+        self._mentioned: set[str] = set()
+        _resolve(tree)
+        for part in ast.walk(tree):
+            if targets := _set_by(part):
+                self._given.append((_names_in(_value_of(part)), targets))
+            if isinstance(part, ast.Name | ast.Attribute):
+                self._mentioned.add(f"{part.id if isinstance(part, ast.Name) else part.attr}()")
+        for part in _deciding_parts(tree):
+            self._deciding |= _names_in(part)
+
+    def decides(self, statement: ast.stmt) -> bool:
+        """Tell whether what a statement reads decides something."""
+        if any(_has_read(part) for part in _deciding_parts(statement)):
+            return True
+        if not _has_read(statement):
+            return False
+        names = {name for part in ast.walk(statement) for name in _set_by(part)}
+        for _ in range(_MOST_PASSES):
+            further = {name for sources, targets in self._given if sources & names for name in targets}
+            if further <= names:
+                break
+            names |= further
+        returned = {name for name in names if name.endswith("()")}
+        return bool(names & self._deciding) or not returned <= self._mentioned
 
 
 @cache
-def _tree_of(file: str) -> ast.Module | None:
+def _flow_of(file: str) -> _Flow | None:
     try:
         source = "".join(linecache.getlines(file))
-        return ast.parse(source) if 0 < len(source) <= _MOST_CHARACTERS else None
+        return _Flow(ast.parse(source)) if 0 < len(source) <= _MOST_CHARACTERS else None
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
-def _statements_at(tree: ast.Module, line: int) -> list[tuple[ast.stmt, ast.AST]]:
-    """Return the innermost statements that cover a line, each with the loop or function around it."""
-    found: list[tuple[ast.stmt, ast.AST]] = []
-    waiting: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
+def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
+    """Return the innermost statements that cover a line."""
+    found: list[ast.stmt] = []
+    waiting: list[ast.AST] = [tree]
     while waiting:
-        node, body = waiting.pop()
-        inner = body if not isinstance(node, _BODIES) else node
+        node = waiting.pop()
         parts = [
             each
             for each in ast.iter_child_nodes(node)
             if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case)
         ]
         covering = [each for each in parts if not isinstance(each, ast.stmt) or _covers(each, line)]
-        waiting += [(each, inner) for each in covering]
+        waiting += covering
         if isinstance(node, ast.stmt) and not any(isinstance(each, ast.stmt) for each in covering):
-            found.append((node, body))
+            found.append(node)
     return found
 
 
@@ -72,10 +108,16 @@ def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
         match part:
             case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
                 yield test
+            case ast.Match(subject=subject):
+                yield subject
+            case ast.comprehension(ifs=conditions):
+                yield from conditions
             case ast.Compare():
                 yield part
             case ast.Subscript(slice=index):
                 yield index
+            case ast.Call(func=ast.Name(id="round"), args=[_, _]):  # to decimals
+                continue
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _TO_WHOLE:
                 yield part
 
@@ -92,19 +134,91 @@ def _has_read(node: ast.AST) -> bool:
     )
 
 
-def _names_in(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+def _names_in(node: ast.AST | None) -> set[str]:
+    """Return the names that a piece of code takes numbers from."""
+    found: set[str] = set()
+    waiting = [] if node is None else [node]
+    while waiting:
+        part = waiting.pop()
+        match part:
+            case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+                continue
+            case ast.Call(func=ast.Name(id=name)) if name in _WITHOUT_VALUES:
+                continue
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                found.add(f"{name}()")
+            case ast.Name():
+                found.add(_variable(part))
+            case ast.Attribute(attr=name):
+                found.add(f".{name}")
+        waiting += ast.iter_child_nodes(part)
+    return found
 
 
-def _set_by(statement: ast.stmt) -> set[str]:
-    """Return the variables that a statement sets; a sum that grows is not followed."""
-    if isinstance(statement, ast.Assign):
-        return {
-            part.id
-            for target in statement.targets
-            for part in ast.walk(target)
-            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-        }
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return {statement.target.id}
-    return {part.target.id for part in ast.walk(statement) if isinstance(part, ast.NamedExpr)}
+def _variable(node: ast.Name) -> str:
+    return f"{node.id} of {getattr(node, _OWNER, 0)}"
+
+
+def _resolve(tree: ast.Module) -> None:
+    """Note at each variable the function that it belongs to, by its line, and at each `return` the function's name."""
+    waiting: list[tuple[ast.AST, list[tuple[int, set[str]]], str]] = [(tree, [], "")]
+    while waiting:
+        node, around, function = waiting.pop()
+        if isinstance(node, ast.Name):
+            setattr(node, _OWNER, next((line for line, own in around if node.id in own), 0))
+        elif isinstance(node, ast.Return):
+            setattr(node, _OWNER, function)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+            around = [(node.lineno, _own_variables(node)), *around]
+        waiting += [(each, around, function) for each in ast.iter_child_nodes(node)]
+
+
+def _own_variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    own: set[str] = set()
+    others: set[str] = set()
+    for part in ast.walk(function):
+        match part:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                own.add(name)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                others |= set(names)
+    return own - others
+
+
+def _value_of(node: ast.AST) -> ast.AST | None:
+    """Return what a piece of code gives to the names that it sets."""
+    match node:
+        case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.AnnAssign(value=value):
+            return value
+        case ast.NamedExpr(value=value) | ast.Return(value=value):
+            return value
+        case ast.Call(args=[value, *_]):
+            return value
+    return None
+
+
+def _set_by(node: ast.AST) -> set[str]:
+    """Return the names that a piece of code gives numbers to."""
+    targets: list[ast.AST] = []
+    match node:
+        case ast.Assign(targets=several):
+            targets = list(several)
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target) | ast.NamedExpr(target=target):
+            targets = [target]
+        case ast.Call(func=ast.Attribute(attr=name, value=target), args=[_, *_]) if name in _ADD:
+            targets = [target]
+        case ast.Return():
+            return {f"{getattr(node, _OWNER, '')}()"}
+    found: set[str] = set()
+    while targets:
+        match targets.pop():
+            case ast.Name() as variable:
+                found.add(_variable(variable))
+            case ast.Attribute(attr=name):
+                found.add(f".{name}")
+            case ast.Subscript(value=value) | ast.Starred(value=value):
+                targets.append(value)
+            case ast.Tuple(elts=several) | ast.List(elts=several):
+                targets += several
+    return found

@@ -9,7 +9,7 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -29,7 +29,8 @@ class Certainty(IntEnum):
     KNOWN = 0
     """The value that a real card would hold: it follows from what the host sent."""
     ASSUMED = 1
-    """It follows from numbers being finite, which is taken for granted."""
+    """It follows from what is taken for granted: that numbers are finite, or that a script's own operator computes on
+    the CPU what it does on a card."""
     DRAWN = 2
     """It follows from plausible values, drawn from a seed."""
     UNKNOWN = 3
@@ -51,9 +52,8 @@ class BlockContent:
     """The bytes of one storage at one moment: later writes make another content."""
 
     __slots__ = (
-        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype", "is_sent"),
-        *("is_unwritten", "serial", "sign"),
-        "value",
+        *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
+        *("is_unwritten", "serial", "sign", "value"),
     )
 
     def __init__(
@@ -67,12 +67,9 @@ class BlockContent:
         depth: int = 0,
         sign: Sign = Sign.ANY,
         is_unwritten: bool = False,
-        is_sent: bool = False,
     ) -> None:
         self.is_unwritten = is_unwritten
         """Whether nobody has written it since it was allocated."""
-        self.is_sent = is_sent
-        """Whether it is what the host has sent, as it is."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The type of the tensor that was written last."""
@@ -91,8 +88,10 @@ class BlockContent:
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
-    def grow(self, size_bytes: int) -> None:
-        """Count more of the block to it, which nobody has written."""
+    def grow(self, size_bytes: int, *, is_new: bool) -> None:
+        """Count more of the block to it, which nobody has written as far as it `is_new`."""
+        if not is_new:
+            self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
         if self.value is not None:
             self.value = extended(self.value, size_bytes)
         self.bytes = size_bytes
@@ -214,6 +213,14 @@ class OperatorCall:
         self.targets: list[WrittenView] = []
 
 
+class UnseenWrites(Protocol):
+    """How often threads that are not seen have written on the card."""
+
+    @property
+    def value(self) -> int:
+        """The number of writes."""
+
+
 class BlockContents:
     """What the blocks of the card's memory hold, by address; a block that is freed holds nothing any more.
 
@@ -225,6 +232,8 @@ class BlockContents:
     def __init__(self) -> None:
         self._contents: dict[int, BlockContent] = {}
         self._blocks = RecentBlocks(self._forget)
+        self._unseen_writes: UnseenWrites | None = None
+        self._writes_before = 0
 
     def __len__(self) -> int:
         return len(self._contents)
@@ -251,22 +260,42 @@ class BlockContents:
             elements = offset + 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
         return address - int(offset) * item, int(elements) * item
 
+    def watch(self, unseen_writes: UnseenWrites) -> None:
+        """Forget everything whenever a thread that is not seen writes on the card: nobody knows what."""
+        self._unseen_writes = unseen_writes
+        self._writes_before = unseen_writes.value
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._blocks.lose()
+
+    def _follow(self) -> None:
+        writes = self._unseen_writes
+        if writes is not None and (count := writes.value) != self._writes_before:
+            self._writes_before = count
+            self._blocks.lose()
+        self._blocks.follow()
+
     def get(self, block: tuple[int, int]) -> BlockContent | None:
         """Return what a block holds; None where nothing was written that we saw."""
-        self._blocks.follow()
+        self._follow()
         address, used = block
         content = self._contents.get(address)
         if content is not None and content.bytes < used:
-            content.grow(used)
+            content.grow(used, is_new=self.is_new(block))
         return content
 
     def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
         """Say what a block holds from now on; None: nothing that we know."""
-        self._blocks.follow()
+        self._follow()
         if content is None:
             self._contents.pop(block[0], None)
         elif block[0]:
             self._contents[block[0]] = content
+
+    def is_new(self, block: tuple[int, int]) -> bool:
+        """Tell whether a block that nothing is known of was allocated since all was forgotten, and not written."""
+        return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
         """Return how large a block is: what is used of it, unless it is larger by more than PyTorch rounds."""

@@ -5,6 +5,7 @@ What is seen runs on as it would have: the allocator's sequence stays PyTorch's,
 `isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h.)
 """
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from ullage.values.operator_plan import OperatorPlan, overload_of, passes
 _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+_IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
+"""`c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
 ONLY: Final = torch._C.DispatchKeySet(KEY)
 """The set of our key alone, to be shut out."""
 PYTHON: Final = torch._C.DispatchKey.Python
@@ -36,10 +39,18 @@ class Watch(ABC):
         self._everything = everything
         self._libraries: dict[str, Any] = {}  # they take what they have registered with them
         self._registered: set[str] = set()
+        self.has_ended = False
+        """Whether what still comes here is only run on."""
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         """Run an operator on, by `run_on`, and return what it returns."""
+
+    def prepare(self) -> None:
+        """Have our key be passed by until `install`, so that threads may include it before."""
+        passing = torch.library.Library("_", "IMPL")
+        passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
+        self._libraries["_"] = passing
 
     def install(self) -> None:
         """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
@@ -48,6 +59,7 @@ class Watch(ABC):
         has itself: the fallback is for operators that are defined later.
         """
         self.see_new_operators()
+        del self._libraries["_"]  # every operator that there is has a kernel of its own by now
         whole = torch.library.Library("_", "IMPL")
         whole.fallback(self.see, INTERCEPTION_KEY, with_keyset=True)
         self._libraries["_"] = whole
@@ -86,6 +98,13 @@ class Watch(ABC):
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
+
+
+def is_thread_seen() -> int | None:
+    """Return the address of PyTorch's function that tells whether a key is included in the calling thread."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    function = getattr(library, _IS_INCLUDED, None)
+    return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _let_go(error: BaseException) -> None:

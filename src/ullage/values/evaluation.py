@@ -10,6 +10,7 @@ import torch
 from ullage._units import MIB
 from ullage.values.content import KEY, BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView, extended
 from ullage.values.draw import draw, put_off
+from ullage.values.operator_plan import is_foreign
 from ullage.values.routing import Routing
 from ullage.values.translation import bound, translation_of
 
@@ -21,6 +22,8 @@ _MADE_BYTES: Final = 256 * MIB
 """No operation is run on the host that makes more."""
 _DRAWN_BYTES: Final = 512 * MIB
 """A larger tensor is not drawn for a decision either."""
+_LEFT: Final = 8
+"""The share of the budget, as one in so many, that is not filled with what is kept."""
 
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
@@ -40,6 +43,8 @@ class Evaluation:
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
         """Bytes on the host that contents hold now."""
+        self.passing_bytes = 0
+        """Bytes on the host that are there only while a value is worked out."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
         """Operations that the host could not run, with the error's first line."""
@@ -52,8 +57,11 @@ class Evaluation:
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
-        """Tell whether so many bytes more may be kept."""
-        return self.kept_bytes + size_bytes <= self.budget_bytes
+        """Tell whether so many bytes more may be kept; some room is left to work values out in."""
+        return self.kept_bytes + size_bytes <= self.budget_bytes - self.budget_bytes // _LEFT
+
+    def _has_room_to_work(self, size_bytes: int) -> bool:
+        return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
         """Keep a content's bytes until it dies."""
@@ -62,8 +70,35 @@ class Evaluation:
         content.depth = 0
         size = value.nbytes()
         self.kept_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.kept_bytes)
+        self._note_peak()
         _finalize(content, self, size)
+
+    def _note_peak(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.kept_bytes + self.passing_bytes)
+
+    @contextmanager
+    def _passing(self) -> Iterator[dict[int, torch.UntypedStorage]]:
+        """Have a place for what is there while a value is worked out, and gone then; it counts as long."""
+        passing: dict[int, torch.UntypedStorage] = {}
+        try:
+            with on_the_host():
+                yield passing
+        finally:
+            self.passing_bytes -= sum(each.nbytes() for each in passing.values())
+
+    def _pass(self, key: int, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]) -> None:
+        """Keep bytes while a value is worked out.
+
+        Raises:
+            EvaluationError: there is no room for them.
+        """
+        if key in passing:
+            return
+        if not self._has_room_to_work(found.nbytes()):
+            raise EvaluationError(f"no room for {found.nbytes()} bytes more")
+        passing[key] = found
+        self.passing_bytes += found.nbytes()
+        self._note_peak()
 
     # ---- what is asked for
 
@@ -73,8 +108,8 @@ class Evaluation:
         Raises:
             EvaluationError: it cannot be had.
         """
-        with on_the_host():
-            return operand.of(self._storage_of(operand.content, {}))
+        with self._passing() as passing:
+            return operand.of(self._storage_of(operand.content, passing))
 
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
         """Run an operation that no content waits for, and return its results.
@@ -82,13 +117,13 @@ class Evaluation:
         Raises:
             EvaluationError: an argument cannot be had. Whatever the operator raises.
         """
-        with on_the_host():
-            return list(self._results_of(call, {}, {}).values())
+        with self._passing() as passing:
+            return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
         """Work out a content now, so that what leads to it can go."""
-        with on_the_host():
-            self._storage_of(content, {})
+        with self._passing() as passing:
+            self._storage_of(content, passing)
 
     def _storage_of(self, content: BlockContent, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
         """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
@@ -103,7 +138,7 @@ class Evaluation:
                 return content.value
             if content.serial in passing:
                 return passing[content.serial]
-        if content.bytes > _DRAWN_BYTES:
+        if content.bytes > _DRAWN_BYTES or not self._has_room_to_work(content.bytes):
             raise EvaluationError(f"a tensor of {content.bytes} bytes")
         found = draw(content, self.seed)
         content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
@@ -114,15 +149,16 @@ class Evaluation:
         self, content: BlockContent, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]
     ) -> None:
         size = found.nbytes()
-        if size <= self.bound_of(content.dtype) and self.has_room(size):
+        if size <= self.bound_of(content.dtype) and self.has_room(size) and self._has_room_to_work(size):
             self.keep(content, found)
         else:
-            passing[content.serial] = found
+            self._pass(content.serial, found, passing)
 
     def _can_run(self, call: OperatorCall) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large."""
         made = [content for target in call.targets if (content := target.content()) is not None]
-        if sum(content.bytes for content in made) > _MADE_BYTES:
+        made_bytes = sum(content.bytes for content in made)
+        if made_bytes > _MADE_BYTES or not self._has_room_to_work(made_bytes):
             return False
         makes_floats = all(content.is_float for content in made)
         if not makes_floats:
@@ -176,13 +212,16 @@ class Evaluation:
     ) -> Mapping[int, Any]:
         places = {target.place: target for target in call.targets if isinstance(target.place, str)}
 
+        copies = is_foreign(call.operator._schema.name)  # it may write what it says it only reads
+
         def host(argument: Any, place: str) -> Any:
             if isinstance(argument, list | tuple):
                 return [host(each, f"{place}.{number}") for number, each in enumerate(argument)]
             if place in places:
                 return self._writable(places[place], passing, written)
             if isinstance(argument, Operand):
-                return argument.of(self._storage_of(argument.content, passing))
+                value = argument.of(self._storage_of(argument.content, passing))
+                return value.clone() if copies else value
             return argument
 
         arguments = [host(each, str(number)) for number, each in enumerate(call.arguments)]

@@ -17,7 +17,7 @@ _PASSED: Final = frozenset(
         *("aten::transpose_", "aten::t_", "aten::as_strided_", "aten::detach_", "aten::movedim", "aten::real"),
         *("aten::imag", "aten::lift", "aten::chunk", "aten::narrow", "aten::_conj"),
         # memory without values
-        *("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::resize_"),
+        *("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"),
         *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::record_stream", "aten::resize_as_"),
         *("aten::is_same_size", "aten::result_type", "aten::_has_same_storage_numel", "aten::sym_size"),
         *("aten::is_pinned", "aten::_pin_memory", "aten::pin_memory", "aten::retain_grad", "aten::rename_"),
@@ -53,13 +53,22 @@ _CLOSED: Final = frozenset(
 torch/csrc/jit/python/pybind_utils.cpp): what they are made of is not to be seen."""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
+_NAMESPACES_OF_PYTORCH: Final = frozenset(
+    (
+        *("aten", "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "torchvision", "rngprims"),
+        *("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "higher_order", "debugprims", "fsdp"),
+        *("quantized_decomposed", "sparse", "xnnpack", "prepacked", "mkldnn", "mkl", "onednn", "mkldnn_prepacked"),
+    )
+)
+"""Namespaces whose operators PyTorch tests on the CPU and on a card alike."""
+
 
 class OperatorPlan:
     """What is to be done when one operator is called."""
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
-        *("operator", "_with_numbers", "is_closed", "written"),
+        *("operator", "_with_numbers", "is_closed", "is_foreign", "written"),
     )
 
     def __init__(self, operator: Any) -> None:
@@ -83,6 +92,8 @@ class OperatorPlan:
         """Whether it is made of other operators, each of which is seen itself, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
         """Whether it is an operation on all of an optimizer's tensors at once."""
+        self.is_foreign = is_foreign(self.name)
+        """Whether a script or a library has defined it: its CPU kernel is taken to do what its CUDA kernel does."""
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
@@ -118,6 +129,11 @@ def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
 
 def _types(operator: Any) -> list[tuple[str, str]]:
     return [(each.name, f"{each.name if each.kwarg_only else ''}{each.type}") for each in operator._schema.arguments]
+
+
+def is_foreign(name: str) -> bool:
+    """Tell whether an operator ("torch_scatter::segment_sum") is of a script's or a library's own."""
+    return name.partition("::")[0] not in _NAMESPACES_OF_PYTORCH
 
 
 def passes(name: str, *, everything: bool) -> bool:

@@ -8,17 +8,22 @@ from typing import Any, Final, Protocol
 import torch
 
 from ullage._units import MIB
+from ullage.tracing.compiled import compiled_graphs
 from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
-from ullage.values.content import BlockContents
+from ullage.values.content import KEY, BlockContents, UnseenWrites
+from ullage.values.dispatch import is_thread_seen
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
+from ullage.values.notes import Notes
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
 from ullage.values.unseen_kernels import UnseenKernels
 
 BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
+
+_UNSEEN_THREAD: Final = "what a thread of the script does"
 
 
 class EmulatedDriver(Protocol):
@@ -32,6 +37,9 @@ class EmulatedDriver(Protocol):
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
         """Write what the calling thread's last copy to the card was to an address on the host."""
+
+    def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
+        """Count writes on the card by threads of which a function at an address says that they are not seen."""
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
         """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
@@ -65,13 +73,21 @@ class Values:
         self._driver = driver
         self._is_on = False
         self.has_stopped = False
+        self._unseen_writes: UnseenWrites | None = None
+        self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Begin when CUDA is initialised: a process that does not use it is not slowed down."""
+        """Begin when CUDA is initialised: a process that does not use it is not slowed down.
+
+        Threads are noted from now on, so that those which begin before are seen then, too.
+        """
         global _current
         _current = self
         if self.choice.mode != "off":
+            self._interception.prepare()
+            self._interception.include()
+            self._watch_threads()
             torch.cuda._lazy_call(self._begin)
 
     @property
@@ -79,6 +95,15 @@ class Values:
         """The contents of the card's memory, where not everything is computed."""
         assert isinstance(self._interception, Interception)
         return self._interception.contents
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """What the host could not compute, with the reason."""
+        writes = self._unseen_writes
+        failed = dict(self.evaluation.failures)
+        if self.choice.mode == "all" and writes is not None and writes.value != self._unseen_before:
+            failed[_UNSEEN_THREAD] = "it began before torch was imported, and nothing is computed in it"
+        return failed
 
     @property
     def is_on(self) -> bool:
@@ -91,11 +116,18 @@ class Values:
             return
         self._is_on = False
         self.has_stopped = True
-        self._interception.include(on=False)
+        if compiled_graphs():
+            # Their guards have noted the key, among others: without it they would be compiled anew.
+            self._interception.has_ended = True
+        else:
+            self._interception.include(on=False)
         self._driver.remember_sent(on=False)
+        self._driver.watch_writes(None, 0)
         for undo in reversed(self._undo):
             undo()
         self._undo = []
+        if isinstance(self._interception, Interception):
+            self._interception.stop()
 
     def _begin(self) -> None:
         if self._is_on:
@@ -104,13 +136,15 @@ class Values:
         self._driver.remember_sent(on=True)
         self._interception.install()
         self._interception.include()
-        self._watch_threads()
+        self._unseen_writes = self._driver.watch_writes(is_thread_seen(), int(KEY))
+        self._unseen_before = self._unseen_writes.value
         if isinstance(self._interception, Computation):
             self._replay_graphs(self._interception)
             self._watch_seeds(self._interception)
         else:
-            self._watch_graphs(self._interception)
-            kernels = UnseenKernels(self._interception.note_unseen)
+            self._interception.contents.watch(self._unseen_writes)
+            self._watch_graphs(self._interception.notes)
+            kernels = UnseenKernels(self._interception.notes.unseen)
             kernels.watch()
             self._undo.append(kernels.stop)
             self._interception.waiting.watch_steps()
@@ -119,14 +153,14 @@ class Values:
         original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]  # where each thread begins
 
         def bootstrap_inner(thread: threading.Thread) -> None:
-            if self._is_on:
+            if not self.has_stopped:
                 self._interception.include()
             original(thread)
 
         threading.Thread._bootstrap_inner = bootstrap_inner  # type: ignore[attr-defined]
         self._undo.append(lambda: setattr(threading.Thread, "_bootstrap_inner", original))
 
-    def _watch_graphs(self, interception: Interception) -> None:
+    def _watch_graphs(self, notes: Notes) -> None:
         """Have what a CUDA graph writes be unknown at each replay."""
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
@@ -134,16 +168,16 @@ class Values:
 
         def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
             result = begin(this, *arguments, **keywords)
-            interception.is_recording_a_graph = True
+            notes.is_recording_a_graph = True
             return result
 
         def capture_end(this: Any) -> Any:
-            recorded[this] = interception.end_capture()
+            recorded[this] = notes.end_capture()
             return end(this)
 
         def replay(this: Any) -> None:
             launch(this)
-            interception.note_replay(recorded.get(this, ()))
+            notes.note_replay(recorded.get(this, ()))
 
         self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
 

@@ -1,7 +1,7 @@
 """Kernels that no operator launches: Triton's, of a script's own and of torch.compile's graphs.
 
-What they write is not known. Which of its arguments a kernel writes cannot be told cheaply, so that all count as
-written; but not whole numbers that came from the host as they are: indices, lengths and masks, which kernels read.
+What they write is not known. Which of its arguments a kernel of a script's writes cannot be told, so that all count as
+written; Inductor names those that its own kernels only read.
 """
 
 import sys
@@ -17,6 +17,8 @@ _LAUNCHERS: Final = (
     ("triton.runtime.jit", "JITFunction"),
     ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
 )
+_GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN"))
+"""The kinds of kernels that Inductor writes itself."""
 
 
 class UnseenKernels:
@@ -49,10 +51,24 @@ class UnseenKernels:
 
         def run(this: Any, *arguments: Any, **keywords: Any) -> Any:
             result = original(this, *arguments, **keywords)
-            for argument in (*arguments, *keywords.values()):
-                if isinstance(argument, torch.Tensor) and argument.is_cuda:
+            reads_only = _read_only(this)
+            for place, argument in enumerate((*arguments, *keywords.values())):
+                if place not in reads_only and isinstance(argument, torch.Tensor) and argument.is_cuda:
                     written(argument)
             return result
 
         launcher.run = run
         self._undo.append(lambda: setattr(launcher, "run", original))
+
+
+def _read_only(launcher: Any) -> frozenset[int]:
+    """Return the places of arguments that a kernel only reads, as far as it is known: those of Inductor's own.
+
+    What a kernel of Inductor's writes is named `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen);
+    kernels of the script's within a graph have names of their own, and so have templates.
+    """
+    kind = getattr(getattr(launcher, "heuristic_type", None), "name", "")
+    if kind not in _GENERATED or getattr(launcher, "custom_kernel", False):
+        return frozenset()
+    names = getattr(getattr(launcher, "fn", None), "arg_names", ())
+    return frozenset(place for place, name in enumerate(names) if name.startswith("in_ptr"))

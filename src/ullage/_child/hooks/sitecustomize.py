@@ -63,7 +63,7 @@ def _go_on(why):
 
 def _begin(what, give_up):
     # type: (str, Callable[[str], None]) -> None
-    """Call `emulate` or `record` of `ullage._child.begin`, where this interpreter can and has need of it."""
+    """Call `emulate`, `attach` or `record` of `ullage._child.begin`, where this interpreter can and has need of it."""
     if not _can_load_package():
         if _has_torch():
             give_up("ullage is not installed for its Python, " + ".".join(map(str, sys.version_info[:2])))
@@ -120,6 +120,8 @@ def _run_next():
 
 if os.environ.get("ULLAGE_EMULATED_CARD"):
     _begin("emulate", _end)
+if os.environ.get("ULLAGE_PREDICTION"):
+    _begin("attach", _end)
 _is_old = not hasattr(sys, "implementation")  # Python 2 has no torch of today
 _is_there = any(type(finder).__name__ == "_TorchImport" for finder in sys.meta_path)  # this file was imported by hand
 if os.environ.get("ULLAGE_RECORDING") and not _is_old and not _is_there:

@@ -32,7 +32,7 @@ _OF_OTHERS: Final = {
     "CUDA.jl",
     "Blender",
 }
-_NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA")
+_NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN", "OPENCL")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,6 +21,7 @@ _NAMES: Final = {
     "HIPSPARSE": "hipSPARSE",
     "HIPFFT": "hipFFT",
 }
+_OTHER_DRIVERS: Final = {"VULKAN": "Vulkan", "OPENCL": "OpenCL"}
 
 
 def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
@@ -32,7 +33,8 @@ def judge_other(message: Message, statement: str | None, context: tuple[str, ...
         context: what the program was doing, by the names of `ullage.message.context`.
     """
     if message.kind is MessageKind.DRIVER:
-        return _driver(statement, context)
+        other = _OTHER_DRIVERS.get(message.backend or "")
+        return _other_driver(other) if other is not None else _driver(statement, context)
     return _JUDGES[message.kind](message)
 
 
@@ -93,6 +95,21 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
             "if it is the first thing that the process does on the card, other processes hold it: see with nvidia-smi",
             "with pin_memory or cudaHostAlloc in the traceback it is the machine's memory, not the card's",
         ),
+    )
+
+
+def _other_driver(name: str) -> TextVerdict:
+    """Judge a driver that PyTorch does not use: programs ask it for their buffers themselves."""
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=(
+            f"{name}'s driver had no memory of the card left for a program that asks it directly; the text has no "
+            "figures."
+        ),
+        remedies=(
+            estimate("a smaller tile, image, batch or model", "less is needed at once, whatever the program is"),
+        ),
+        notes=("other programs may hold the card, the screen's among them",),
     )
 
 

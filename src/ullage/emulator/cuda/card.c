@@ -65,6 +65,7 @@ static bool is_deep(const void *function) {
 }
 
 void card_launch(const void *function) {
+  card_note_write();
   bool is_first = atomic_fetch_add(&launches, 1) == 0;
   if (cards[0].figure[CARD_PLACEMENT] != PLACEMENT_WSL) return; /* nobody else looks at it */
   if (!is_first && atomic_load(&deep_ran)) return;

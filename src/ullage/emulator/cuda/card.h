@@ -177,6 +177,11 @@ ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
 ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
 ULLAGE_API bool card_take_sent(uint64_t address, size_t size, void *out); /* false: the last copy was another */
+/* Whether what the calling thread does is seen: `c10::impl::tls_is_dispatch_key_included` of PyTorch's. */
+typedef bool (*thread_is_seen)(uint16_t key);
+ULLAGE_API void card_watch_writes(thread_is_seen function, uint16_t key); /* NULL: no longer */
+ULLAGE_API void card_note_write(void);                 /* something is about to be written on the card */
+ULLAGE_API extern _Atomic uint64_t card_unseen_writes; /* by threads that are not seen */
 ULLAGE_API void card_copy(void *destination, const void *source, size_t size);
 ULLAGE_API void card_fill(void *destination, int value, size_t size);
 ULLAGE_API void card_launch(const void *function);             /* some kernel ran on the card */

@@ -132,8 +132,25 @@ bool card_take_sent(uint64_t address, size_t size, void *out) {
   return found;
 }
 
+/* ---- writes of threads that nobody watches */
+
+static _Atomic(thread_is_seen) is_seen;
+static atomic_int seen_key;
+_Atomic uint64_t card_unseen_writes;
+
+void card_watch_writes(thread_is_seen function, uint16_t key) {
+  atomic_store(&seen_key, key);
+  atomic_store(&is_seen, function);
+}
+
+void card_note_write(void) {
+  thread_is_seen function = atomic_load_explicit(&is_seen, memory_order_relaxed);
+  if (function && !function((uint16_t)atomic_load(&seen_key))) atomic_fetch_add(&card_unseen_writes, 1);
+}
+
 void card_copy(void *destination, const void *source, size_t size) {
   bool to_card = card_device_of((uint64_t)destination) >= 0, from_card = card_device_of((uint64_t)source) >= 0;
+  if (to_card && size) card_note_write();
   if (to_card && !from_card && size && atomic_load(&remembers)) remember(destination, source, size);
   if (size == 0 || destination == source || !is_written(destination)) return;
   bool is_read_back = from_card && (!card_holds_values() || answer.given);
@@ -142,5 +159,6 @@ void card_copy(void *destination, const void *source, size_t size) {
 }
 
 void card_fill(void *destination, int value, size_t size) {
+  card_note_write();
   if (is_written(destination)) memset(destination, value, size);
 }

@@ -65,15 +65,17 @@ std::string_view Pickle::line() {
   return text;
 }
 
-std::uint64_t Pickle::number(std::size_t bytes) {
-  const std::string_view raw = take(bytes);
-  std::uint64_t value = 0;
-  std::memcpy(&value, raw.data(), bytes);  // little-endian, as every machine that runs PyTorch with CUDA
+template <typename Unsigned>
+Unsigned Pickle::number() {
+  const std::string_view raw = take(sizeof(Unsigned));
+  Unsigned value;
+  std::memcpy(&value, raw.data(), sizeof value);  // little-endian, as every machine that runs PyTorch with CUDA
   return value;
 }
 
-std::size_t Pickle::length(std::size_t bytes) {
-  const std::uint64_t value = number(bytes);
+template <typename Unsigned>
+std::size_t Pickle::length() {
+  const std::uint64_t value = number<Unsigned>();
   if (value > data_.size() - at_) fail("it holds a value that is longer than the file");
   return value;
 }
@@ -110,7 +112,8 @@ void Pickle::push_integer(std::string_view bytes) {
   // Nine bytes, the last of them 0, are a number of 64 bits without a sign: kept bit by bit.
   if (bytes.size() > 9 || (bytes.size() == 9 && bytes.back())) fail("it holds a whole number that no snapshot has");
   std::uint64_t value = !bytes.empty() && (bytes.back() & 0x80) ? ~std::uint64_t{0} : 0;
-  std::memcpy(&value, bytes.data(), bytes.size() < 8 ? bytes.size() : 8);
+  for (std::size_t at = bytes.size() < 8 ? bytes.size() : 8; at-- > 0;)
+    value = value << 8 | static_cast<unsigned char>(bytes[at]);
   push(Kind::INT, static_cast<std::int64_t>(value));
 }
 
@@ -243,7 +246,7 @@ void Pickle::step(unsigned char opcode) {
   };
   switch (opcode) {
     case 0x80:  // PROTO
-      if (number(1) > 5) fail("it is of a newer pickle protocol than 5");
+      if (number<std::uint8_t>() > 5) fail("it is of a newer pickle protocol than 5");
       return;
     case 0x95: return static_cast<void>(take(8));  // FRAME
     case '(': return marks_.push_back(stack_.size());
@@ -255,14 +258,14 @@ void Pickle::step(unsigned char opcode) {
     case 0x89: return push(Kind::BOOL, 0);
     case 'I':
     case 'L': return push_decimal(line());
-    case 'J': return push(Kind::INT, static_cast<std::int32_t>(number(4)));
-    case 'K': return push(Kind::INT, static_cast<std::int64_t>(number(1)));
-    case 'M': return push(Kind::INT, static_cast<std::int64_t>(number(2)));
-    case 0x8a: return push_integer(take(number(1)));
-    case 0x8b: return push_integer(take(length(4)));
+    case 'J': return push(Kind::INT, static_cast<std::int32_t>(number<std::uint32_t>()));
+    case 'K': return push(Kind::INT, number<std::uint8_t>());
+    case 'M': return push(Kind::INT, number<std::uint16_t>());
+    case 0x8a: return push_integer(take(number<std::uint8_t>()));
+    case 0x8b: return push_integer(take(length<std::uint32_t>()));
     case 'F': return push_real(std::strtod(std::string(line()).c_str(), nullptr));
     case 'G': {
-      std::uint64_t bits = __builtin_bswap64(number(8));
+      std::uint64_t bits = __builtin_bswap64(number<std::uint64_t>());
       double value;
       std::memcpy(&value, &bits, sizeof value);
       return push_real(value);
@@ -270,13 +273,13 @@ void Pickle::step(unsigned char opcode) {
     case 'S': return push_text(line());
     case 'V': return push_text(unescaped(line()));
     case 'U':
-    case 0x8c: return push_text(take(length(1)));
+    case 0x8c: return push_text(take(length<std::uint8_t>()));
     case 'T':
-    case 'X': return push_text(take(length(4)));
-    case 0x8d: return push_text(take(length(8)));
-    case 'C': return push_text(take(length(1)), Kind::BYTES);
-    case 'B': return push_text(take(length(4)), Kind::BYTES);
-    case 0x8e: return push_text(take(length(8)), Kind::BYTES);
+    case 'X': return push_text(take(length<std::uint32_t>()));
+    case 0x8d: return push_text(take(length<std::uint64_t>()));
+    case 'C': return push_text(take(length<std::uint8_t>()), Kind::BYTES);
+    case 'B': return push_text(take(length<std::uint32_t>()), Kind::BYTES);
+    case 0x8e: return push_text(take(length<std::uint64_t>()), Kind::BYTES);
     case ']': return push_container(Kind::LIST, stack_.size());
     case '}': return push_container(Kind::DICT, stack_.size());
     case ')': return push_container(Kind::TUPLE, stack_.size());
@@ -319,15 +322,15 @@ void Pickle::step(unsigned char opcode) {
       const std::string digits(line());
       return remember(std::strtoull(digits.c_str(), nullptr, 10));
     }
-    case 'q': return remember(number(1));
-    case 'r': return remember(number(4));
+    case 'q': return remember(number<std::uint8_t>());
+    case 'r': return remember(number<std::uint32_t>());
     case 0x94: return remember(memo_.size());
     case 'g': {
       const std::string digits(line());
       return recall(std::strtoull(digits.c_str(), nullptr, 10));
     }
-    case 'h': return recall(number(1));
-    case 'j': return recall(number(4));
+    case 'h': return recall(number<std::uint8_t>());
+    case 'j': return recall(number<std::uint32_t>());
     default: return refuse(opcode);
   }
 }

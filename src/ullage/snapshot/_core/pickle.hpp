@@ -98,8 +98,11 @@ class Pickle {
   // pickle.cpp: reading bytes
   std::string_view take(std::size_t count);
   std::string_view line();
-  std::uint64_t number(std::size_t bytes);
-  std::size_t length(std::size_t bytes);
+  // A number of the size of a type, and one that is a length: pickle.cpp alone has them.
+  template <typename Unsigned>
+  Unsigned number();
+  template <typename Unsigned>
+  std::size_t length();
   [[noreturn]] void fail(const std::string& what) const;
 
   Value pop();

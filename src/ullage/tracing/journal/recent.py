@@ -25,7 +25,9 @@ class RecentBlocks:
         self._entries = (_Entry * _RECENT).in_dll(loaded, "journal_recent")
         self._seen = self._count.value
         self._forget = forget
-        self._lock = threading.Lock()  # what another thread has put meanwhile is not to be forgotten again
+        self._lock = threading.RLock()  # what another thread has put meanwhile is not to be forgotten again
+        self._is_taking_in = False
+        self._was_interrupted = False
         self.sizes: dict[int, int] = {}
         """The sizes of the blocks that were allocated since this began."""
 
@@ -35,7 +37,31 @@ class RecentBlocks:
             with self._lock:
                 self._take_in()
 
+    def lose(self) -> None:
+        """Take all that happened for lost."""
+        with self._lock:
+            self._was_interrupted = self._is_taking_in
+            if not self._is_taking_in:
+                self._seen = self._count.value
+            self.sizes.clear()
+            self._forget(None)
+
     def _take_in(self) -> None:
+        if self._is_taking_in:
+            # A signal's handler, or a finalizer, has interrupted this very thread within the loop below. What the loop
+            # has still to forget may be what the handler has written: nothing is known then, before and after.
+            self.lose()
+            return
+        self._is_taking_in = True
+        try:
+            self._take_in_all()
+        finally:
+            self._is_taking_in = False
+        while self._was_interrupted:
+            self._was_interrupted = False
+            self.lose()
+
+    def _take_in_all(self) -> None:
         count = self._count.value
         if count - self._seen > _RECENT:
             self.sizes.clear()

@@ -1,4 +1,4 @@
-"""Programs that ask the driver themselves and say little: faiss, MXNet, DirectML, Blender's Cycles, CUDA.jl."""
+"""Programs that ask the driver themselves: faiss, MXNet, DirectML, Blender's Cycles, CUDA.jl, OpenVINO, Theano."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from ullage._units import text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.text.verdict import TextVerdict, estimate
 from ullage.message.figure import bytes_of
-from ullage.message.message import Message
+from ullage.message.message import BOGUS_BYTES, Message
 from ullage.message.server_log import ServerMemory
 
 _NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"
@@ -100,4 +100,48 @@ def julia(message: Message, server: ServerMemory | None) -> TextVerdict:
         sentence=f"Memory was truly full (CUDA.jl): {figures} of {text_of_bytes(total)}.",
         remedies=(JULIA_RECLAIM, estimate("a smaller batch", "less is alive at once")),
         notes=(_NVIDIA_SMI,),
+    )
+
+
+def openvino(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge OpenVINO's check of one buffer, which an Intel card's driver allows up to a size of its own."""
+    asked = text_of_bytes(message.requested_bytes or 0)
+    if (message.requested_bytes or 0) >= BOGUS_BYTES:
+        return TextVerdict(
+            cause=Cause.BOGUS_SIZE,
+            sentence=f"The request makes no sense: OpenVINO was asked for {asked}; look at the shapes of the model.",
+            notes=("a dynamic axis without an upper bound, or a damaged length, looks like this",),
+        )
+    most = message.said.get("most_bytes")
+    bound = f" allows {text_of_bytes(bytes_of(most))} at most" if most is not None else " allows less"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"Not the card's size: OpenVINO asked for one buffer of {asked}, and the card's driver{bound} in one "
+            "piece; freeing memory does not help."
+        ),
+        remedies=(
+            estimate(
+                "ov::intel_gpu::hint::enable_large_allocations (GPU_ENABLE_LARGE_ALLOCATIONS)",
+                "OpenVINO then asks for more than that, where the driver can give it",
+            ),
+            estimate("a smaller batch, shorter input or lower precision", "the largest tensor grows with each"),
+        ),
+    )
+
+
+def theano(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge Theano's error, which is called MemoryError and is the card's."""
+    asked = text_of_bytes(message.requested_bytes or 0)
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"The card had less left than the {asked} that Theano asked for, although the error is called MemoryError; "
+            "the text does not say what it has."
+        ),
+        remedies=(estimate("a smaller batch", "what a function keeps grows with it"),),
+        notes=(
+            "with lib.cnmem (or gpuarray.preallocate) Theano's pool has that share of the card",
+            _NVIDIA_SMI,
+        ),
     )

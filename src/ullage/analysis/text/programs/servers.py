@@ -1,8 +1,9 @@
-"""Servers and engines beside vLLM and SGLang: text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy."""
+"""Servers and engines beside vLLM and SGLang: text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy, MLC LLM."""
 
 from ullage._units import text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.text.verdict import TextVerdict, estimate
+from ullage.message.figure import bytes_of
 from ullage.message.message import Message
 from ullage.message.server_log import ServerMemory
 
@@ -134,4 +135,29 @@ def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
             ),
             estimate("a lower chunked_prefill_size or max_running_requests", "fewer tokens at once"),
         ),
+    )
+
+
+def mlc(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge MLC LLM's start: what its settings allow is less than the weights and the buffers of one step."""
+    said, free = message.said, message.free_bytes
+    sizes = [bytes_of(said[name]) for name in ("weights_bytes", "scratch_bytes") if name in said]
+    remedies = (
+        estimate("a larger gpu_memory_utilization", "MLC LLM takes 85 % of the card by default"),
+        estimate("a smaller --prefill-chunk-size in mlc_llm gen_config", "the buffers of one step grow with it"),
+        estimate("--tensor-parallel-shards, or weights in fewer bits", "each card then has less of the weights"),
+    )
+    if len(sizes) < 2 or free is None:
+        figures = "for its weights and the buffers of one step"
+    else:
+        weights, scratch = (text_of_bytes(size) for size in sizes)
+        figures = (
+            f"for its weights ({weights}) and the buffers of one step ({scratch}): they allow {text_of_bytes(free)}, "
+            f"and {text_of_bytes(max(0, sum(sizes) - free))} are missing"
+        )
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"MLC LLM's settings leave too little of the card {figures}.",
+        remedies=remedies,
+        notes=("other programs may hold the card: see with nvidia-smi",),
     )
