@@ -21,12 +21,13 @@ RIVALS ?= $(dir $(CACHE))rivals
 LIBRARIES ?= $(dir $(CACHE))libraries
 REAL ?= $(dir $(CACHE))real
 SNAPSHOTS ?= $(dir $(CACHE))snapshots
+COMMANDS ?= $(dir $(CACHE))commands-packages
 VALUES ?= $(dir $(CACHE))values-packages
 MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice roles values made-up cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice roles values commands made-up cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -121,6 +122,10 @@ advice: setup  ## Measure what threads advise against running out of memory, and
 
 roles: setup  ## Compare the roles of explain with those of predict on forty workloads, and write docs/explain_roles.md (ten minutes).
 	$(OLDEST_ENV)/bin/python -m benchmarks.roles.run --write docs/explain_roles.md
+
+commands: setup  ## Predict commands as people type them, each beside the plain script, and write docs/commands.md (installs trl, deepspeed; ONLY=trl).
+	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
+	$(OLDEST_ENV)/bin/python benchmarks/commands/run.py $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/commands.md)
 
 values: setup  ## Measure what values decide beside what is drawn, program by program (installs trl, ultralytics, torch_geometric; an hour; ONLY="grpo yolo").
 	tools/packages.sh $(OLDEST_ENV) $(VALUES) benchmarks/values
