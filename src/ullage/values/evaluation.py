@@ -157,7 +157,7 @@ class Evaluation:
     def _can_run(self, call: OperatorCall) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large.
 
-        No more is anything by a package's own operator: to quantize weights of gigabytes on the host would take minutes.
+        Nor is anything by a package's own operator: to quantize weights of gigabytes on the host would take minutes.
         """
         made = [content for target in call.targets if (content := target.content()) is not None]
         made_bytes = sum(content.bytes for content in made)
