@@ -27,7 +27,7 @@ MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice roles values commands made-up cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values made-up commands cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -106,6 +106,9 @@ bench-before: setup  ## Measure the speed beside an earlier commit alone (COMMIT
 
 bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
 	$(OLDEST_ENV)/bin/python benchmarks/ownership/bytes_left.py --write docs/bytes_left.md
+
+host: setup  ## Compare the host's memory that predictions tell with the kernel's own high water of unobserved runs.
+	$(OLDEST_ENV)/bin/python benchmarks/host/run.py
 
 habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
 	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md

@@ -14,6 +14,7 @@ from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import ALL, ALONE, Request
+from ullage.prediction.resumed import predict_resumed
 from ullage.values.choice import ValuesChoice
 
 
@@ -44,11 +45,15 @@ def predict(
     beside_eager: bool = True,
     output: bool = False,
     processes: str = ALONE,
+    until: str | None = None,
+    resume: str | None = None,
     random_weights: bool = False,
     config: str | Path | None = None,
     made_up_data: str | None = None,
     lengths: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    host_memory: int | str | None = None,
+    request: str | None = None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
 
@@ -81,12 +86,17 @@ def predict(
         output: pass what the script prints on to standard error.
         processes: which of the processes that a launcher starts run: "alone": the rank that is asked for; "real": all
             of them together.
+        until: go on past the settled steps: through the first "eval" or "save" after a step, or to the script's "end".
+        resume: run the script once more, with these further arguments (as a shell reads them), and report both runs:
+            "--resume_from_checkpoint out/checkpoint-3". Without `until`, the first run goes on to its first save.
         random_weights: make weights and tokenizers that are not here up from their configuration.
         config: a folder with the config.json of models that are not known.
         made_up_data: rows in place of a data set that is not here: "text:length=2048,rows=64", "chat:...",
             "preference:...", "image:224".
         lengths: a file with the lengths of these rows, one a line, or LENGTH,COUNT.
         progress: called with a short text whenever the run gets further.
+        host_memory: the memory of one node's host; bytes, or a text such as "64GiB". With it the host decides too.
+        request: "slurm" or "k8s": write the lines that ask a cluster for what was found.
 
     Raises:
         ScriptError: the script failed for another reason than memory, or could not be stopped.
@@ -95,7 +105,7 @@ def predict(
         UnknownGpuError, UsageError: an argument is not what is expected.
     """
     some, more = steps_of(steps)
-    request = Request(
+    wanted = Request(
         script=Path(script),
         arguments=tuple(arguments),
         gpu=gpu,
@@ -117,20 +127,28 @@ def predict(
         picture=picture or html is not None,
         echo=output,
         processes=processes,
+        until=until,
         made_up=made_up_choice(random_weights, config, made_up_data, lengths),
+        host_memory_bytes=size_of(host_memory, "--host-memory"),
+        job_request=request,
     )
-    check_page(html, script, *([snapshot] if snapshot else []))
-    return _answer(request, progress, all_ranks=rank == "all", beside_eager=beside_eager, html=html)
+    return _answer(wanted, resume, progress, html, every_rank=rank == "all", beside_eager=beside_eager)
 
 
 def _answer(
-    request: Request, progress: Callable[[str], None], *, all_ranks: bool, beside_eager: bool, html: str | Path | None
+    request: Request,
+    resume: str | None,
+    progress: Callable[[str], None],
+    html: str | Path | None,
+    *,
+    every_rank: bool,
+    beside_eager: bool,
 ) -> Prediction:
-    """Run a request: once, with every rank in turn, or beside eager; and write the page."""
-    if all_ranks and request.is_command:
-        request, all_ranks = replace(request, processes=ALL), False
-    work = predict_all_ranks if all_ranks else predict_beside_eager if beside_eager else predict_with_draws
-    prediction = work(request, progress=progress)
+    check_page(html, request.script, *([request.snapshot] if request.snapshot else []))
+    if every_rank and request.is_command:
+        request, every_rank = replace(request, processes=ALL), False
+    work = predict_all_ranks if every_rank else predict_beside_eager if beside_eager else predict_with_draws
+    prediction = predict_resumed(request, resume, work, progress=progress)
     if html is not None:
         write_page(prediction, html)
     return prediction

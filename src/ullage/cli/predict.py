@@ -74,6 +74,19 @@ def predict(
     processes: Annotated[
         str, typer.Option(help="Of a launcher's processes: alone (one rank, without the others) or real (all of them).")
     ] = "alone",
+    until: Annotated[
+        str | None, typer.Option(help="Go on past the steps: to the first eval or save after one, or to the end.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="ARGUMENTS", help="Run it once more with these arguments too, to resume from a save."),
+    ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(help="The host's memory of one node (64GiB): with it, the host decides too.")
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(help="Write the lines that ask for what was found: slurm or k8s.")
+    ] = None,
     random_weights: RandomWeightsOption = False,
     config: ConfigOption = None,
     made_up_data: MadeUpDataOption = None,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
-from ullage.prediction import placement
+from ullage.prediction import phases, placement
 from ullage.prediction.ending import SeenOom
+from ullage.prediction.growth import growing
 from ullage.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.tracing.compiled import compiled_graphs
@@ -87,7 +88,7 @@ def _measured(
     """Say what was allocated on a device."""
     import torch
 
-    from ullage.prediction import trace
+    from ullage.prediction import phase_use, trace
 
     entries = journal.entries()
     recorded = torch.cuda.memory._snapshot(device)
@@ -104,6 +105,7 @@ def _measured(
         [oom.index for oom in observer.ooms],
         len(entries),
     )
+    marks = observer.marks
     return Measured(
         device=device,
         peak_allocated_bytes=int(levels.allocated[peak]),
@@ -122,6 +124,8 @@ def _measured(
         elsewhere=_elsewhere(result, recorded, device, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
+        phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
+        bands=phase_use.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
     )
 
 
@@ -154,17 +158,15 @@ def _elsewhere(
 
 def _growth(memory: "Memory", steps: Sequence[Step], ends: Sequence[int]) -> Growth | None:
     from ullage.ownership.owners import holder_at
-    from ullage.prediction import trace
 
-    growth = trace.growth_of(steps)
-    if not growth:
+    found = growing(memory.outliving(ends), [step.end_allocated_bytes for step in steps if step.complete])
+    if found is None:
         return None
-    line, blocks = memory.kept_since(ends[-4], ends[-2], ends[-1])
     return Growth(
-        bytes_per_step=growth,
-        file=line.file if line else None,
-        line=line.line if line else None,
-        holder=holder_at(blocks),
+        bytes_per_step=found.bytes_per_step,
+        file=found.line.file if found.line else None,
+        line=found.line.line if found.line else None,
+        holder=holder_at(found.addresses),
     )
 
 
@@ -178,7 +180,7 @@ def _picture(
 ) -> Picture:
     return Picture(
         by_role=memory.over_time(levels),
-        tree=memory.tree_at(moment, observer.module_names),
+        tree=memory.tree_at(moment),
         segments=memory.segments_at(moment, history, entries),
     )
 
@@ -205,6 +207,7 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
         free_bytes=oom.free_bytes,
         limit_bytes=oom.limit_bytes,
         alive=memory.alive_at(oom.index),
+        phase=phases.name_at(observer.marks, entries, oom.index),
     )
 
 

@@ -21,6 +21,9 @@ from torch.optim import optimizer as optim_module
 from ullage.block_role import Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.prediction.ending import SeenOom
+from ullage.prediction.graph_capture import GraphCapture
+from ullage.prediction.phase_hooks import PhaseHooks
+from ullage.prediction.phases import Marks, Reached, reached
 from ullage.prediction.role import Moments, Note
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
@@ -40,11 +43,20 @@ _ROLES = tuple(Role)
 
 
 class Observer:
-    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step."""
+    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step.
 
-    def __init__(self, journal: Journal, reads: Reads, on_step: Callable[[int], None]) -> None:
+    A step ends with that of an optimizer of torch.optim. Until the script has made one, a step ends where the next
+    forward pass begins after a backward pass (the next backward pass, where no module is called); `on_recount()` is
+    called where an optimizer is made after all, and steps are counted from then on.
+    """
+
+    def __init__(
+        self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
+    ) -> None:
         self.step_ends: list[int] = []
         """The journal index at which each step ended."""
+        self.has_optimizer = False
+        """Whether the script has made an optimizer of torch.optim."""
         self.reads = reads
         """The values that the script has read back from the card."""
         self.backward_lines: list[tuple[int, Line | None]] = []
@@ -53,11 +65,16 @@ class Observer:
         """The names of modules, by their number in the journal; 0 is none."""
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors, whether or not the script handled them."""
+        self.phases = PhaseHooks(journal)
+        """The hooks on what is not a training step."""
         # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
         # does without us, and with it the script's tensors in reference cycles.
         self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
         self._journal = journal
         self._on_step = on_step
+        self._on_recount = on_recount
+        self.graphs = GraphCapture(lambda: len(self.step_ends), self._end_step)
+        self._has_passed_back = False
         self._main_thread = threading.get_ident()
         self._phase = Phase.OTHER
         self._in_forward = False
@@ -72,7 +89,7 @@ class Observer:
         self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._module_numbers: dict[int, int] = {}
-        self._roots: dict[int, tuple[int, weakref.ref[nn.Module]]] = {}
+        self._roots: dict[int, tuple[int, weakref.ref[nn.Module], bool]] = {}
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -90,6 +107,21 @@ class Observer:
             backward_ends=tuple(self._backward_ends),
         )
 
+    @property
+    def marks(self) -> Marks:
+        """What tells the phases of the run."""
+        return Marks(
+            forwards=self.phases.forwards,
+            calls=self.phases.calls,
+            emptied=self.phases.emptied,
+            backward_starts=tuple(self._backward_starts),
+            step_ends=tuple(self.step_ends),
+        )
+
+    def reached(self) -> Reached:
+        """Return what the run has come to since its first step."""
+        return reached(self.marks)
+
     def install(self) -> None:
         """Install every hook."""
         handles = [
@@ -101,6 +133,9 @@ class Observer:
         for owner in (torch.autograd, torch.autograd.graph):
             self._wrap(owner, "_engine_run_backward", self._around_backward)
         self._wrap(GradScaler, "step", self._around_scaler_step)
+        self._wrap(torch.optim.Optimizer, "__init__", self._around_optimizer_made)
+        self.graphs.install(self._wrap)
+        self.phases.install()
         # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
         binding: Any = torch._C  # whose types leave the observer out
         torch.cuda._lazy_call(lambda: binding._cuda_attach_out_of_memory_observer(self._on_oom))
@@ -108,6 +143,7 @@ class Observer:
 
     def remove(self) -> None:
         """Remove every hook, except for the out-of-memory observer, which PyTorch has no way to detach."""
+        self.phases.remove()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -149,19 +185,24 @@ class Observer:
             finally:
                 set_module(0)
                 self._in_forward = False
+                self.phases.leave_forward()
                 self._enter(previous)
 
         nn.Module.__call__ = call  # type: ignore[method-assign]  # for every module there is and will be
         self._undo.append(lambda: setattr(nn.Module, "__call__", original))
 
     def _before_forward(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
+        self.end_backward_step()
         self._forward_starts.append(self._journal.length() - 1)
-        self._note_module(module)
+        is_trained = self._note_module(module)
+        self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
         # The output of another module is an activation, and has a grad_fn to show for it.
         tensors = [*tensors_in(arguments), *tensors_in(keywords)]
         self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
 
     def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        if not self._forward_starts and not self._backward_depth:
+            self.end_backward_step()
         self._backward_depth += 1
         if self._backward_depth > 1:  # a checkpoint that runs its own backward pass inside the outer one
             try:
@@ -173,7 +214,9 @@ class Observer:
         self.backward_lines.append((index, callers_line()))
         previous = self._enter(Phase.BACKWARD)
         try:
-            return original(*arguments, **keywords)
+            result = original(*arguments, **keywords)
+            self._has_passed_back = True
+            return result
         finally:
             self._backward_depth -= 1
             self._backward_ends.append(self._journal.length() - 1)
@@ -217,6 +260,21 @@ class Observer:
             self._finish_optimizer(optimizer)
         return result
 
+    def end_backward_step(self) -> None:
+        """End the step whose backward pass has ended, where no optimizer of torch.optim counts the steps."""
+        if self._has_passed_back and not self.has_optimizer:
+            self._has_passed_back = False
+            self._end_step()
+
+    def _around_optimizer_made(
+        self, original: Callable[..., Any], optimizer: Any, *arguments: Any, **keywords: Any
+    ) -> None:
+        original(optimizer, *arguments, **keywords)
+        if not self.has_optimizer and self.step_ends:
+            self.step_ends.clear()
+            self._on_recount()
+        self.has_optimizer = True
+
     def _end_step(self) -> None:
         self.step_ends.append(self._journal.mark(len(self.step_ends) + 1))
         self._on_step(len(self.step_ends))
@@ -236,17 +294,20 @@ class Observer:
                 self._parameters[id(parameter)] = weakref.ref(parameter)
         self._note(Role.PARAMETERS, parameters)
 
-    def _note_module(self, module: nn.Module) -> None:
+    def _note_module(self, module: nn.Module) -> bool:
+        """Note what a module owns; returns whether one of its parameters requires a gradient."""
         # Once a step: parameters move when a model is cast or sharded, and buffers are replaced.
-        step, known = self._roots.get(id(module), (-1, None))
+        step, known, is_trained = self._roots.get(id(module), (-1, None, False))
         if step == len(self.step_ends) and known is not None and known() is module:
-            return
+            return is_trained
         if known is None or known() is not module:
             self._name_modules(module)
-        self._roots[id(module)] = (len(self.step_ends), weakref.ref(module))
         parameters, buffers = owned_by(module)
+        is_trained = any(parameter.requires_grad for parameter in parameters)
+        self._roots[id(module)] = (len(self.step_ends), weakref.ref(module), is_trained)
         self._note_parameters(parameters)
         self._note(Role.BUFFERS, buffers)
+        return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
         """Number the modules below a root; a module that has a number already keeps its name."""
@@ -310,6 +371,7 @@ class Observer:
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         original = getattr(owner, name)
 
+        @functools.wraps(original)
         def wrapper(*arguments: Any, **keywords: Any) -> Any:
             return around(original, *arguments, **keywords)
 

@@ -1,6 +1,7 @@
 """Why a prediction's verdict is what it is: what was missing, what decides, and both as a sentence."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ullage._units import text_of_bytes
 from ullage.gpus import Gpu
@@ -80,7 +81,8 @@ def reason_of_ending(
             else ""
         )
         limit = limit_that_refused(measured.at_oom)
-        where = (
+        phase = _phase_text(measured.at_oom, result)
+        where = phase + (
             f" at its own limit of {text_of_bytes(limit)} (per_process_memory_fraction)" if limit is not None else ""
         )
         return f"the script ran out of memory{where}: {_oom_text(measured.at_oom, placement)}{guessed}"
@@ -90,6 +92,15 @@ def reason_of_ending(
     if timed_out:
         return "no optimizer step ended in the given time"
     return None
+
+
+def _phase_text(at_oom: AtOom, result: RunResult) -> str:
+    """Say what was done when memory ran out, and at which line, if that was no step."""
+    if at_oom.phase is None:
+        return ""
+    outcome = result.outcome
+    line = f", at line {outcome.line} of {Path(outcome.file).name}" if outcome.file and outcome.line else ""
+    return f" in {at_oom.phase}{line}"
 
 
 def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:

@@ -16,6 +16,7 @@ from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.choice import MadeUpChoice
 from ullage.prediction.command import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
+from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.notebook import cells_of
 from ullage.prediction.plain_data import from_plain, to_plain
@@ -26,6 +27,8 @@ STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 MOST_DRAWS: Final = 100
 ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
 """Of the processes that a launcher starts: one runs, as a rank alone; all run together; each runs, each alone."""
+UNTIL: Final = ("eval", "save", "end")
+"""The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class ChildRequest:
     picture: bool
     snapshot: str | None
     """Its absolute path."""
+    until: str | None = None
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
 
     def to_json(self) -> dict[str, Any]:
@@ -105,8 +109,15 @@ class Request:
     """Tell what a page draws too: memory by role over time, the peak by module, the segments."""
     echo: bool = False
     """Pass the script's output on to standard error."""
+    until: str | None = None
+    """One of `UNTIL`: how far to go on after the settled steps; None: no further."""
+
     processes: str = ALONE
     """The processes that run, of those that a launcher starts: one of `PROCESSES`."""
+    host_memory_bytes: int | None = None
+    """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
+    job_request: str | None = None
+    """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     """Whether weights and data that are not here are made up."""
 
@@ -155,6 +166,7 @@ class Request:
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         check_placement("--placement ", self.placement)
         self.values.check()
+        check_job_request(self.job_request)
         self.made_up.check()
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
@@ -162,6 +174,8 @@ class Request:
             raise UsageError(f"--steps {self.steps} leaves nothing to measure; expected 1 or more")
         if not self.seconds > 0 or math.isinf(self.seconds):
             raise UsageError(f"--seconds {self.seconds:g} is no time to stop after; expected a number above 0")
+        if self.until is not None and self.until not in UNTIL:
+            raise UsageError(f"--until {quoted(self.until)} is not known; expected one of {', '.join(UNTIL)}")
         if self.snapshot is not None:
             check_output("--snapshot", self.snapshot, inputs=(self.script,))
         total = self.total_bytes(gpu)
@@ -211,5 +225,6 @@ class Request:
             values=self.values,
             picture=self.picture,
             snapshot=str(self.snapshot.absolute()) if self.snapshot else None,
+            until=self.until,
             made_up=self.made_up,
         )

@@ -8,8 +8,9 @@ from typing import Any, Final, Literal
 
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.prediction.host_memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
-from ullage.prediction.prediction import Growth, HostRead, LineUse, Picture, Step, ValuesUse
+from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
 
 Ending = Literal["steps", "time", "ended", "oom", "error"]
 
@@ -30,6 +31,8 @@ class Outcome:
     line: int | None = None
     is_of_system: bool = False
     """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
+    is_of_child: bool = False
+    """Whether a process that the script has started has failed, and the error does not say why."""
     hint: str = ""
     """A sentence that says which option makes up what is not here."""
 
@@ -40,6 +43,8 @@ class Alive:
 
     roles: dict[str, int]
     lines: list[LineUse]
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The same as `Prediction.library_lines`, for this moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,8 @@ class AtOom:
     limit_bytes: int | None
     """The most that the process may reserve by its own limit (per_process_memory_fraction); None if it has none."""
     alive: Alive
+    phase: str | None = None
+    """The phase of the run, if that is neither loading nor a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,8 @@ class Measured:
     picture: Picture | None
     at_oom: AtOom | None
     """The last time."""
+    phases: list[PhaseUse] = field(default_factory=list)
+    bands: list[PhaseBand] = field(default_factory=list)
 
 
 NOTHING_MEASURED: Final = Measured(
@@ -166,6 +175,8 @@ class RunResult:
     world_size: int | None = None
     """The number of ranks of which the process was one, as itself found it; None: it was alone."""
     rank: int = 0
+    host: HostFigures | None = None
+    """The process's own memory of the host; None: not told, because the card's memory is the host's too."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

@@ -61,14 +61,24 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A stretch of a time axis that has a name, from its first to its last position."""
+
+    label: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A level over time in bytes, with marks (positions in `values`)."""
+    """A level over time in bytes, with marks and bands (positions in `values`); a later band covers an earlier."""
 
     title: str
     values: tuple[int, ...]
     marks: tuple[int, ...]
     mark_label: str
     remark: str = ""
+    bands: tuple[Band, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +88,8 @@ class Quote:
     title: str
     text: str
     place: str = ""
+    is_to_paste: bool = False
+    """Whether lines are to be pasted somewhere: nothing stands before them, and none is wrapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +133,7 @@ class Stack:
     series: tuple[tuple[str, tuple[int, ...]], ...]
     marks: tuple[int, ...]
     mark_label: str
+    bands: tuple[Band, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ _PALETTE: Final = (
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _LEVELS_PER_CELL: Final = len(_BLOCKS) - 1
 _CURVE_ROWS: Final = 4
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _METER_WIDTH: Final = 60
 _BAR_WIDTH: Final = 10
 _CONTROL_CHARACTERS: Final = dict.fromkeys(
@@ -68,7 +69,8 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
         console.print(Text(line), soft_wrap=line.startswith("  "))  # what is indented is to be pasted
     for section in sections:
         console.print()
-        console.print(_section(section, console.width, is_whole=is_whole))
+        is_to_paste = isinstance(section, Quote) and section.is_to_paste
+        console.print(_section(section, console.width, is_whole=is_whole), soft_wrap=is_to_paste)
     if report.more and not is_whole:
         console.print()
         console.print(Text(report.more, style="dim"))
@@ -107,14 +109,20 @@ def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
         case Curve():
             return _curve(section, width - 4)
         case Quote():
-            place = Text(section.place, style="bold") if section.place else Text("")
-            body = Group(place, Text(section.text)) if section.place else Text(section.text)
-            return Group(Text(section.title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
+            return _quote(section)
         case Table():
             return _table(section, width, is_whole=is_whole)
         case Remarks():
             lines = [Text(f"- {item}") for item in section.items]
             return Group(Text(section.title, style="bold underline"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+
+
+def _quote(quote: Quote) -> RenderableType:
+    title = Text(quote.title, style="bold underline")
+    if quote.is_to_paste:
+        return Group(title, Text(quote.text))
+    body = Group(Text(quote.place, style="bold"), Text(quote.text)) if quote.place else Text(quote.text)
+    return Group(title, Padding(body, (0, 0, 0, 2)))
 
 
 def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
@@ -250,9 +258,26 @@ def _curve(curve: Curve, width: int) -> RenderableType:
         parts.append(Text.assemble("  ", (label, "dim"), (blocks, _PALETTE[0])))
     if curve.marks:
         parts.append(Text(f"  {' ' * len(axis)}{_marks(curve, cells)}", style="dim"))
+    if curve.bands:
+        parts += [Text(f"  {' ' * len(axis)}{line}", style="dim") for line in _bands(curve, cells)]
     if curve.remark:
         parts.append(Padding(Text(curve.remark), (0, 0, 0, 2)))
     return Group(*parts)
+
+
+def _bands(curve: Curve, cells: int) -> list[str]:
+    """Draw a line of letters that say which band each cell lies in, and what the letters stand for."""
+    letters: dict[str, str] = {}
+    for band in curve.bands:
+        if band.label not in letters:
+            free = (letter for letter in (*band.label, *_LETTERS) if letter not in letters.values())
+            letters[band.label] = next(free, "…")
+    line = [" "] * cells
+    for band in curve.bands:
+        first, last = (at * cells // max(1, len(curve.values)) for at in (band.first, band.last))
+        line[first : last + 1] = letters[band.label] * (last + 1 - first)
+    legend = ", ".join(f"{letter} {label}" for label, letter in letters.items())
+    return ["".join(line).rstrip(), legend]
 
 
 def _marks(curve: Curve, cells: int) -> str:

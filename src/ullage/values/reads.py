@@ -14,8 +14,11 @@ from ullage.tracing.source import Line, callers_line
 from ullage.values.consequence import may_decide
 from ullage.values.content import BlockContent, Certainty
 
-_QUIET: Final = ("torch/_tensor_str.py", "torch/distributed/tensor/_random.py")
-"""Files that read in order to print, or to share the state of random numbers."""
+_QUIET: Final = (
+    *("torch/_tensor_str.py", "torch/distributed/tensor/_random.py"),
+    *("torch/serialization.py", "safetensors/torch.py"),
+)
+"""Files that read in order to print, to share the state of random numbers, or to write a checkpoint."""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 
@@ -55,11 +58,13 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """Counts reads; those that are made in order to print, or by checks of PyTorch's own, count for nothing."""
+    """Counts reads; those that are made in order to print or save, or by checks of PyTorch's own, count for nothing."""
 
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
+        self.asked = 0
+        """The number of reads that a branch waits for."""
         self._here = threading.local()
 
     @contextmanager
@@ -89,6 +94,7 @@ class Reads:
         line = callers_line()
         if kind == ReadKind.FLOAT and certainty >= Certainty.DRAWN and line and may_decide(line.file, line.line):
             kind = ReadKind.BRANCH
+        self.asked += kind == ReadKind.BRANCH
         read = Read(line, kind, operation, certainty)
         self.counts[read] += 1
         self.bytes[read] += size_bytes

@@ -46,6 +46,20 @@ const draw = {
       y1: 1,
       line: { color: styleOf("--quiet"), width: 1, dash: "dot" },
     }));
+    shapes.push(
+      ...picture.bands.map(({ first, last }) => ({
+        type: "rect",
+        layer: "below",
+        x0: first - 0.5,
+        x1: last + 0.5,
+        yref: "paper",
+        y0: 0,
+        y1: 1,
+        line: { width: 0 },
+        fillcolor: styleOf("--quiet"),
+        opacity: 0.15,
+      })),
+    );
     const crowded = Math.ceil(picture.marks.length / (isNarrow() ? 2 : 8));
     const annotations = picture.marks.flatMap((at, index) =>
       index % crowded
@@ -62,6 +76,18 @@ const draw = {
               font: { size: 11, color: styleOf("--quiet") },
             },
           ],
+    );
+    annotations.push(
+      ...picture.bands.map(({ label, first, last }) => ({
+        x: (first + last) / 2,
+        yref: "paper",
+        y: 1,
+        yanchor: "bottom",
+        textangle: last - first > length / 6 ? 0 : -30,
+        text: label,
+        showarrow: false,
+        font: { size: 11, color: styleOf("--quiet") },
+      })),
     );
     return [
       traces,

@@ -1,0 +1,20 @@
+"""The names of the phases of a run."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class PhaseName(StrEnum):
+    """What a script does at a time, in the order of a report."""
+
+    LOADING = "loading"
+    RESUMING = "resuming"
+    FIRST_STEP = "first step"
+    STEADY_STEP = "steady step"
+    EVALUATION = "evaluation"
+    GENERATE = "generate"
+    SAVING = "saving"
+
+
+STEPS: Final = frozenset({PhaseName.LOADING, PhaseName.FIRST_STEP, PhaseName.STEADY_STEP})
+"""The phases that every training has."""
