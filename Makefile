@@ -23,10 +23,11 @@ REAL ?= $(dir $(CACHE))real
 SNAPSHOTS ?= $(dir $(CACHE))snapshots
 COMMANDS ?= $(dir $(CACHE))commands-packages
 VALUES ?= $(dir $(CACHE))values-packages
+MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values commands cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values made-up commands cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -132,6 +133,10 @@ commands: setup  ## Predict commands as people type them, each beside the plain 
 values: setup  ## Measure what values decide beside what is drawn, program by program (installs trl, ultralytics, torch_geometric; an hour; ONLY="grpo yolo").
 	tools/packages.sh $(OLDEST_ENV) $(VALUES) benchmarks/values
 	PYTHONPATH=$(VALUES) $(OLDEST_ENV)/bin/python benchmarks/values/sizes.py --measure $(ONLY)
+
+made-up: setup  ## Predict programs of others on made-up weights and data, and write docs/made_up_programs.md (installs trl, peft, bitsandbytes, ...).
+	tools/packages.sh $(OLDEST_ENV) $(MADE_UP) benchmarks/made_up
+	PYTHONPATH=$(MADE_UP) $(OLDEST_ENV)/bin/python -m benchmarks.made_up.run --write docs/made_up_programs.md
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md

@@ -224,6 +224,21 @@ class OwnFolder:
             for descriptor in held.values():
                 os.close(descriptor)
 
+    def remove_tree(self) -> None:
+        """Remove the folder with all that is in it: nobody but this user could have put anything there.
+
+        Raises:
+            OSError: something cannot be removed, or was put there meanwhile.
+        """
+        for name in self.names():
+            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(name, dir_fd=self._descriptor)
+            else:
+                os.unlink(name, dir_fd=self._descriptor)
+        if self.is_in_place:
+            os.rmdir(self.path)
+
     def close(self) -> None:
         """Close the descriptors."""
         for descriptor in (self._descriptor, self._parent):

@@ -70,6 +70,29 @@ LIBRARY.impl("writes_unsaid", lambda x: torch.empty_like(x), "CUDA")
 LIBRARY.impl("writes_unsaid", lambda x: x.add_(1) * 2, "CPU")
 
 
+LIBRARY.define("quantize(Tensor x) -> (Tensor, Tensor)")
+LIBRARY.impl("quantize", lambda x: (torch.empty_like(x, dtype=torch.uint8), x.new_empty(x.numel() // 64)), "CUDA")
+RUN_ON_THE_HOST: list[int] = []
+
+
+def quantized_on_the_host(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Note how much was computed."""
+    RUN_ON_THE_HOST.append(x.numel())
+    return x.to(torch.uint8), x.flatten()[::64].clone()
+
+
+LIBRARY.impl("quantize", quantized_on_the_host, "CPU")
+
+
+@case
+def operator_of_a_package_on_large_weights() -> Any:
+    """It is not run on the host, where it would take minutes: its result is drawn."""
+    for size in (64 * 64, 4 << 20):
+        torch.ops.ullage_test.quantize(torch.zeros(size, device="cuda"))[1].mean().item()
+    assert 4 << 20 not in RUN_ON_THE_HOST
+    return []
+
+
 @case
 def operator_of_the_script() -> Any:
     """One with a CPU kernel is taken to compute there what it does on the card; what it writes is unknown."""

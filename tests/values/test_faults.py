@@ -45,6 +45,7 @@ CASES: dict[str, list[list[str]] | None] = {
         *(["number", "ASSUMED"], ["number", "UNKNOWN"], ["number", "UNKNOWN"], ["number", "ASSUMED"]),
         *(["number", "KNOWN"], ["number", "UNKNOWN"]),
     ],
+    "operator_of_a_package_on_large_weights": None,
     "kernel_of_triton": [["branch", "UNKNOWN"], ["branch", "UNKNOWN"], ["number", "UNKNOWN"]],
     "compiled_graph": [["number", "KNOWN"], ["number", "UNKNOWN"]],
     "errors_of_operators": [],

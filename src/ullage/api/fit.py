@@ -8,7 +8,7 @@ from ullage._errors import UsageError, quoted
 from ullage._public import public
 from ullage._units import is_size, parse_bytes
 from ullage.api.show import write_page
-from ullage.api.values import check_page, size_of, steps_of
+from ullage.api.values import check_page, made_up_choice, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit
@@ -45,6 +45,10 @@ def fit(
     picture: bool = False,
     batches: Literal["heaviest"] | None = None,
     minutes: float = 5.0,
+    random_weights: bool = False,
+    config: str | Path | None = None,
+    made_up_data: str | None = None,
+    lengths: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
     """Find the largest value of a script's option with which it fits on a card: it and the next one are both run.
@@ -58,7 +62,8 @@ def fit(
         changes: try what needs no change to the script too: allocator settings, optimizer defaults.
         draws: how many seeds to try for every value of the option where drawn values may decide.
         steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, values,
-            values_seed, routing, html, picture, batches, minutes: as of `ullage.predict`, for every run.
+            values_seed, routing, html, picture, batches, minutes, random_weights, config, made_up_data, lengths: as of
+            `ullage.predict`, for every run.
         progress: called with a short text whenever the search gets further.
 
     Raises:
@@ -87,6 +92,7 @@ def fit(
         picture=picture or html is not None,
         batches=batches,
         minutes=minutes,
+        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script)
     margin_bytes = _margin(margin, request.total_bytes(find_gpu(gpu, arch=arch)))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ullage._public import public
 from ullage.api.show import write_page
-from ullage.api.values import check_page, size_of, steps_of
+from ullage.api.values import check_page, made_up_choice, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.prediction.compiled import predict_beside_eager
 from ullage.prediction.draws import predict_with_draws
@@ -49,6 +49,10 @@ def predict(
     resume: str | None = None,
     batches: Literal["heaviest"] | None = None,
     minutes: float = 5.0,
+    random_weights: bool = False,
+    config: str | Path | None = None,
+    made_up_data: str | None = None,
+    lengths: str | Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
     host_memory: int | str | None = None,
     request: str | None = None,
@@ -90,6 +94,11 @@ def predict(
         batches: "heaviest": go through an epoch of the training loader, run the heaviest batches and one of every
             shape, and foresee what is reserved over the whole epoch.
         minutes: the time for that, beside `seconds`.
+        random_weights: make weights and tokenizers that are not here up from their configuration.
+        config: a folder with the config.json of models that are not known.
+        made_up_data: rows in place of a data set that is not here: "text:length=2048,rows=64", "chat:...",
+            "preference:...", "image:224".
+        lengths: a file with the lengths of these rows, one a line, or LENGTH,COUNT.
         progress: called with a short text whenever the run gets further.
         host_memory: the memory of one node's host; bytes, or a text such as "64GiB". With it the host decides too.
         request: "slurm" or "k8s": write the lines that ask a cluster for what was found.
@@ -124,6 +133,7 @@ def predict(
         echo=output,
         processes=processes,
         until=until,
+        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
         host_memory_bytes=size_of(host_memory, "--host-memory"),
         job_request=request,
         batches=batches,

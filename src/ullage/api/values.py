@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from ullage._errors import UsageError, shortened
 from ullage._output import check_output
 from ullage._units import parse_bytes
+from ullage.made_up.choice import MadeUpChoice
 from ullage.settings import semantics_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,21 @@ def size_of(size: int | str | None, option: str) -> int | None:
 def steps_of(steps: int | None) -> tuple[int, int]:
     """Return how many steps to run, and how many more until the peaks settle: none where a number was given."""
     return (_STEPS, _MORE_STEPS) if steps is None else (steps, 0)
+
+
+def made_up_choice(
+    random_weights: bool,  # noqa: FBT001  # as the functions of the api have them, in this order
+    config: str | Path | None,
+    made_up_data: str | None,
+    lengths: str | Path | None,
+) -> MadeUpChoice:
+    """Return what is to be made up where it is not here."""
+    return MadeUpChoice(
+        random_weights=random_weights,
+        config=None if config is None else str(Path(config).absolute()),
+        data=made_up_data,
+        lengths=None if lengths is None else str(Path(lengths).absolute()),
+    )
 
 
 def check_page(page: str | Path | None, *inputs: str | Path) -> None:

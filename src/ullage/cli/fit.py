@@ -11,9 +11,13 @@ from ullage.cli.values import (
     SCRIPT_HELP,
     WORKSPACES,
     BatchesOption,
+    ConfigOption,
     DrawsOption,
+    LengthsOption,
+    MadeUpDataOption,
     MinutesOption,
     PlacementOption,
+    RandomWeightsOption,
     RoutingOption,
     SeedOption,
     ValuesOption,
@@ -65,6 +69,10 @@ def run_fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
     batches: BatchesOption = None,
     minutes: MinutesOption = 5.0,
+    random_weights: RandomWeightsOption = False,
+    config: ConfigOption = None,
+    made_up_data: MadeUpDataOption = None,
+    lengths: LengthsOption = None,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 

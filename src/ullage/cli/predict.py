@@ -13,9 +13,13 @@ from ullage.cli.values import (
     SCRIPT_HELP,
     WORKSPACES,
     BatchesOption,
+    ConfigOption,
     DrawsOption,
+    LengthsOption,
+    MadeUpDataOption,
     MinutesOption,
     PlacementOption,
+    RandomWeightsOption,
     RoutingOption,
     SeedOption,
     ValuesOption,
@@ -87,6 +91,10 @@ def predict(
     ] = None,
     batches: BatchesOption = None,
     minutes: MinutesOption = 5.0,
+    random_weights: RandomWeightsOption = False,
+    config: ConfigOption = None,
+    made_up_data: MadeUpDataOption = None,
+    lengths: LengthsOption = None,
 ) -> None:
     """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 

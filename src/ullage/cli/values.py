@@ -1,5 +1,6 @@
 """Values of options that several subcommands have, and their help texts."""
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -24,4 +25,15 @@ BatchesOption = Annotated[
 MinutesOption = Annotated[float, typer.Option(help="The time for --batches, beside --seconds.")]
 RoutingOption = Annotated[
     str, typer.Option(help="Experts that drawn scores choose: drawn, balanced, worst, or a skew such as 1.5.")
+]
+RandomWeightsOption = Annotated[
+    bool, typer.Option("--random-weights", help="Make weights that are not here up from their configuration.")
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="A folder with the config.json of such models.")]
+MadeUpDataOption = Annotated[
+    str | None,
+    typer.Option(help="Rows for a data set that is not here: text:length=2048,rows=64, chat, preference, image:224."),
+]
+LengthsOption = Annotated[
+    Path | None, typer.Option(help="A file with the lengths of such rows: one a line, or LENGTH,COUNT.")
 ]

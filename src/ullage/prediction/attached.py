@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 
 from ullage.emulator.emulate import inherited
 from ullage.emulator.torch_build import find_torch
+from ullage.made_up.install import install as install_made_up
 from ullage.prediction.attachment import Attachment
 from ullage.prediction.channel import Channel
 from ullage.prediction.child import Run
@@ -35,6 +36,8 @@ def attach() -> None:
     """Wait for this process to import torch, and measure it from then on."""
     attachment = Attachment.inherited()
     runs: list[AttachedRun] = []
+    notes: list[str] = []
+    install_made_up(attachment.request.made_up, notes.append)
 
     def before() -> None:
         attached = _as_its_rank(attachment)
@@ -43,7 +46,7 @@ def attach() -> None:
             connection.connect("\0" + attached.address)
         except OSError:  # the parent has what it wants
             os._exit(0)
-        runs.append(AttachedRun(attached, Channel(connection.detach())))
+        runs.append(AttachedRun(attached, Channel(connection.detach()), notes))
         runs[0].begin()
 
     def after(torch: ModuleType) -> None:
@@ -85,8 +88,9 @@ def _number(text: str | None) -> int | None:
 class AttachedRun(Run):
     """The run of a process that somebody else has started, from its import of torch to its result."""
 
-    def __init__(self, attachment: Attachment, channel: Channel) -> None:
+    def __init__(self, attachment: Attachment, channel: Channel, notes: list[str]) -> None:
         super().__init__(attachment.request, channel)
+        self._notes = notes
         self._emulation = inherited()
         self._rank = _number(os.environ.get("RANK")) or 0
 

@@ -33,6 +33,7 @@ from ullage.emulator.cudnn.start import version_of
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
+from ullage.made_up.install import install as install_made_up
 from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel
 from ullage.prediction.command import NOTEBOOK
@@ -115,6 +116,7 @@ class Run:
         if request.world_size:
             lone_rank.announce(request.rank, request.world_size)
         self._watch()
+        install_made_up(request.made_up, self._notes.append)
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
 
     def _watch(self) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from ullage._units import text_of_bytes
+from ullage.made_up.missing import hint_of
 from ullage.prediction.result import Outcome
 from ullage.tracing.source import Line, is_users
 
@@ -88,6 +89,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
         is_of_system=_is_of_system(error),
         file=file,
         line=number,
+        hint=hint_of(error),
     )
 
 

@@ -14,6 +14,7 @@ from ullage.emulator.emulate import check_placement
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
+from ullage.made_up.choice import MadeUpChoice
 from ullage.prediction.command import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
 from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
@@ -61,6 +62,7 @@ class ChildRequest:
     until: str | None = None
     batches: str | None = None
     minutes: float = 0.0
+    made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -123,6 +125,8 @@ class Request:
     """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
     job_request: str | None = None
     """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
+    made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
+    """Whether weights and data that are not here are made up."""
 
     @property
     def limit_seconds(self) -> float:
@@ -175,6 +179,7 @@ class Request:
         check_placement("--placement ", self.placement)
         self.values.check()
         check_job_request(self.job_request)
+        self.made_up.check()
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
@@ -236,6 +241,7 @@ class Request:
             until=self.until,
             batches=self.batches,
             minutes=self.minutes,
+            made_up=self.made_up,
         )
 
 

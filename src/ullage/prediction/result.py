@@ -34,6 +34,8 @@ class Outcome:
     """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
     is_of_child: bool = False
     """Whether a process that the script has started has failed, and the error does not say why."""
+    hint: str = ""
+    """A sentence that says which option makes up what is not here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

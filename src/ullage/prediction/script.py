@@ -13,6 +13,7 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.made_up.folder import with_folder
 from ullage.prediction.epoch import judged_with, with_epoch
 from ullage.prediction.host_memory import host_use, reason_of_host
 from ullage.prediction.job_needs import needs_of
@@ -74,7 +75,8 @@ def predict(
     torch = find_torch()
     began = time.perf_counter()
     runs = run_command if request.is_command else _run_script
-    reports = runs(request, progress or (lambda text: None), cancelled)
+    with with_folder(request.made_up) as made_up:
+        reports = runs(replace(request, made_up=made_up), progress or (lambda text: None), cancelled)
     told = reports[0]
     if cancelled():
         raise ScriptError(f"the run of {request.name} was cancelled")
@@ -216,8 +218,9 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
         return f"{request.name} cannot go on{place}: {missing}"
     text = f": {outcome.text}" if outcome.text else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
+    hint = f"\n({outcome.hint})" if outcome.hint else ""
     printed = f"\nWhat was printed last{_said(told).removeprefix('; it said')}" if outcome.is_of_child else ""
-    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{printed}"
+    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{hint}{printed}"
 
 
 def _said(told: ChildReport) -> str:

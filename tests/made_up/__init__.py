@@ -1,0 +1,1 @@
+"""Weights and data that are not here."""
