@@ -346,6 +346,7 @@ class Listener:
                     self._importing = 0
                 self.progress("running the script")
             case "step":
+                voice.look_at_workers(now=message["step"] <= self.request.steps)
                 step, wanted = message["step"], self.request.steps
                 self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, until the peaks settle")
             case "stopping":
