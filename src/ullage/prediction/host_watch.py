@@ -37,9 +37,10 @@ class HostWatch:
         began = time.monotonic()
         if began < self._next and not now:
             return
+        worked = time.thread_time()  # on a busy machine much time passes with no work done
         with suppress(OSError, ValueError, IndexError):  # a process that has ended meanwhile
             self._look()
-        spent = time.monotonic() - began
+        spent = time.thread_time() - worked
         self._next = began + max(_SECONDS, spent / _COST_SHARE)
 
     def _look(self) -> None:

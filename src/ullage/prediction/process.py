@@ -350,6 +350,7 @@ class Listener:
                     self._importing = 0
                 self.progress("running the script")
             case "step":
+                voice.look_at_workers(now=message["step"] <= self.request.steps)
                 step, wanted = message["step"], self.request.steps
                 further = (
                     ""
