@@ -21,11 +21,12 @@ RIVALS ?= $(dir $(CACHE))rivals
 LIBRARIES ?= $(dir $(CACHE))libraries
 REAL ?= $(dir $(CACHE))real
 SNAPSHOTS ?= $(dir $(CACHE))snapshots
+COMMANDS ?= $(dir $(CACHE))commands-packages
 VALUES ?= $(dir $(CACHE))values-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left habits rivals libraries advice roles values cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values commands cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -105,6 +106,9 @@ bench-before: setup  ## Measure the speed beside an earlier commit alone (COMMIT
 bytes-left: setup  ## Measure what is left on the card after del, accelerate, Lightning and ullage.release; write docs/bytes_left.md.
 	$(OLDEST_ENV)/bin/python benchmarks/ownership/bytes_left.py --write docs/bytes_left.md
 
+host: setup  ## Compare the host's memory that predictions tell with the kernel's own high water of unobserved runs.
+	$(OLDEST_ENV)/bin/python benchmarks/host/run.py
+
 habits: setup  ## Measure what habits against running out of memory do, and write docs/habits.md.
 	$(OLDEST_ENV)/bin/python benchmarks/guard/habits.py --write docs/habits.md
 
@@ -120,6 +124,10 @@ advice: setup  ## Measure what threads advise against running out of memory, and
 
 roles: setup  ## Compare the roles of explain with those of predict on forty workloads, and write docs/explain_roles.md (ten minutes).
 	$(OLDEST_ENV)/bin/python -m benchmarks.roles.run --write docs/explain_roles.md
+
+commands: setup  ## Predict commands as people type them, each beside the plain script, and write docs/commands.md (installs trl, deepspeed; ONLY=trl).
+	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
+	$(OLDEST_ENV)/bin/python benchmarks/commands/run.py $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/commands.md)
 
 values: setup  ## Measure what values decide beside what is drawn, program by program (installs trl, ultralytics, torch_geometric; an hour; ONLY="grpo yolo").
 	tools/packages.sh $(OLDEST_ENV) $(VALUES) benchmarks/values

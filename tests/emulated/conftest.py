@@ -87,8 +87,16 @@ def predict(workplace: Path) -> Predict:
 
     def run(script: str | Path, *arguments: object, gpu: str | None = "T4", **changes: str) -> Ended:
         options = ["--gpu", gpu] if gpu else []
+        words = [str(argument) for argument in arguments]
+        # Some of the scripts have these options too, and behind their name they would be theirs.
+        for name, count in (("--json", 1), ("--steps", 2)):
+            before = words[: words.index("--")] if "--" in words else words
+            if name in before:
+                place = words.index(name)
+                options += words[place : place + count]
+                del words[place : place + count]
         process = subprocess.run(
-            command(*options, SCRIPTS / script, *arguments),
+            command(*options, SCRIPTS / script, *words),
             capture_output=True,
             text=True,
             cwd=workplace,

@@ -175,3 +175,23 @@ def test_a_child_that_cannot_emulate_ends(workplace: Path) -> None:
     ended = emulating(workplace, show + run, PYTHONPATH=str(Path(ullage.__file__).parents[1]))
     before, after = ended.stdout.splitlines()
     assert before == after
+
+
+def test_nvidia_smi_tells_of_the_emulated_card_and_of_what_is_used(predict: Predict, workplace: Path) -> None:
+    """In the script's process and below it, whatever else is on the path; what a script of one step uses is counted."""
+    script = workplace / "asks.py"
+    script.write_text(
+        "import os, subprocess, sys, torch\n"
+        "held = torch.zeros(100 << 20, dtype=torch.uint8, device='cuda')\n"
+        "ask = ['nvidia-smi', '--query-gpu=name,memory.total,memory.used', '--format=csv,noheader,nounits']\n"
+        "for command in (ask, ['sh', '-c', ' '.join(ask)]):\n"
+        "    name, total, used = subprocess.check_output(command, text=True).strip().split(', ')\n"
+        "    free, all_of_it = torch.cuda.mem_get_info()\n"
+        "    assert (name, int(total)) == (torch.cuda.get_device_name(), all_of_it >> 20), (name, total)\n"
+        "    assert int(used) == (all_of_it - free) >> 20, (used, free)\n"
+        "del held\n"
+        "torch.cuda.empty_cache()\n"
+        "assert subprocess.check_output([*ask[:1], '--query-compute-apps=pid', *ask[2:]], text=True).strip() == ''\n"
+    )
+    ended = predict(script, "--json")
+    assert ended.code == 0, ended.error

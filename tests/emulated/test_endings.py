@@ -156,6 +156,23 @@ def test_an_end_without_a_step_is_told(predict: Predict, workplace: Path, how: s
     assert all(file.read_text() == "" for file in workplace.glob("file*"))
 
 
+@pytest.mark.parametrize(
+    ("how", "raised"),
+    [
+        ("printed", "CalledProcessError"),
+        ("captured", "CalledProcessError"),
+        ("output", "CalledProcessError"),
+        ("pool", "BrokenProcessPool"),
+    ],
+)
+def test_what_a_failing_child_said_is_told(predict: Predict, how: str, raised: str) -> None:
+    """Python's own error has the exit code alone, whether the script keeps the child's words or prints them."""
+    ended = predict("fails_in_child.py", how)
+    assert ended.code == 3
+    assert f"fails_in_child.py raised {raised}" in ended.error
+    assert ended.error.splitlines().count("the reason is this") == 1
+
+
 def test_what_grows_is_told_with_the_line_that_allocates_it(predict: Predict) -> None:
     """More steps than three are run where they do not settle; --steps means what it says."""
     ended = predict("grows.py", "--json")

@@ -18,8 +18,10 @@ def fit_command(*arguments: object) -> list[str]:
 
 
 def fit(workplace: Path, *arguments: object) -> Ended:
+    own = [word for word in arguments if word == "--json"]  # the script has it too
+    rest = [word for word in arguments if word != "--json"]
     done = subprocess.run(
-        fit_command(SCRIPTS / "train.py", *CARD, *arguments),
+        fit_command(*own, SCRIPTS / "train.py", *CARD, *rest),
         capture_output=True,
         text=True,
         cwd=workplace,
@@ -37,7 +39,7 @@ def test_the_largest_fits_the_next_does_not_and_predict_says_the_same(workplace:
     assert all(probe["value"] % 30000 == 0 for probe in answer["probes"])
     verdicts = {probe["value"]: probe for probe in answer["probes"]}
     for value, code in ((answer["best"], 0), (answer["next"], 1)):
-        line = command(SCRIPTS / "train.py", *CARD, "--width", "512", "--batch-size", value, "--json")
+        line = command("--json", SCRIPTS / "train.py", *CARD, "--width", "512", "--batch-size", value)
         done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
         alone = Ended(code=done.returncode, out=done.stdout, error=done.stderr)
         assert alone.code == code

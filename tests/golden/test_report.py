@@ -18,6 +18,8 @@ from ullage.fitting.changes import CHANGES
 from ullage.fitting.describe import describe as describe_fit
 from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
 from ullage.prediction.describe import describe
+from ullage.prediction.host_memory import HostLine, HostUse
+from ullage.prediction.job_request import JobNeeds, job_request_of
 from ullage.prediction.prediction import (
     CudnnUse,
     Growth,
@@ -34,6 +36,7 @@ from ullage.prediction.prediction import (
     ValuesUse,
     Verdict,
 )
+from ullage.report.report import Curve
 from ullage.report.terminal import draw
 from ullage.tuning.describe import describe as describe_tune
 from ullage.tuning.trial import Trial
@@ -185,6 +188,59 @@ RANKS = dataclasses.replace(
     growth=Growth(bytes_per_step=12 * MIB, file="train.py", line=41),
 )
 
+HOST = dataclasses.replace(
+    FITS,
+    verdict=Verdict.DOES_NOT_FIT,
+    reason="the host's memory is too small: at least 19.50 GiB for 8 ranks would be used of 16.00 GiB",
+    reads=[],
+    host=HostUse(
+        pinned_peak_bytes=2 * GIB,
+        pinned_lines=[
+            HostLine(file="train.py", line=12, function="main", is_users=True, bytes=GIB, blocks=1),
+            HostLine(
+                file="torch/utils/data/_utils/pin_memory.py",
+                line=57,
+                function="pin_memory",
+                is_users=False,
+                bytes=GIB,
+                blocks=4,
+            ),
+        ],
+        pinned_untouched_bytes=512 * MIB,
+        tensors_peak_bytes=GIB,
+        tensor_lines=[HostLine(file=None, line=None, function=None, is_users=False, bytes=GIB, blocks=30)],
+        arrays_peak_bytes=0,
+        array_lines=[],
+        resident_peak_bytes=2 * GIB,
+        own_bytes=48 * MIB,
+        file_bytes=512 * MIB,
+        workers=4,
+        workers_bytes=384 * MIB,
+        shared_memory_bytes=128 * MIB,
+        ranks_of_a_node=8,
+        total_bytes=39 * GIB // 2,
+        limit_bytes=16 * GIB,
+        limit_source="given",
+        fits=False,
+    ),
+    job_request=job_request_of(
+        "k8s",
+        JobNeeds(
+            script="train.py",
+            gpu="NVIDIA H100 80GB HBM3",
+            card_bytes=80 * GIB,
+            used_bytes=31 * GIB,
+            fits=False,
+            nodes=1,
+            gpus=8,
+            ranks=8,
+            workers=4,
+            host_bytes=39 * GIB // 2,
+            shared_memory_bytes=GIB,
+        ),
+    ),
+)
+
 
 def probe(value: int, *, fits: bool) -> Probe:
     """A value's prediction, which fits or runs out."""
@@ -322,6 +378,7 @@ REPORTS = {
     "predict_oom": describe(OOM),
     "predict_unused": describe(UNUSED),
     "predict_ranks": describe(RANKS),
+    "predict_host": describe(HOST),
     "fit": describe_fit(FIT),
     "fit_frontier": describe_fit(FRONTIER),
     "tune": describe_tune(TUNE),
@@ -346,6 +403,20 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
     stream = io.StringIO()
     draw(REPORTS[name], Console(file=stream, width=80, highlight=False, force_terminal=False))
     assert max(len(line) for line in stream.getvalue().splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        ("steps", "run more with --steps"),
+        ("time", "the run was stopped before it could"),
+        ("ended", "the script ended before it could"),
+    ],
+)
+def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) -> None:
+    report = describe(dataclasses.replace(FITS, settled=False, ended=ended))
+    curve = next(section for section in report.sections if isinstance(section, Curve))
+    assert curve.remark.endswith(f"the peak has not settled: {why}")
 
 
 @pytest.mark.parametrize(

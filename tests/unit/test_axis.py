@@ -69,6 +69,28 @@ def test_an_option_keeps_the_form_that_the_arguments_have(
     assert Axis(option=option).put_into(given, 7) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("bs", ("a=1", "bs=1024"), (1024, 2048)),
+        ("--batch-size", ("--batch-size", "8"), (8, 16)),
+        ("--batch-size", ("--batch-size=8",), (8, 16)),
+        ("--batch-size=1..10", ("--batch-size=8",), (8, 10)),
+        ("--batch-size=1..10", ("--batch-size=20",), (10, 10)),
+        ("--batch-size=1..64:4", ("--batch-size=10",), (8, 20)),
+        ("--batch-size=16..", ("--batch-size=8",), ()),
+        ("--batch-size", ("--batch-size=auto",), ()),
+        ("--batch-size", ("--batch-size=0",), ()),
+        ("--batch-size", (), ()),
+    ],
+)
+def test_a_search_begins_with_the_value_on_the_command_line(
+    text: str, given: tuple[str, ...], expected: tuple[int, ...]
+) -> None:
+    """Not where the range has a beginning of its own."""
+    assert Axis.parse(text).start_in(given) == expected
+
+
 def test_doubling_holds_both_ends() -> None:
     assert Axis(option="--n", low=3, high=50).doubling() == [3, 6, 12, 24, 48, 50]
     assert Axis(option="--n", low=3, high=3).doubling() == [3]

@@ -48,6 +48,8 @@ def predict(
     until: str | None = None,
     resume: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    host_memory: int | str | None = None,
+    request: str | None = None,
 ) -> Prediction:
     """Run a script for a few steps on an emulated card, in a process of its own, and say whether it fits.
 
@@ -84,6 +86,8 @@ def predict(
         resume: run the script once more, with these further arguments (as a shell reads them), and report both runs:
             "--resume_from_checkpoint out/checkpoint-3". Without `until`, the first run goes on to its first save.
         progress: called with a short text whenever the run gets further.
+        host_memory: the memory of one node's host; bytes, or a text such as "64GiB". With it the host decides too.
+        request: "slurm" or "k8s": write the lines that ask a cluster for what was found.
 
     Raises:
         ScriptError: the script failed for another reason than memory, or could not be stopped.
@@ -92,7 +96,7 @@ def predict(
         UnknownGpuError, UsageError: an argument is not what is expected.
     """
     some, more = steps_of(steps)
-    request = Request(
+    wanted = Request(
         script=Path(script),
         arguments=tuple(arguments),
         gpu=gpu,
@@ -115,11 +119,25 @@ def predict(
         echo=output,
         processes=processes,
         until=until,
+        host_memory_bytes=size_of(host_memory, "--host-memory"),
+        job_request=request,
     )
-    if rank == "all" and request.is_command:
-        request, rank = replace(request, processes=ALL), 0
-    check_page(html, script, *([snapshot] if snapshot else []))
-    work = predict_all_ranks if rank == "all" else predict_beside_eager if beside_eager else predict_with_draws
+    return _answer(wanted, resume, progress, html, every_rank=rank == "all", beside_eager=beside_eager)
+
+
+def _answer(
+    request: Request,
+    resume: str | None,
+    progress: Callable[[str], None],
+    html: str | Path | None,
+    *,
+    every_rank: bool,
+    beside_eager: bool,
+) -> Prediction:
+    check_page(html, request.script, *([request.snapshot] if request.snapshot else []))
+    if every_rank and request.is_command:
+        request, every_rank = replace(request, processes=ALL), False
+    work = predict_all_ranks if every_rank else predict_beside_eager if beside_eager else predict_with_draws
     prediction = predict_resumed(request, resume, work, progress=progress)
     if html is not None:
         write_page(prediction, html)

@@ -77,6 +77,12 @@ def predict(
         str | None,
         typer.Option(metavar="ARGUMENTS", help="Run it once more with these arguments too, to resume from a save."),
     ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(help="The host's memory of one node (64GiB): with it, the host decides too.")
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(help="Write the lines that ask for what was found: slurm or k8s.")
+    ] = None,
 ) -> None:
     """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 

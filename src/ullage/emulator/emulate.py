@@ -23,6 +23,7 @@ from ullage.emulator import library
 from ullage.emulator.cudnn.start import use_planner, version_of
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import find_torch
+from ullage.emulator.use import put_in_path, show_use
 from ullage.gpus import Gpu, find_gpu
 from ullage.tracing.torch_import import ImportWatch
 from ullage.values.choice import ValuesChoice
@@ -138,6 +139,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
     environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     reach_children(environment)
+    put_in_path(environment)
     return emulation
 
 
@@ -251,6 +253,8 @@ def _start(emulation: Emulation) -> None:
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     reach_children(os.environ)
+    put_in_path(os.environ)
+    show_use()
     if HOOKS_FOLDER not in sys.path:  # torch.compile's workers get this path as theirs
         sys.path.append(HOOKS_FOLDER)
     ImportWatch("torch", before=lambda: None, after=lambda torch: _give_values(emulation, torch)).install()

@@ -181,19 +181,22 @@ def _card() -> ctypes.CDLL:
         )
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     library.card_describe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int]
-    for name in ("card_used_bytes", "card_peak_used_bytes", "card_managed_peak_on_card"):
+    for name in ("card_used_bytes", "card_peak_used_bytes", "card_managed_peak_on_card", "card_pinned_untouched"):
         getattr(library, name).restype = ctypes.c_int64
     library.card_launches.restype = ctypes.c_uint64
     library.card_reason.restype = library.card_outside.restype = ctypes.c_char_p
     library.card_problem.restype = ctypes.c_bool
     library.card_unwritten_name.restype = ctypes.c_char_p
     library.card_answer.argtypes = [ctypes.c_bool, ctypes.c_int64]
-    library.card_answer.restype = None
+    library.card_answer.restype = library.card_show_use.restype = None
+    library.card_show_use.argtypes = [ctypes.c_void_p]
     library.card_leave_memory.argtypes = [ctypes.c_bool]
     library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_remember_sent.argtypes = [ctypes.c_bool]
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
+    library.card_sent_at_high.argtypes = [ctypes.c_int64, *[ctypes.POINTER(ctypes.c_int64)] * 2]
+    library.card_sent_at_high.restype = None
     library.card_watch_writes.argtypes = [ctypes.c_void_p, ctypes.c_uint16]
     library.card_watch_writes.restype = None
     library.card_unwritten_name.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)]
@@ -244,6 +247,11 @@ def answer(number: int | None, /) -> None:
     _card().card_answer(number is not None, number or 0)
 
 
+def show_use(address: int | None) -> None:
+    """Have what is used of each card, without contexts, written to memory at an address; None: no longer."""
+    _card().card_show_use(address)
+
+
 def hold_values() -> None:
     """Give the card the host's memory, so that values can be computed in it; before any memory is handed out."""
     _card().card_hold_values()
@@ -262,6 +270,20 @@ def remember_sent(*, on: bool) -> None:
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
     """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
     return bool(_card().card_take_sent(address, size_bytes, destination))
+
+
+def sent_at_high(high_bytes: int) -> tuple[int, int]:
+    """Return what is remembered of what was sent to the card, as far as it is in the most that was resident.
+
+    Args:
+        high_bytes: the most that this process had resident, by the kernel.
+
+    Returns:
+        what of it was remembered; and the most that was resident without that, at moments before it was.
+    """
+    of_high, before = ctypes.c_int64(), ctypes.c_int64()
+    _card().card_sent_at_high(high_bytes, ctypes.byref(of_high), ctypes.byref(before))
+    return of_high.value, before.value
 
 
 def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
@@ -341,6 +363,11 @@ def used_peak_bytes(device: int) -> int:
 def managed_peak_on_card_bytes(device: int) -> int:
     """Return the most managed memory that was on a card at once."""
     return int(_card().card_managed_peak_on_card(device))
+
+
+def pinned_untouched_bytes() -> int:
+    """Return how much of the pinned memory nobody has written, so that the emulation takes no memory for it."""
+    return int(_card().card_pinned_untouched())
 
 
 def cudnn_version() -> int:

@@ -10,6 +10,7 @@ LARGEST: Final = 1 << 40
 _TEXT: Final = re.compile(
     r"(?P<option>[^=]+)(=(?P<low>\d{1,13})(\.\.(?P<high>\d{1,13})?)?(:(?P<multiple>\d{1,13}))?)?", re.ASCII
 )
+_NUMBER: Final = re.compile(r"\d{1,13}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,18 @@ class Axis:
         """Return the position of the largest value that is not above `value`; -1 below the lowest."""
         return max(-1, min(self.last, int((value - self.low) // self.multiple)))
 
+    def start_in(self, arguments: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the values to begin with: the one that stands in the script's arguments, and its double.
+
+        None where no whole number stands there, or where the range has a beginning of its own.
+        """
+        place = self._place_in(arguments)
+        text = arguments[place].rpartition("=")[2] if place is not None else ""
+        if self.low > self.multiple or _NUMBER.fullmatch(text) is None:
+            return ()
+        position = self.position_of(int(text))
+        return (self.value_at(position), self.value_at(self.position_of(2 * int(text)))) if position >= 0 else ()
+
     def doubling(self) -> list[int]:
         """Return the lowest value, its doubles, and the highest value."""
         values = [self.low]
@@ -84,14 +97,20 @@ class Axis:
         An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments
         hold it as `--name=value`.
         """
-        given = list(arguments)
-        for index, argument in enumerate(given):
-            if argument.startswith(f"{self.option}="):
-                given[index] = f"{self.option}={value}"
-                return tuple(given)
-            if argument == self.option and index + 1 < len(given):
-                given[index + 1] = str(value)
-                return tuple(given)
+        given, place = list(arguments), self._place_in(arguments)
+        if place is not None:
+            holds_name = given[place].startswith(f"{self.option}=")
+            given[place] = f"{self.option}={value}" if holds_name else str(value)
+            return tuple(given)
         if self.option.startswith("-"):
             return (*given, self.option, str(value))
         return (*given, f"{self.option}={value}")
+
+    def _place_in(self, arguments: tuple[str, ...]) -> int | None:
+        """Return the place of the argument that holds the option's value."""
+        for index, argument in enumerate(arguments):
+            if argument.startswith(f"{self.option}="):
+                return index
+            if argument == self.option and index + 1 < len(arguments):
+                return index + 1
+        return None

@@ -272,7 +272,7 @@ class Fitter:
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
         """Search along the first axis for each value of the second, doubled from the lowest on."""
-        start: tuple[int, ...] = ()
+        start = axis.start_in(self.request.arguments)
         for value in second.doubling():
             request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
             try:
@@ -353,7 +353,7 @@ def fit(
             f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(fitter.total_bytes)}"
         )
     frontier = tuple(fitter.frontier(axis, second)) if second else ()
-    largest = frontier[0].largest if frontier else fitter.largest(request, axis)
+    largest = frontier[0].largest if frontier else fitter.largest(request, axis, start=axis.start_in(request.arguments))
     tried = tuple(fitter.try_changes(axis, largest)) if changes and not frontier else ()
     return Fit(
         script=str(request.script),

@@ -20,7 +20,10 @@ class Channel:
 
     def send(self, event: str, **details: Any) -> None:
         """Send one message, if the channel is still open."""
-        data = json.dumps({"event": event, **details}).encode() + b"\n"
+        self.write(json.dumps({"event": event, **details}).encode() + b"\n")
+
+    def write(self, data: bytes) -> None:
+        """Send a message that is made already."""
         # Closed by the script, or the parent is gone: it notices the one, the lifeline the other.
         with suppress(OSError), self._lock:
             while data and file_behind(self._number) == self._identity:

@@ -36,12 +36,14 @@ from ullage.gpus import find_gpu
 from ullage.prediction import ending, lone_rank
 from ullage.prediction.channel import Channel
 from ullage.prediction.command import NOTEBOOK
+from ullage.prediction.host_meter import HostMeter
 from ullage.prediction.measurement import measure
 from ullage.prediction.notebook import run_notebook
 from ullage.prediction.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.placement import addresses_count
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
+from ullage.prediction.whereabouts import Whereabouts
 from ullage.settings import VARIABLES
 from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
+_STEPS_FOR_A_GRAPH: Final = 20
+"""The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
 """The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
 _EVALUATION_SECONDS: Final = 10.0
@@ -72,6 +76,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
         self._is_over = False
@@ -83,6 +88,7 @@ class Run:
         self._optimizers_changed: list[str] = []
         self._give_history_back: Callable[[], None] = lambda: None
         self._exit = os._exit
+        self._meter = HostMeter(self._journal)
 
     # ---- before the script
 
@@ -112,6 +118,7 @@ class Run:
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
         self._journal.open()
+        self._meter.open()
         os.register_at_fork(after_in_child=self._leave)
         os._exit = self._exit_at_once
         self._on_signals()
@@ -121,6 +128,7 @@ class Run:
 
     def _before_import(self) -> None:
         self._channel.send("import")
+        self._meter.look()
         self._import_began = time.perf_counter()
         self._choose_allocator_settings()
         self._choose_cards()
@@ -162,12 +170,20 @@ class Run:
         )
 
     def _after_import(self, torch: ModuleType) -> None:
+        self._meter.look()
+        with self._meter.own_part():
+            self._begin_to_observe(torch)
+        self._channel.send("imported")
+
+    def _begin_to_observe(self, torch: ModuleType) -> None:
         from ullage.prediction.observer import Observer
         from ullage.values.start import current
 
         self._values = current()
-        self._observer = Observer(self._journal, self._values.reads, self._on_step)
+        self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
+        self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
@@ -176,7 +192,7 @@ class Run:
         self._keep_history(torch)
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
-        self._channel.send("imported")
+        torch.cuda._lazy_call(self._meter.look)
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -206,6 +222,8 @@ class Run:
             skips = not addresses_count(self._torch.version)
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
+
+        self._meter.follow(self._values, history_entries=1 if "skip_actions" in wanted else 3)
 
         def begin() -> None:
             start(enabled="all", max_entries=_HISTORY_ENTRIES, **wanted)
@@ -287,6 +305,7 @@ class Run:
         import torch
 
         self._step_times.append(time.perf_counter())
+        self._meter.look()
         # torch.cuda.memory_reserved() would sort all statistics of the card for this one number.
         self._reserved_at_ends.append(
             [
@@ -295,13 +314,28 @@ class Run:
             ]
         )
         self._channel.send("step", step=number)
+        if self._whereabouts is not None:
+            self._whereabouts.note_step()
         self._look_after_values(number)
-        wanted, most = self._request.steps, self._request.steps + self._request.more_steps
-        if self._is_over or number < wanted or not self._is_far_enough():
-            return
-        if (number >= most or self._has_settled()) and not self._goes_on():
+        if not self._is_over and self._is_enough(number) and not self._goes_on():
             self._finish(Outcome(kind="steps"))
             self._stop()
+
+    def _is_enough(self, number: int) -> bool:
+        """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
+        wanted, more = self._request.steps, self._request.more_steps
+        if number < wanted or not self._is_far_enough():
+            return False
+        if more and number < wanted + _STEPS_FOR_A_GRAPH and self._observer is not None:
+            graphs = self._observer.graphs
+            if graphs.is_capturing or graphs.is_awaited:
+                return False
+        return number >= wanted + more or self._has_settled()
+
+    def _on_recount(self) -> None:
+        """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
+        self._step_times.clear()
+        self._reserved_at_ends.clear()
 
     def _goes_on(self) -> bool:
         """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
@@ -340,7 +374,9 @@ class Run:
             return True
         levels = trace.levels_of(entries, device)
         reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
-        return trace.is_settled(trace.steps_of(levels, observer.step_ends, reserved, [], len(entries)))
+        steps = trace.steps_of(levels, observer.step_ends, reserved, [], len(entries))
+        is_even = trace.is_level(steps) and not trace.second_keeps(entries, observer.step_ends, device)
+        return trace.is_settled(steps) and is_even
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
@@ -371,6 +407,9 @@ class Run:
         if self._is_over:
             return
         self._is_over = True
+        if self._whereabouts is not None:
+            self._whereabouts.end()
+        self._meter.look()  # before anything is put together, which takes memory
         self._channel.send("stopping")
         try:
             result = self._result(outcome).to_json()
@@ -380,6 +419,10 @@ class Run:
             self._channel.send("result", result=result)
 
     def _result(self, outcome: Outcome) -> RunResult:
+        if outcome.kind == "ended" and self._observer is not None:
+            self._observer.end_backward_step()  # no forward pass has come after the last
+        if self._step_times and self._observer is not None and not self._observer.has_optimizer:
+            self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,
@@ -393,6 +436,7 @@ class Run:
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
         )
         if self._observer is None:
+            result = replace(result, host=self._meter.figures())
             return (
                 replace(result, snapshot_error="the script did not import torch") if self._request.snapshot else result
             )
@@ -404,7 +448,13 @@ class Run:
         emulation, values = self._emulation, self._values
         assert emulation is not None
         assert values is not None
-        result = replace(result, missed_values=values.has_stopped and bool(values.reads.counts))
+        result = replace(
+            result,
+            missed_values=values.has_stopped and bool(values.reads.counts),
+            host=None
+            if values.choice.mode == "all"
+            else self._meter.figures(),  # "all": the card's memory is the host's
+        )
         values.stop()
         return measure(
             result,

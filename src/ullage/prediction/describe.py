@@ -1,10 +1,13 @@
 """Arranges a prediction into a report: the order of its parts, and their wording."""
 
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from ullage._units import text_of_bytes
 from ullage.prediction import outside
 from ullage.prediction.draw_interval import interval_of_peaks
+from ullage.prediction.host_describe import host_sections
 from ullage.prediction.phases_report import bands_of, phases_table, resumed_tables
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
@@ -44,6 +47,8 @@ def describe(prediction: Prediction) -> Report:
     doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
     limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
     headline = _HEADLINES[prediction.verdict] + (f", {doubt}" if doubt else "")
+    if prediction.host is not None and prediction.host.decides:
+        headline += ": the host's memory"
     return Report(
         headline=headline if limit is None else f"{headline}: the script's own limit of {text_of_bytes(limit)}",
         tone=Tone.UNSURE if doubt else _TONES[prediction.verdict],
@@ -67,9 +72,14 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield Quote(title="PyTorch's own error", text=prediction.oom.text, place=f"at {place}" if place else "")
     if prediction.peak_reserved_bytes:
         yield _card(prediction)
-        moment, roles, lines = _moment(prediction)
+    yield from host_sections(prediction.host)
+    if prediction.peak_reserved_bytes:
+        moment, roles, lines, library_lines = _moment(prediction)
         yield _roles(moment, roles)
-        yield _lines(moment, lines, sum(roles.values()))
+        if library_lines:
+            yield _library_lines(moment, library_lines, _leading(lines), sum(roles.values()))
+        else:
+            yield _lines(moment, lines, sum(roles.values()))
         yield _over_time(prediction)
         if (by_phase := phases_table(prediction.phases)) is not None:
             yield by_phase
@@ -86,13 +96,17 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
+    if prediction.job_request is not None:
+        asked = prediction.job_request
+        yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
 
 
-def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse]]:
-    if prediction.oom is not None and prediction.oom.roles:
-        return "when memory ran out", prediction.oom.roles, prediction.oom.lines
+def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse], list[LineUse]]:
+    oom = prediction.oom
+    if oom is not None and oom.roles:
+        return "when memory ran out", oom.roles, oom.lines, oom.library_lines
     step = f" in step {prediction.peak_step}" if prediction.peak_step else ""
-    return f"at the peak{step}", prediction.roles, prediction.lines
+    return f"at the peak{step}", prediction.roles, prediction.lines, prediction.library_lines
 
 
 def _card(prediction: Prediction) -> Meter:
@@ -180,20 +194,53 @@ def _lines(moment: str, lines: list[LineUse], total: int) -> Shares:
     )
 
 
+def _leading(lines: list[LineUse]) -> str:
+    """Return the place of the user's line with the most bytes."""
+    sizes: Counter[str] = Counter()
+    for line in lines:
+        sizes[_place(line)] += line.bytes
+    return sizes.most_common(1)[0][0]
+
+
+def _library_lines(moment: str, lines: list[LineUse], leading: str, total: int) -> Shares:
+    return Shares(
+        title=f"By module, most of it through {leading} ({moment})",
+        total_bytes=total,
+        parts=tuple(
+            SizedPart(
+                label=_cut(line.module) if line.module else _place(line),
+                size_bytes=line.bytes,
+                remark=_purpose(line) if not line.module else f"{_role(line)}, {_short_place(line)}",
+            )
+            for line in lines[:_LINES_SHOWN]
+        ),
+    )
+
+
+def _short_place(line: LineUse) -> str:
+    return f"{Path(line.file).name}:{line.line}" if line.file and line.line else "(no line)"
+
+
 def _place(line: LineUse) -> str:
-    """Return the place of a line; a long path is cut from the left, so that the line number stays."""
+    """Return the place of a line."""
     if line.file is None or line.line is None:
         return "(no line of yours)"
-    place = str(Line(line.file, line.line))
-    if len(place) > _PLACE_WIDTH:
-        place = f"…{place[1 - _PLACE_WIDTH :]}"
-    return place
+    return _cut(str(Line(line.file, line.line)))
+
+
+def _cut(name: str) -> str:
+    """Cut a long path or name from the left, so that the line number or the innermost module stays."""
+    return f"…{name[1 - _PLACE_WIDTH :]}" if len(name) > _PLACE_WIDTH else name
 
 
 def _purpose(line: LineUse) -> str:
+    return f"{_role(line)}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
+
+
+def _role(line: LineUse) -> str:
     """Return the role of the line's blocks, and the pass in which they were made if it is not the line's own."""
     during = " in backward" if line.phase == "backward" else ""
-    return f"{line.role.replace('_', ' ')}{during}, {line.blocks} block{'' if line.blocks == 1 else 's'}"
+    return f"{line.role.replace('_', ' ')}{during}"
 
 
 def _over_time(prediction: Prediction) -> Curve:
@@ -300,10 +347,14 @@ def _settling(prediction: Prediction) -> str:
         return f"; grows by {text_of_bytes(growth.bytes_per_step)} a step{place}{holder}"
     if prediction.settled:
         return "; the peak has settled"
-    more = "run more with --steps" if prediction.ended == "steps" else "the script ended before it could"
-    return f"; the peak has not settled: {more}"
+    return f"; the peak has not settled: {_WHY_UNSETTLED[prediction.ended]}"
 
 
+_WHY_UNSETTLED = {
+    "steps": "run more with --steps",
+    "time": "the run was stopped before it could",
+    "ended": "the script ended before it could",
+}
 _MEANING = {
     "known": "as a real card would have it",
     "assumed": "numbers are taken to be finite",

@@ -4,6 +4,7 @@ An error that the script handled counts, too: a script that catches PyTorch's ou
 fit.
 """
 
+import subprocess
 import sys
 import traceback
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from ullage._units import text_of_bytes
 from ullage.prediction.result import Outcome
 from ullage.tracing.source import Line, is_users
 
+_CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
+"""The errors by which a process of the script's is told to have failed, without what it said: of subprocess,
+torch.distributed.elastic, torch.multiprocessing and concurrent.futures."""
+_CAPTURED_LINES: Final = 15
 _OWN: Final = str(Path(__file__).resolve().parent.parent) + "/"
 
 
@@ -73,10 +78,12 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
     if gave_up:
         return gave_up.outcome()
     file, number = _place(line)
+    captured = _captured(error)
     return Outcome(
         kind="error",
         type=type(error).__name__,
-        text=_text_of(error),
+        text=_text_of(error) + (f"; it said:\n{captured}" if captured else ""),
+        is_of_child=_is_of_child(error) and not captured,
         traceback=users_traceback(error),
         is_of_system=_is_of_system(error),
         file=file,
@@ -137,6 +144,20 @@ def users_traceback(error: BaseException) -> str:
         part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if not _is_own(frame.filename)])
         waiting += [other for other in (part.__cause__, part.__context__, *(part.exceptions or ())) if other]
     return "".join(shown.format()).rstrip()
+
+
+def _is_of_child(error: BaseException) -> bool:
+    """Tell whether an error says that a process that the script has started has failed."""
+    return any(kind.__name__ in _CHILD_ERRORS for kind in type(error).__mro__) or "DataLoader worker" in _text_of(error)
+
+
+def _captured(error: BaseException) -> str:
+    """The end of what a process of subprocess's has said, where the script has kept that from being printed."""
+    if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
+        return ""
+    said = error.stderr or error.output or ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return "\n".join(text.rstrip().splitlines()[-_CAPTURED_LINES:])
 
 
 def _is_own(file: str) -> bool:

@@ -11,6 +11,7 @@ from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
 from ullage.prediction import phases, placement
 from ullage.prediction.ending import SeenOom
+from ullage.prediction.growth import growing
 from ullage.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.tracing.compiled import compiled_graphs
@@ -157,17 +158,15 @@ def _elsewhere(
 
 def _growth(memory: "Memory", steps: Sequence[Step], ends: Sequence[int]) -> Growth | None:
     from ullage.ownership.owners import holder_at
-    from ullage.prediction import trace
 
-    growth = trace.growth_of(steps)
-    if not growth:
+    found = growing(memory.outliving(ends), [step.end_allocated_bytes for step in steps if step.complete])
+    if found is None:
         return None
-    line, blocks = memory.kept_since(ends[-4], ends[-2], ends[-1])
     return Growth(
-        bytes_per_step=growth,
-        file=line.file if line else None,
-        line=line.line if line else None,
-        holder=holder_at(blocks),
+        bytes_per_step=found.bytes_per_step,
+        file=found.line.file if found.line else None,
+        line=found.line.line if found.line else None,
+        holder=holder_at(found.addresses),
     )
 
 
@@ -181,7 +180,7 @@ def _picture(
 ) -> Picture:
     return Picture(
         by_role=memory.over_time(levels),
-        tree=memory.tree_at(moment, observer.module_names),
+        tree=memory.tree_at(moment),
         segments=memory.segments_at(moment, history, entries),
     )
 

@@ -21,6 +21,7 @@ from torch.optim import optimizer as optim_module
 from ullage.block_role import Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
 from ullage.prediction.ending import SeenOom
+from ullage.prediction.graph_capture import GraphCapture
 from ullage.prediction.phase_hooks import PhaseHooks
 from ullage.prediction.phases import Marks, Reached, reached
 from ullage.prediction.role import Moments, Note
@@ -42,11 +43,20 @@ _ROLES = tuple(Role)
 
 
 class Observer:
-    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step."""
+    """Hooks into torch, from `install` to `remove`. `on_step(number)` is called at the end of every step.
 
-    def __init__(self, journal: Journal, reads: Reads, on_step: Callable[[int], None]) -> None:
+    A step ends with that of an optimizer of torch.optim. Until the script has made one, a step ends where the next
+    forward pass begins after a backward pass (the next backward pass, where no module is called); `on_recount()` is
+    called where an optimizer is made after all, and steps are counted from then on.
+    """
+
+    def __init__(
+        self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
+    ) -> None:
         self.step_ends: list[int] = []
         """The journal index at which each step ended."""
+        self.has_optimizer = False
+        """Whether the script has made an optimizer of torch.optim."""
         self.reads = reads
         """The values that the script has read back from the card."""
         self.backward_lines: list[tuple[int, Line | None]] = []
@@ -62,6 +72,9 @@ class Observer:
         self._note_indices, self._note_addresses, self._note_roles = array("q"), array("q"), array("b")
         self._journal = journal
         self._on_step = on_step
+        self._on_recount = on_recount
+        self.graphs = GraphCapture(lambda: len(self.step_ends), self._end_step)
+        self._has_passed_back = False
         self._main_thread = threading.get_ident()
         self._phase = Phase.OTHER
         self._in_forward = False
@@ -120,6 +133,8 @@ class Observer:
         for owner in (torch.autograd, torch.autograd.graph):
             self._wrap(owner, "_engine_run_backward", self._around_backward)
         self._wrap(GradScaler, "step", self._around_scaler_step)
+        self._wrap(torch.optim.Optimizer, "__init__", self._around_optimizer_made)
+        self.graphs.install(self._wrap)
         self.phases.install()
         # When CUDA is initialised: attaching has the allocator read its settings, which the script may still change.
         binding: Any = torch._C  # whose types leave the observer out
@@ -177,6 +192,7 @@ class Observer:
         self._undo.append(lambda: setattr(nn.Module, "__call__", original))
 
     def _before_forward(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
+        self.end_backward_step()
         self._forward_starts.append(self._journal.length() - 1)
         is_trained = self._note_module(module)
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
@@ -185,6 +201,8 @@ class Observer:
         self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
 
     def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        if not self._forward_starts and not self._backward_depth:
+            self.end_backward_step()
         self._backward_depth += 1
         if self._backward_depth > 1:  # a checkpoint that runs its own backward pass inside the outer one
             try:
@@ -196,7 +214,9 @@ class Observer:
         self.backward_lines.append((index, callers_line()))
         previous = self._enter(Phase.BACKWARD)
         try:
-            return original(*arguments, **keywords)
+            result = original(*arguments, **keywords)
+            self._has_passed_back = True
+            return result
         finally:
             self._backward_depth -= 1
             self._backward_ends.append(self._journal.length() - 1)
@@ -239,6 +259,21 @@ class Observer:
         if self._optimizer_steps == before:  # gradients were not finite: the scaler left the step out, and it counts
             self._finish_optimizer(optimizer)
         return result
+
+    def end_backward_step(self) -> None:
+        """End the step whose backward pass has ended, where no optimizer of torch.optim counts the steps."""
+        if self._has_passed_back and not self.has_optimizer:
+            self._has_passed_back = False
+            self._end_step()
+
+    def _around_optimizer_made(
+        self, original: Callable[..., Any], optimizer: Any, *arguments: Any, **keywords: Any
+    ) -> None:
+        original(optimizer, *arguments, **keywords)
+        if not self.has_optimizer and self.step_ends:
+            self.step_ends.clear()
+            self._on_recount()
+        self.has_optimizer = True
 
     def _end_step(self) -> None:
         self.step_ends.append(self._journal.mark(len(self.step_ends) + 1))
@@ -336,6 +371,7 @@ class Observer:
     def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
         original = getattr(owner, name)
 
+        @functools.wraps(original)
         def wrapper(*arguments: Any, **keywords: Any) -> Any:
             return around(original, *arguments, **keywords)
 

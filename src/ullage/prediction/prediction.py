@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.prediction.host_memory import HostUse
+from ullage.prediction.job_request import JobRequest
 
 SCHEMA: Final = 2
 """The version of the JSON; it rises when a field is removed or changes its meaning."""
@@ -77,6 +79,8 @@ class LineUse:
     phase: str
     bytes: int
     blocks: int
+    module: str = ""
+    """The module that ran, with a star for each number in its name; empty in rows of the user's own lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,8 @@ class Oom:
     limit_bytes: int | None = None
     """The script's own limit of what it may reserve (`torch.cuda.set_per_process_memory_fraction`), where that refused
     the request and not the card; otherwise None."""
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The same as `Prediction.library_lines`, for what was alive then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +279,7 @@ class ProcessPeaks(Peaks):
     rank: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeaks(Peaks):
     """The peaks of one of two runs: of the script as it was given, or with further arguments to resume."""
 
@@ -356,12 +363,19 @@ class Prediction:
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
     """The processes of a command that used the card, if there are several; all other figures are of the fullest."""
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The memory at the allocated peak by module and by the library's own line, where one line of the user's leads to
+    most of it through a library (`trainer.train()`); otherwise empty."""
     phases: list[PhaseUse] = field(default_factory=list)
     """The peaks of each phase: loading, steps, and whatever else was run."""
     bands: list[PhaseBand] = field(default_factory=list)
     """The place of each phase in the timeline, if there is another than loading and steps."""
     runs: list[RunPeaks] = field(default_factory=list)
     """The peaks of the first run and of the resumed one, if there was one and this is the fullest; otherwise empty."""
+    host: HostUse | None = None
+    """The memory of one node's host that the run takes; None if the script's process could not tell."""
+    job_request: JobRequest | None = None
+    """The lines that ask a cluster for what was found, if they were asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

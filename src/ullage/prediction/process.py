@@ -27,9 +27,12 @@ from ullage.emulator.emulate import emulate_in
 from ullage.gpus import find_gpu
 from ullage.prediction.attachment import Attachment
 from ullage.prediction.command import command_of
+from ullage.prediction.host_memory import WorkersUse
+from ullage.prediction.host_watch import HostWatch
 from ullage.prediction.lone_rank import environment_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
+from ullage.prediction.whereabouts import words_for
 
 Progress = Callable[[str], None]
 
@@ -73,6 +76,8 @@ class ChildReport:
     name: str = ""
     """The name of the program that the process runs, of a command's."""
     rank: int = 0
+    workers: WorkersUse = field(default_factory=WorkersUse)
+    """The host's memory that the processes had that it started."""
 
     @property
     def is_final(self) -> bool:
@@ -170,7 +175,7 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int]:
 
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
-    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
@@ -187,6 +192,16 @@ class _Voice:
     owner: socket.socket | None = None
     """The connection that has to be closed."""
     pending: bytes = b""
+    watch: HostWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = HostWatch(self.process)
+
+    def look_at_workers(self, *, now: bool = False) -> None:
+        """Read what the processes have that this one has started, until it has told its end."""
+        if not self.report.is_final:
+            self.watch.look(now=now)
+            self.report.workers = self.watch.use
 
 
 @dataclass(slots=True)
@@ -216,6 +231,8 @@ class Listener:
     """The number of the process whose import of torch is waited for."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    _done: str = "no step yet"
+    """The last thing that the script is known to have done."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
@@ -241,6 +258,8 @@ class Listener:
             try:
                 while selector.get_map() and self._is_in_time() and not self.cancelled():
                     ready = selector.select(timeout=_TICK_SECONDS)
+                    for voice in self._voices.values():
+                        voice.look_at_workers()
                     for key, _ in ready:
                         self._take_from(key.fd, output)
                     # What the script left behind may hold the pipes open for longer than it lives itself.
@@ -333,12 +352,17 @@ class Listener:
             case "step":
                 step, wanted = message["step"], self.request.steps
                 further = _FURTHER.get(self.request.until or "", "until the peaks settle")
-                self.progress(f"step {step} of {wanted}" if step <= wanted else f"step {step}, {further}")
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}, {further}"
+                self.progress(self._done)
+            case "at":
+                if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
+                    self.progress(f"{self._done}, now {where}")
             case "further":
                 if self.door is None:
                     self._limit = min(self._limit, now + message["seconds"])
                 self.progress("evaluating")
             case "stopping":
+                voice.look_at_workers(now=True)
                 if self.door is None:
                     self._asked = True
                 self._limit = max(now + MEASURE_SECONDS, self._limit if self.door is not None else 0)

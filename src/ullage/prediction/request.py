@@ -15,6 +15,7 @@ from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.prediction.command import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
+from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.notebook import cells_of
 from ullage.prediction.plain_data import from_plain, to_plain
@@ -111,6 +112,10 @@ class Request:
 
     processes: str = ALONE
     """The processes that run, of those that a launcher starts: one of `PROCESSES`."""
+    host_memory_bytes: int | None = None
+    """The memory of one node's host, which then decides too; None: what this machine has, which does not."""
+    job_request: str | None = None
+    """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
 
     @property
     def is_command(self) -> bool:
@@ -157,6 +162,7 @@ class Request:
             raise UsageError(f"--rank {self.rank} is no rank of the run; expected {ranks}")
         check_placement("--placement ", self.placement)
         self.values.check()
+        check_job_request(self.job_request)
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
+from ullage.prediction.host_memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
 
@@ -30,6 +31,8 @@ class Outcome:
     line: int | None = None
     is_of_system: bool = False
     """Whether the operating system refused something: a file, a lock, a port. No value of the card's is the cause."""
+    is_of_child: bool = False
+    """Whether a process that the script has started has failed, and the error does not say why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Alive:
 
     roles: dict[str, int]
     lines: list[LineUse]
+    library_lines: list[LineUse] = field(default_factory=list)
+    """The same as `Prediction.library_lines`, for this moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +173,8 @@ class RunResult:
     world_size: int | None = None
     """The number of ranks of which the process was one, as itself found it; None: it was alone."""
     rank: int = 0
+    host: HostFigures | None = None
+    """The process's own memory of the host; None: not told, because the card's memory is the host's too."""
     measured: Measured | None = None
     """None: nothing was allocated on a device."""
 

@@ -13,6 +13,9 @@ from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
+from ullage.prediction.host_memory import host_use, reason_of_host
+from ullage.prediction.job_needs import needs_of
+from ullage.prediction.job_request import job_request_of
 from ullage.prediction.outside import outside_of
 from ullage.prediction.phases_report import unreached
 from ullage.prediction.prediction import (
@@ -91,7 +94,7 @@ def predict(
             )
         raise ScriptError(text)
     seconds = time.perf_counter() - began
-    prediction = _prediction(request, gpu, torch, result, seconds)
+    prediction = _with_host(request, told, _prediction(request, gpu, torch, result, seconds))
     return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
 
 
@@ -212,7 +215,8 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
         return f"{request.name} cannot go on{place}: {missing}"
     text = f": {outcome.text}" if outcome.text else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
-    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}"
+    printed = f"\nWhat was printed last{_said(told).removeprefix('; it said')}" if outcome.is_of_child else ""
+    return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{printed}"
 
 
 def _said(told: ChildReport) -> str:
@@ -324,6 +328,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         roles=measured.peak.roles,
         role_peaks=measured.role_peaks,
         lines=measured.peak.lines,
+        library_lines=measured.peak.library_lines,
         timeline=measured.timeline,
         reads=result.reads,
         values=result.values,
@@ -344,6 +349,19 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
     )
 
 
+def _with_host(request: Request, told: ChildReport, prediction: Prediction) -> Prediction:
+    """Add what the host gives, which decides where its limit was given."""
+    figures = told.result.host if told.result else None
+    host = host_use(figures, told.workers, world_size=prediction.world_size, given_bytes=request.host_memory_bytes)
+    if host is not None and host.decides:
+        also = f"; {prediction.reason}" if prediction.verdict is Verdict.DOES_NOT_FIT else ""
+        prediction = replace(prediction, verdict=Verdict.DOES_NOT_FIT, reason=reason_of_host(host) + also)
+    prediction = replace(prediction, host=host)
+    if request.job_request is not None:
+        prediction = replace(prediction, job_request=job_request_of(request.job_request, needs_of(request, prediction)))
+    return prediction
+
+
 def _seconds(result: RunResult, total: float) -> dict[str, float]:
     steps = {f"step_{number + 1}": value for number, value in enumerate(result.step_seconds)}
     return {"total": round(total, 3), "import": round(result.import_seconds, 3), **steps}
@@ -360,6 +378,7 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
         reserved_bytes=at.levels.reserved_bytes if at else 0,
         roles=at.alive.roles if at else {},
         lines=at.alive.lines if at else [],
+        library_lines=at.alive.library_lines if at else [],
         limit_bytes=limit_that_refused(at) if at else None,
     )
 

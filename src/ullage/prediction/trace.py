@@ -10,13 +10,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ullage._units import MIB
 from ullage.block_role import Role
-from ullage.prediction.prediction import LineUse, Step
+from ullage.prediction.growth import FIRST_STEP, Outliving
+from ullage.prediction.line_use import BlockUse, library_lines_of, lines_of
+from ullage.prediction.prediction import Step
 from ullage.prediction.result import Alive, OomLevels
 from ullage.prediction.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import Entries, EntryKind, Phase
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
+_LEAST_STEPS: Final = 3
+"""The number of steps after which a run may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -51,6 +56,8 @@ class Requests:
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
+    librarys_line_of: Callable[[int], Line | None] = lambda index: None
+    """The line of a library's that a user's line has led to."""
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
@@ -105,7 +112,11 @@ def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, An
         frames[index] = event.get("frames") or ()
     if stacks.are_recorded:
         nodes = entries["stack"]
-        return Requests(bytes_by_index=sizes, line_of=lambda index: stacks.users_line(int(nodes[index])))
+        return Requests(
+            bytes_by_index=sizes,
+            line_of=lambda index: stacks.users_line(int(nodes[index])),
+            librarys_line_of=lambda index: stacks.librarys_line(int(nodes[index])),
+        )
     return Requests(bytes_by_index=sizes, line_of=lambda index: _users_line(frames.get(index, ())))
 
 
@@ -173,11 +184,28 @@ def is_settled(steps: Sequence[Step]) -> bool:
     )
 
 
-def growth_of(steps: Sequence[Step]) -> int:
-    """Return the average bytes that each of the last three complete steps left behind; 0 if not all of them did."""
-    ends = [step.end_allocated_bytes for step in steps if step.complete][-4:]
-    more = [after - before for before, after in itertools.pairwise(ends)]
-    return sum(more) // 3 if len(more) == 3 and min(more) > 0 else 0
+def is_level(steps: Sequence[Step]) -> bool:
+    """Tell whether the last three complete steps, the first one left out, ended at one level, up to 1 MiB or 0.1 %.
+
+    Where batches vary in size, or every second step leaves something behind, it takes more steps to tell growth.
+    """
+    ends = [step.end_allocated_bytes for step in steps if step.complete][1:][-3:]
+    return not ends or max(ends) < max(min(ends) + MIB, min(ends) * 1.001)
+
+
+def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> bool:
+    """Tell whether 1 MiB or more of the second step is alive after the third, libraries' workspaces left out.
+
+    What stays is made in the first; where every second step leaves something behind, the third's level says nothing.
+    """
+    if len(step_ends) != _LEAST_STEPS:
+        return False
+    since = entries[step_ends[0] + 1 :]
+    lives = lives_of(since)
+    kept = (lives.born <= step_ends[1] - step_ends[0] - 1) & (lives.died > len(since))
+    kept &= lives.entries["device"] == device
+    kept &= ~np.isin(lives.entries["address"], entries["address"][entries["kind"] == EntryKind.WORKSPACE])
+    return int(lives.entries["size"][kept].sum()) >= MIB
 
 
 def _highest(values: np.ndarray) -> list[int]:
@@ -202,7 +230,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]
     return {"allocated_bytes": highest, "step_ends": ends.tolist()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Finds what was alive on one device at any moment of a run."""
 
@@ -211,6 +239,8 @@ class Memory:
     roles: list[Role]
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
+    module_names: Sequence[str] = ("",)
+    """The names of modules, by their numbers in the journal."""
 
     @classmethod
     def of(
@@ -229,32 +259,33 @@ class Memory:
             roles=roles_of(entries, lives, observer.notes, observer.moments),
             requests=requests_of(entries, device, history, stacks),
             backward_lines=observer.backward_lines,
+            module_names=observer.module_names,
         )
 
     def alive_at(self, moment: int) -> Alive:
         """Return what was alive just after journal entry `moment`: bytes by role, and by role and source line."""
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
-        by_line: Counter[tuple[Role, Line | None, str]] = Counter()
-        counts: Counter[tuple[Role, Line | None, str]] = Counter()
-        for block in blocks:
-            key = (block.role, self._line_of(block), block.phase.name.lower())
-            by_line[key] += block.size_bytes
-            counts[key] += 1
+        uses = [self._use_of(block) for block in blocks]
         return Alive(
             roles={role.value: size for role, size in bytes_by_role(blocks, self.requests.bytes_by_index).items()},
-            lines=[
-                LineUse(
-                    role=role.value,
-                    file=line.file if line else None,
-                    line=line.line if line else None,
-                    function=line.function if line else None,
-                    phase=phase,
-                    bytes=size,
-                    blocks=counts[role, line, phase],
-                )
-                for (role, line, phase), size in by_line.most_common(_LINES_SHOWN)
-            ],
+            lines=lines_of(uses)[:_LINES_SHOWN],
+            library_lines=library_lines_of(uses)[:_LINES_SHOWN],
         )
+
+    def _use_of(self, block: Block) -> BlockUse:
+        return BlockUse(
+            role=block.role.value,
+            line=self._line_of(block),
+            librarys=self.requests.librarys_line_of(block.index),
+            module=self.module_names[self._modules.get(block.index, 0)],
+            phase=block.phase.name.lower(),
+            size_bytes=block.size_bytes,
+        )
+
+    @cached_property
+    def _modules(self) -> dict[int, int]:
+        """The number of the module that ran when a block was made, by the block's index in the journal."""
+        return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:
         """Return the peak of each role by itself, in requested bytes."""
@@ -323,30 +354,38 @@ class Memory:
             ]
         return by_role
 
-    def kept_since(self, start: int, border: int, end: int) -> tuple[Line | None, list[int]]:
-        """Return the line with the most bytes allocated between `start` and `border` and alive just after `end`, and
-        the addresses of its blocks."""
-        lives = self.lives
-        kept = (lives.born > start) & (lives.born <= border) & (lives.died > end)
-        sizes: Counter[Line | None] = Counter()
-        blocks: dict[Line | None, list[int]] = {}
-        for number in np.flatnonzero(kept & (lives.entries["device"] == self.device)).tolist():
-            phase = Phase(int(lives.entries["phase"][number]))
-            line = self._line_at(int(lives.born[number]), phase)
-            sizes[line] += int(lives.entries["size"][number])
-            blocks.setdefault(line, []).append(int(lives.entries["address"][number]))
-        most = sizes.most_common(1)[0][0] if sizes else None
-        return most, blocks.get(most, [])
+    def outliving(self, ends: Sequence[int]) -> list[Outliving]:
+        """Return the blocks that were alive at the end of the step after their own, without optimizers' state.
 
-    def tree_at(self, moment: int, module_names: Sequence[str]) -> list[tuple[str, str, str, int, int]]:
+        An optimizer makes the state of a parameter when that gets its first gradient, in whichever step.
+
+        Args:
+            ends: the journal index at which each complete step ended.
+        """
+        lives, borders = self.lives, np.asarray(ends, np.int64)
+        steps = np.searchsorted(borders, lives.born, side="left") + 1
+        counts = (steps >= FIRST_STEP) & (steps < len(ends)) & (lives.entries["device"] == self.device)
+        numbers = np.flatnonzero(counts)
+        numbers = numbers[lives.died[numbers] > borders[steps[numbers]]]
+        return [
+            Outliving(
+                line=self._line_at(int(lives.born[number]), Phase(int(lives.entries["phase"][number]))),
+                step=int(steps[number]),
+                is_alive=bool(lives.died[number] > borders[-1]),
+                size_bytes=int(lives.entries["size"][number]),
+                address=int(lives.entries["address"][number]),
+            )
+            for number in numbers.tolist()
+            if self.roles[number] is not Role.OPTIMIZER_STATE
+        ]
+
+    def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
         """Return what was alive just after `moment`, as rows: role, module, source line, rounded bytes, blocks."""
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()
-        modules = self.lives.entries["module"]
-        by_born = {int(born): number for number, born in enumerate(self.lives.born.tolist())}
         for block in blocks_at(moment, self.lives, self.roles, device=self.device):
             line = self._line_of(block)
-            module = module_names[int(modules[by_born[block.index]])] or _OUTSIDE[block.phase]
+            module = self.module_names[self._modules[block.index]] or _OUTSIDE[block.phase]
             key = (block.role.value, module, f"{line} {line.function}" if line else "(no line of yours)")
             rows[key] += block.size_bytes
             counts[key] += 1

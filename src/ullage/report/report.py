@@ -88,6 +88,8 @@ class Quote:
     title: str
     text: str
     place: str = ""
+    is_to_paste: bool = False
+    """Whether lines are to be pasted somewhere: nothing stands before them, and none is wrapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,8 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
         console.print(Text(line), soft_wrap=line.startswith("  "))  # what is indented is to be pasted
     for section in sections:
         console.print()
-        console.print(_section(section, console.width, is_whole=is_whole))
+        is_to_paste = isinstance(section, Quote) and section.is_to_paste
+        console.print(_section(section, console.width, is_whole=is_whole), soft_wrap=is_to_paste)
     if report.more and not is_whole:
         console.print()
         console.print(Text(report.more, style="dim"))
@@ -108,14 +109,20 @@ def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
         case Curve():
             return _curve(section, width - 4)
         case Quote():
-            place = Text(section.place, style="bold") if section.place else Text("")
-            body = Group(place, Text(section.text)) if section.place else Text(section.text)
-            return Group(Text(section.title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
+            return _quote(section)
         case Table():
             return _table(section, width, is_whole=is_whole)
         case Remarks():
             lines = [Text(f"- {item}") for item in section.items]
             return Group(Text(section.title, style="bold underline"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
+
+
+def _quote(quote: Quote) -> RenderableType:
+    title = Text(quote.title, style="bold underline")
+    if quote.is_to_paste:
+        return Group(title, Text(quote.text))
+    body = Group(Text(quote.place, style="bold"), Text(quote.text)) if quote.place else Text(quote.text)
+    return Group(title, Padding(body, (0, 0, 0, 2)))
 
 
 def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:

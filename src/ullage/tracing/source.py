@@ -43,6 +43,14 @@ def is_users(file: str) -> bool:
     return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
 
 
+@cache
+def is_librarys(file: str) -> bool:
+    """Tell whether a file is of an installed package other than torch and this one: what a user's line has called."""
+    if file.startswith("<") or is_users(file) or _PACKAGES.isdisjoint(Path(file).parts):
+        return False
+    return not any(str(Path(file).resolve()).startswith(prefix) for prefix in _prefixes_beside_packages())
+
+
 def users_line(frame: FrameType | None) -> Line | None:
     """Find the innermost frame of the user's own code."""
     while frame is not None:
@@ -62,8 +70,13 @@ def callers_line() -> Line | None:
 
 @cache
 def _library_prefixes() -> tuple[str, ...]:
-    places: set[str | None] = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
-    places |= {os.environ.get("TORCHINDUCTOR_CACHE_DIR"), _OWN_FOLDER}
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    return _prefixes_beside_packages() + tuple(str(Path(place).resolve()) + "/" for place in places if place)
+
+
+@cache
+def _prefixes_beside_packages() -> tuple[str, ...]:
+    places = {os.environ.get("TORCHINDUCTOR_CACHE_DIR"), _OWN_FOLDER}
     torch = sys.modules.get("torch")
     if torch is not None and torch.__file__:
         places.add(str(Path(torch.__file__).parent))

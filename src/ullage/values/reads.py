@@ -63,6 +63,8 @@ class Reads:
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
+        self.asked = 0
+        """The number of reads that a branch waits for."""
         self._here = threading.local()
 
     @contextmanager
@@ -92,6 +94,7 @@ class Reads:
         line = callers_line()
         if kind == ReadKind.FLOAT and certainty >= Certainty.DRAWN and line and may_decide(line.file, line.line):
             kind = ReadKind.BRANCH
+        self.asked += kind == ReadKind.BRANCH
         read = Read(line, kind, operation, certainty)
         self.counts[read] += 1
         self.bytes[read] += size_bytes

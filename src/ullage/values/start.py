@@ -9,6 +9,7 @@ import torch
 
 from ullage._units import MIB
 from ullage.tracing.compiled import compiled_graphs
+from ullage.tracing.resident import resident
 from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
 from ullage.values.content import KEY, BlockContents, UnseenWrites
@@ -73,6 +74,8 @@ class Values:
         self._driver = driver
         self._is_on = False
         self.has_stopped = False
+        self.resident_bytes = 0
+        """The host's memory that it takes to see operators, beside what is kept of values."""
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
@@ -132,6 +135,11 @@ class Values:
     def _begin(self) -> None:
         if self._is_on:
             return
+        before = resident().bytes
+        self._begin_to_see()
+        self.resident_bytes = max(0, resident().bytes - before)
+
+    def _begin_to_see(self) -> None:
         self._is_on = True
         self._driver.remember_sent(on=True)
         self._interception.install()

@@ -85,6 +85,7 @@ ULLAGE_API void card_note_handle(int device);   /* a handle of cuBLAS */
 ULLAGE_API int64_t card_used_bytes(int device); /* the context included */
 ULLAGE_API int64_t card_free_bytes(int device);
 ULLAGE_API int64_t card_peak_used_bytes(int device);
+ULLAGE_API void card_show_use(int64_t *memory);  /* of each device, kept as it changes; NULL: no longer */
 ULLAGE_API int card_device_of(uint64_t address); /* -1: not a device address */
 ULLAGE_API bool card_range_of(uint64_t address, uint64_t *base, size_t *size);
 
@@ -103,6 +104,7 @@ ULLAGE_API bool card_pin_free(void *address);
 ULLAGE_API bool card_pin_register(void *address, size_t size);
 ULLAGE_API bool card_pin_unregister(void *address);
 ULLAGE_API bool card_is_pinned(const void *address);
+ULLAGE_API int64_t card_pinned_untouched(void); /* bytes of pages that nobody has written yet */
 
 /* ---- managed.c: memory of the host that the card may read too. It counts as the card's from when it is prefetched to it,
  * as far as there is room, until it is prefetched back or the card's own memory needs the room. */
@@ -176,6 +178,9 @@ ULLAGE_API void card_hold_values(void);      /* before any memory is handed out:
 ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
 ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
+/* What of the most that the process had resident (as the kernel says) was remembered of what was sent, and the most that
+ * was resident without that when something was about to be. */
+ULLAGE_API void card_sent_at_high(int64_t high, int64_t *of_high, int64_t *resident_before);
 ULLAGE_API bool card_take_sent(uint64_t address, size_t size, void *out); /* false: the last copy was another */
 /* Whether what the calling thread does is seen: `c10::impl::tls_is_dispatch_key_included` of PyTorch's. */
 typedef bool (*thread_is_seen)(uint16_t key);

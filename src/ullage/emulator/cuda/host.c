@@ -4,13 +4,17 @@
  * has said so for the calling thread just before, or computes everything on the host (card_hold_values).
  */
 #define _GNU_SOURCE
+#include "../../tracing/journal/host.h"
 #include "address.h"
 #include "card.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- pinned memory */
 
@@ -28,6 +32,7 @@ static bool pin(void *address, size_t size, bool ours) {
   bool room = list_grow((void **)&pinned, &pinned_capacity, pinned_count, sizeof *pinned);
   if (room) pinned[pinned_count++] = (struct pinned){address, size, ours};
   pthread_mutex_unlock(&lock);
+  if (room) host_note(HOST_PINNED, address, size);
   return room;
 }
 
@@ -38,6 +43,7 @@ static bool unpin(const void *address, bool ours) {
   bool found = at < pinned_count;
   if (found) pinned[at] = pinned[--pinned_count];
   pthread_mutex_unlock(&lock);
+  if (found) host_forget(HOST_PINNED, address);
   return found;
 }
 
@@ -65,6 +71,30 @@ bool card_is_pinned(const void *address) {
     found = (const char *)address >= pinned[i].address && (const char *)address < pinned[i].address + pinned[i].size;
   pthread_mutex_unlock(&lock);
   return found;
+}
+
+/* A real driver has every page of pinned memory there; here only those that somebody has written are. */
+static int64_t untouched_bytes(const struct pinned *one) {
+  enum { PAGES = 1 << 12 };
+  unsigned char is_there[PAGES];
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = (uint64_t)one->address & ~(page - 1);
+  uint64_t end = ((uint64_t)one->address + one->size + page - 1) & ~(page - 1);
+  int64_t bytes = 0;
+  while (at < end) {
+    size_t length = end - at < PAGES * page ? end - at : PAGES * page;
+    if (mincore((void *)at, length, is_there) != 0) return bytes;
+    for (size_t i = 0; i < length / page; i++) bytes += is_there[i] & 1 ? 0 : (int64_t)page;
+    at += length;
+  }
+  return bytes;
+}
+
+int64_t card_pinned_untouched(void) {
+  int64_t bytes = 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < pinned_count; i++) bytes += untouched_bytes(&pinned[i]);
+  pthread_mutex_unlock(&lock);
+  return bytes;
 }
 
 /* ---- what is read back */
@@ -105,7 +135,51 @@ static atomic_bool remembers;
 static pthread_key_t sent_key; /* each thread's own, freed with the thread */
 static pthread_once_t sent_once = PTHREAD_ONCE_INIT;
 
-static void make_sent_key(void) { pthread_key_create(&sent_key, free); }
+/* What is remembered is ours, and not the run's: the most that the process had resident is told without it. The kernel says
+ * how much that was, but not when, so it is asked before and after whatever large is remembered. */
+enum { NOTED_SENT = 1 << 20 };
+static struct {
+  int64_t now;             /* bytes that are remembered */
+  int64_t high, of_high;   /* the kernel's figure, as last seen, and what of it was remembered then */
+  int64_t resident_before; /* the most that was resident when something was about to be remembered */
+} ours;
+static pthread_mutex_t ours_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void read_resident(int64_t *high, int64_t *now) {
+  char text[4096], *at;
+  *high = *now = 0;
+  int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+  if (file >= 0) close(file);
+  text[length > 0 ? length : 0] = 0;
+  if ((at = strstr(text, "VmHWM:"))) *high = strtoll(at + sizeof "VmHWM:", NULL, 10) << 10;
+  if ((at = strstr(text, "VmRSS:"))) *now = strtoll(at + sizeof "VmRSS:", NULL, 10) << 10;
+}
+
+static void note_ours(int64_t change) {
+  if (change < NOTED_SENT && change > -NOTED_SENT) return;
+  int64_t high, now;
+  read_resident(&high, &now);
+  pthread_mutex_lock(&ours_lock);
+  if (high > ours.high) ours.high = high, ours.of_high = ours.now;
+  take_larger(&ours.resident_before, now - ours.now);
+  ours.now += change;
+  pthread_mutex_unlock(&ours_lock);
+}
+
+void card_sent_at_high(int64_t high, int64_t *of_high, int64_t *resident_before) {
+  pthread_mutex_lock(&ours_lock);
+  if (high > ours.high) ours.high = high, ours.of_high = ours.now;
+  *of_high = ours.of_high, *resident_before = ours.resident_before;
+  pthread_mutex_unlock(&ours_lock);
+}
+
+static void forget_sent(void *sent) {
+  if (sent) note_ours(-(int64_t)((struct sent *)sent)->size);
+  free(sent);
+}
+
+static void make_sent_key(void) { pthread_key_create(&sent_key, forget_sent); }
 
 void card_remember_sent(bool on) {
   pthread_once(&sent_once, make_sent_key);
@@ -113,7 +187,8 @@ void card_remember_sent(bool on) {
 }
 
 static void remember(const void *destination, const void *source, size_t size) {
-  free(pthread_getspecific(sent_key));
+  forget_sent(pthread_getspecific(sent_key));
+  if (size <= SENT_MOST) note_ours((int64_t)size);
   struct sent *sent = size <= SENT_MOST ? malloc(sizeof *sent + size) : NULL;
   if (sent) {
     sent->address = (uint64_t)destination, sent->size = size;
@@ -127,7 +202,7 @@ bool card_take_sent(uint64_t address, size_t size, void *out) {
   struct sent *sent = pthread_getspecific(sent_key);
   bool found = sent && sent->address == address && sent->size == size;
   if (found) memcpy(out, sent->bytes, size);
-  free(sent);
+  forget_sent(sent);
   pthread_setspecific(sent_key, NULL);
   return found;
 }

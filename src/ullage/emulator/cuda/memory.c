@@ -28,6 +28,15 @@ struct mappings {
 static struct mappings mappings;
 static int64_t used[MAX_DEVICES], peak[MAX_DEVICES]; /* without the context */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int64_t *shown; /* where other processes read what is used of each card */
+
+/* Before torch is loaded, or in a process that was just forked, where another thread may have held the lock. */
+void card_show_use(int64_t *memory) { shown = memory; }
+
+static void use(int device, int64_t size) {
+  used[device] += size;
+  if (shown) shown[device] = used[device];
+}
 
 static size_t round_up(size_t size) { return (size + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1); }
 
@@ -35,7 +44,7 @@ static bool take_pages(int device, size_t size) {
   const struct card *card = card_get(device);
   int64_t room = card->figure[CARD_TOTAL_BYTES] - card->figure[CARD_CONTEXT_BYTES] - used[device];
   if (room < 0 || size > (uint64_t)room) return false;
-  used[device] += (int64_t)size;
+  use(device, (int64_t)size);
   int64_t managed = card_managed_fit(device, room - (int64_t)size);
   take_larger(&peak[device], used[device] + managed);
   return true;
@@ -48,7 +57,7 @@ uint64_t card_allocate(int device, size_t size) {
   uint64_t address = 0;
   if (take_pages(device, size)) {
     address = address_take(device, size, ALLOCATED);
-    if (!address) used[device] -= (int64_t)size;
+    if (!address) use(device, -(int64_t)size);
   }
   pthread_mutex_unlock(&lock);
   return address;
@@ -71,7 +80,7 @@ bool card_free(uint64_t address) {
   struct range *range = address_find(address);
   bool found = range && range->address == address && range->kind == ALLOCATED;
   if (found) {
-    used[card_device_of(address)] -= (int64_t)range->size;
+    use(card_device_of(address), -(int64_t)range->size);
     address_drop(range);
   }
   pthread_mutex_unlock(&lock);
@@ -124,7 +133,7 @@ bool card_unreserve(uint64_t address, size_t size) {
 
 static void drop_reference(struct pages *pages) {
   if (--pages->references > 0) return;
-  used[pages->device] -= (int64_t)pages->size;
+  use(pages->device, -(int64_t)pages->size);
   free(pages);
 }
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage._errors import EmulationError
+from ullage.tracing.journal.host import HostLedger
 from ullage.tracing.journal.stacks import JournalStacks
 
 Entries = npt.NDArray[np.void]
@@ -97,6 +98,8 @@ class Journal:
         self._callback: Any = None
         self.stacks = JournalStacks(loaded)
         """Reader of the Python stacks whose numbers are in the column `stack`."""
+        self.host = HostLedger(loaded, self.stacks)
+        """The count of the host's large pieces of memory."""
 
     def open(self) -> None:
         """Start to record; the calling thread counts as the program's main thread."""

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,9 +127,7 @@ static bool is_programs(const char *frame, const char *code, const char *instruc
          instruction >= code + layout.code_instructions + (intptr_t)first * INSTRUCTION_BYTES;
 }
 
-uint32_t stacks_here(void) {
-  if (!atomic_load_explicit(&is_following, memory_order_acquire)) return 0;
-  void *thread = thread_state();
+static uint32_t node_of_thread(void *thread) {
   const char *frame = thread ? pointer_at(thread, layout.thread_frame) : NULL;
   if (frame && layout.cframe_frame >= 0) frame = pointer_at(frame, layout.cframe_frame);
   struct place stack[DEEPEST];
@@ -151,6 +150,30 @@ uint32_t stacks_here(void) {
   }
   pthread_mutex_unlock(&lock);
   return node;
+}
+
+uint32_t stacks_here(void) {
+  return atomic_load_explicit(&is_following, memory_order_acquire) ? node_of_thread(thread_state()) : 0;
+}
+
+/* ---- another thread's */
+
+static void *watched;
+
+void stacks_watch(void) { watched = atomic_load(&is_following) ? thread_state() : NULL; }
+
+const char *stacks_watched(void) {
+  static char text[1 << 14];
+  struct stacks_node found;
+  size_t end = 0;
+  text[0] = 0;
+  if (!watched || !atomic_load(&is_following)) return text;
+  for (uint32_t node = node_of_thread(watched); stacks_read(node, &found); node = found.parent) {
+    int length = snprintf(text + end, sizeof text - end, "%s\t%d\t%s\n", found.file, found.line, found.function);
+    if (length < 0 || end + (size_t)length >= sizeof text) return text[end] = 0, text;
+    end += (size_t)length;
+  }
+  return text;
 }
 
 /* ---- the Python side */

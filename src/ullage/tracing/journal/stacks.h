@@ -42,6 +42,10 @@ ULLAGE_API bool stacks_follow(const struct stacks_layout *layout);
 ULLAGE_API void stacks_stop(void);
 /* The node of the calling thread's innermost frame; 0: no Python frame, or stacks are not read. */
 ULLAGE_API uint32_t stacks_here(void);
+/* The stack of the thread that has called `stacks_watch`, for another thread that holds the interpreter's lock: a line for
+ * each frame, innermost first, of file, line and function with tabs between them; as much as goes into 16 KiB. */
+ULLAGE_API void stacks_watch(void);
+ULLAGE_API const char *stacks_watched(void);
 /* False: there is no such node. The texts live as long as the process. */
 ULLAGE_API bool stacks_read(uint32_t node, struct stacks_node *out);
 

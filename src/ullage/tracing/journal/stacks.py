@@ -8,11 +8,12 @@ Python's own means describe before it is used.
 import ctypes
 import sys
 import sysconfig
+from collections.abc import Callable
 from functools import cached_property
 from types import FrameType
 from typing import Final
 
-from ullage.tracing.source import Line, is_users
+from ullage.tracing.source import Line, is_librarys, is_users
 
 _COMPARED_FRAMES: Final = 20  # frames, when the table is proved
 
@@ -64,6 +65,11 @@ class JournalStacks:
         library.stacks_read.restype = ctypes.c_bool
         library.stacks_read.argtypes = [ctypes.c_uint32, ctypes.POINTER(_StackNode)]
         self._library = library
+        with_lock = ctypes.PyDLL(library._name)  # calls that keep the interpreter's lock
+        with_lock.stacks_watched.restype = ctypes.c_char_p
+        self.watched: Callable[[], bytes] = with_lock.stacks_watched
+        """The stack of the watched thread, with no Python object made for its frames: a line of file, line and function
+        for each, innermost first; empty where stacks are not recorded."""
         self._users: dict[int, Line | None] = {0: None}
 
     @cached_property
@@ -79,6 +85,10 @@ class JournalStacks:
             return True
         self._library.stacks_stop()
         return False
+
+    def watch(self) -> None:
+        """Have `watched` tell of the calling thread."""
+        self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
         """Return the lines of a stack, innermost first: at most 200."""
@@ -103,6 +113,18 @@ class JournalStacks:
             node = found.parent
         self._users.update(dict.fromkeys(path, self._users[node]))
         return self._users[node]
+
+    def librarys_line(self, node: int) -> Line | None:
+        """Find the innermost line of an installed package, torch left out, that a line of the user's has led to."""
+        found = _StackNode()
+        while self._library.stacks_read(node, found):
+            line = _line(found)
+            if is_users(line.file):
+                return None
+            if is_librarys(line.file):
+                return line
+            node = found.parent
+        return None
 
     def _is_proved(self) -> bool:
         def told_by_python() -> list[Line]:

@@ -1,0 +1,1 @@
+"""The emulated nvidia-smi, for scripts and libraries that start it."""
