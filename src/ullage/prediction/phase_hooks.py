@@ -21,7 +21,7 @@ from ullage.prediction.phases import Emptied, Forwards, NotedCall, NotedCalls
 from ullage.tracing.journal import Journal
 from ullage.tracing.torch_import import ImportWatch
 
-_OPEN: Final = -1
+_OPEN: Final = -2  # -1 is before the first entry of the journal
 LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("torch.distributed.checkpoint.state_dict_saver", "save async_save", NotedCall.WRITE),
     ("torch.distributed.checkpoint.state_dict_loader", "load", NotedCall.READ),
