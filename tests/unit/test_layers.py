@@ -80,12 +80,12 @@ def test_what_is_to_be_changed_is_where_the_page_says(what: str, files: list[str
 
 
 def lines_of(node: ast.AST) -> int:
-    """The lines of a function, its docstring aside: a public one tells of every argument."""
+    """The lines of a function's body, its docstring aside: a public one has and tells of many options."""
     first = node.body[0]
     docstring = (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     )
-    return node.end_lineno - node.lineno + 1 - (first.end_lineno - first.lineno + 1 if docstring else 0)
+    return node.end_lineno - first.lineno + 1 - (first.end_lineno - first.lineno + 1 if docstring else 0)
 
 
 def test_no_function_is_long() -> None:

@@ -7,6 +7,9 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from ullage._errors import UsageError
+from ullage._foreign_files import read_regular
+
+_MOST_BYTES = 1 << 24
 
 # typer 0.29 imports pydantic to read a flag that has no value yet, and its own --help is the only one of a command that
 # has none: False in place of None saves a third of what `ullage gpus` takes.
@@ -101,7 +104,7 @@ def is_python_file(word: str) -> bool:
 def _text_of(script: Path) -> str:
     """Return a script's source; "" where it cannot be read."""
     try:
-        return script.read_text(errors="replace")
+        return read_regular(script, most_bytes=_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
 

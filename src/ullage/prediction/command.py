@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ullage._errors import UsageError
+from ullage._foreign_files import open_regular
 
 PYTHON_FILES: Final = (".py", ".pyw")
 NOTEBOOK: Final = ".ipynb"
@@ -49,7 +50,7 @@ def is_program(file: Path) -> bool:
     if file.suffix in (*PYTHON_FILES, NOTEBOOK) or not os.access(file, os.X_OK):
         return False
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             first = stream.readline(200)
     except OSError:
         return False

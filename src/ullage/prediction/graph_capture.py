@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import torch
 
+from ullage._foreign_files import read_regular
 from ullage.tracing.source import is_users
 
+_MOST_BYTES: Final = 1 << 24
 _MENTIONS: Final = re.compile(r"\bCUDAGraph\b|\bcuda\.graphs?\b|\bmake_graphed_callables\b")
 
 
@@ -71,6 +73,6 @@ def _users_files() -> list[str]:
 
 def _speaks_of_graphs(file: str) -> bool:
     try:
-        return _MENTIONS.search(Path(file).read_text(encoding="utf-8", errors="replace")) is not None
+        return _MENTIONS.search(read_regular(Path(file), most_bytes=_MOST_BYTES).decode(errors="replace")) is not None
     except OSError:
         return False

@@ -13,7 +13,9 @@ from types import CodeType, ModuleType
 from typing import Any, Final
 
 from ullage._errors import UsageError
+from ullage._foreign_files import read_regular
 
+_MOST_BYTES: Final = 1 << 30
 _INSTALLING: Final = re.compile(
     r"^([ \t]*)[!%]{1,2}(?:sudo |python\d? -m |uv )*(?:pip|pip3|conda|mamba|apt|apt-get)\b.*$", re.MULTILINE
 )
@@ -41,11 +43,11 @@ def cells_of(file: Path) -> list[str]:
         UsageError: it is no notebook, is not one of Python, or needs IPython, which is not installed.
     """
     try:
-        notebook = json.loads(file.read_text(encoding="utf-8"))
+        notebook = json.loads(read_regular(file, most_bytes=_MOST_BYTES))
         cells = notebook["cells"]
         language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{file} is not a notebook of version 4: {error}; save it anew with Jupyter") from None
     if language != "python":
         raise UsageError(f"{file} is a notebook of {language}; expected one of Python")

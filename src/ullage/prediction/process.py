@@ -213,7 +213,7 @@ class Listener:
     progress: Progress
     cancelled: Callable[[], bool]
     door: socket.socket | None = None
-    """Where processes of a command come in."""
+    """The socket at which processes of a command come in; None for a script."""
     hung: bool = False
     """It had to be killed before it said anything final."""
     output: str = ""

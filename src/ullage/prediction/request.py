@@ -26,7 +26,7 @@ STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
 MOST_DRAWS: Final = 100
 ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
-"""Of the processes that a launcher starts: one runs, as a rank alone; all run together; each runs, each alone."""
+"""Ways to run what a launcher starts: one process, as a rank alone; all of them together; each of them, each alone."""
 UNTIL: Final = ("eval", "save", "end")
 """The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
 HEAVIEST: Final = "heaviest"

@@ -28,7 +28,7 @@ _COUNTED: Final = frozenset(
 )
 """Operators that read a count of their own back from the card, and give their result its size by it."""
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms",))
-"""Of these the operator that reads the count is one within them (torchvision 0.26: `masked_select` in `nms`)."""
+"""Operators whose count is read by one within them (torchvision 0.26: `masked_select` in `nms`)."""
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
 """Operators made of others that exist on a card only; the CPU has them as they are."""
 _TRUTHS: Final = frozenset(("aten::equal",))
