@@ -135,14 +135,14 @@ def _make_messages() -> None:
     from ullage.prediction import process
 
     told: dict[str, str] = {}
-    take = process._Listener._take_message
+    take = process.Listener._take_message
 
-    def note(listener, message) -> None:
+    def note(listener, voice, message) -> None:
         text = json.dumps(message)
         told[message["event"]] = max(told.get(message["event"], ""), text, key=len)
-        take(listener, message)
+        take(listener, voice, message)
 
-    process._Listener._take_message = note
+    process.Listener._take_message = note
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(_SCRIPT)

@@ -325,15 +325,16 @@ def _change_json(data: bytes, chance: random.Random) -> bytes:
 
 def _read_message(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     """Read what a script's process tells its parent, as the parent does; the script can write there too."""
-    from ullage.prediction.process import ChildReport, _Listener
+    from ullage.prediction.process import ChildReport, Listener, _Voice
     from ullage.prediction.request import Request
 
     report = ChildReport()
     request = Request(script=Path("train.py"), gpu="T4", echo=False)
-    listener = _Listener(cast(Any, None), -1, request, report, lambda text: None, lambda: False)
+    listener = Listener(cast(Any, None), request, lambda text: None, lambda: False)
+    voice = _Voice(-1, report, 0)
 
     def take() -> str:
-        listener._take(data.replace(b"\n", b" ") + b"\n")
+        listener._take(voice, data.replace(b"\n", b" ") + b"\n")
         return "a message" if report.started or report.is_final else "no message"
 
     yield _function("message", take)

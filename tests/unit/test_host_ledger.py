@@ -1,6 +1,7 @@
 """The count of the host's large pieces of memory: what is there, the most at once, and whose it was then."""
 
 import ctypes
+import mmap
 import os
 import random
 import sys
@@ -118,8 +119,8 @@ def test_a_fork_counts_nothing_and_waits_for_nobody(library: ctypes.CDLL, ledger
 
 def test_what_is_resident_rises_with_what_is_written() -> None:
     before = resident()
-    block = bytearray(os.urandom(1)) * (32 * MIB)
-    now = resident()
-    assert len(block) == 32 * MIB
+    with mmap.mmap(-1, 32 * MIB) as block:  # new pages, whatever was given back before
+        block.write(b"x" * (32 * MIB))
+        now = resident()
     assert now.bytes - before.bytes > 24 * MIB
     assert now.peak_bytes >= now.bytes > now.file_bytes > 0

@@ -24,7 +24,7 @@ def put_in_path(environment: MutableMapping[str, str]) -> None:
     before = environment.get("PATH", os.defpath)
     if SMI_FOLDER not in before.split(os.pathsep):
         environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])
-    environment[PYTHON_VARIABLE] = sys.executable
+    environment[PYTHON_VARIABLE] = sys.executable or "python3"  # a program that embeds Python may not know
 
 
 def show_use() -> None:

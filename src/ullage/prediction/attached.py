@@ -142,9 +142,8 @@ class AttachedRun(Run):
         super()._finish(outcome)
 
     def _result(self, outcome: Outcome) -> RunResult:
-        return replace(
-            super()._result(outcome), rank=self._rank, world_size=_number(os.environ.get("WORLD_SIZE")) or None
-        )
+        world_size = _number(os.environ.get("WORLD_SIZE")) or 1
+        return replace(super()._result(outcome), rank=self._rank, world_size=world_size if world_size > 1 else None)
 
     def _has_allocated(self) -> bool:
         torch: Any = sys.modules.get("torch")

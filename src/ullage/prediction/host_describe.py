@@ -9,21 +9,25 @@ from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 from ullage.tracing.source import Line
 
 _LINES_SHOWN: Final = 6
+_SHOWN_FROM: Final = 20
+"""Lines that have less than this part of the host's memory are shown only where --host-memory asks about it."""
 _PLACE_WIDTH: Final = 34  # characters
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:
-    """Return the host's bar, and the lines that had most of it."""
+    """Return the host's bar, and the lines that had most of it, where that is much."""
     if host is None:
         return
     yield _bar(host)
     kinds = ("pinned", host.pinned_lines), ("tensors", host.tensor_lines), ("arrays", host.array_lines)
     rows = [(line, what) for what, lines in kinds for line in lines]
-    if rows:
+    asked_bytes = host.pinned_peak_bytes + host.tensors_peak_bytes + host.arrays_peak_bytes
+    is_much = host.limit_source == GIVEN or asked_bytes * _SHOWN_FROM >= (host.limit_bytes or host.total_bytes)
+    if rows and is_much:
         rows.sort(key=lambda row: -row[0].bytes)
         yield Shares(
             title="Lines that had most of it (pinned, tensors and arrays, each kind at its own peak)",
-            total_bytes=max(host.pinned_peak_bytes + host.tensors_peak_bytes + host.arrays_peak_bytes, 1),
+            total_bytes=max(asked_bytes, 1),
             parts=tuple(
                 SizedPart(label=_place(line), size_bytes=line.bytes, remark=_purpose(line, what))
                 for line, what in rows[:_LINES_SHOWN]
