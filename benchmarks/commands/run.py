@@ -121,7 +121,7 @@ def main() -> int:
         _console_scripts(options.packages, commands)
         path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
         modules = os.pathsep.join([str(SCRIPTS), str(options.packages.absolute())])
-        environment = os.environ | {"PATH": path, "PYTHONPATH": modules, "TMPDIR": folder}
+        environment = os.environ | {"PATH": path, "PYTHONPATH": modules, "TMPDIR": folder, "HF_HUB_OFFLINE": "1"}
         for case in cases:
             command = _predicted((*case.options, *case.command), options.gpu, environment)
             plain = _predicted((*case.options, *case.plain), options.gpu, environment)
