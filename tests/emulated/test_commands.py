@@ -147,6 +147,17 @@ def test_trainings_one_after_the_other_are_listed(ask: Ask, workplace: Path) -> 
     assert len(ended.json["processes"]) == 2
 
 
+def test_a_command_that_is_stopped_by_its_time_has_told_what_it_used(ask: Ask, workplace: Path) -> None:
+    """The launcher has imported torch too; it must not end before its process has told."""
+    (workplace / "waits.py").write_text(
+        "import time\n" + TRAINING.replace("    optimizer.zero_grad()", "    time.sleep(600)")
+    )
+    ended = ask("--json", "--seconds", "5", "torchrun", "--nproc-per-node", "1", "waits.py")
+    assert ended.code == 0, ended.error
+    assert ended.json["ended"] == "time"
+    assert ended.json["peak_allocated_bytes"] > 0
+
+
 def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     (workplace / "fails.py").write_text("import torch\nraise ValueError('no such data')\n")
     ended = ask("torchrun", "--nproc-per-node", "1", "fails.py")

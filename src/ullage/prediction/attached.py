@@ -15,7 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
 from ullage.emulator.emulate import inherited
@@ -150,6 +150,11 @@ class AttachedRun(Run):
         if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
             return False
         return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
+
+    def _on_time(self, number: int, frame: FrameType | None) -> None:
+        """Stop where the time is over; a launcher goes on: its end would be that of its process."""
+        if self._has_allocated():
+            super()._on_time(number, frame)
 
     def _stop(self) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
