@@ -39,10 +39,10 @@ def main() -> None:
     for name, known in (("every item asked", None), ("lengths known", lengths)):
         texts = Texts()
         if known is not None:
-            texts.lengths = known  # type: ignore[attr-defined]
+            texts.lengths = known  # type: ignore[attr-defined]  # what a data set with lengths has
         loader = DataLoader(texts, batch_size=32, shuffle=True, collate_fn=collate)
         began = time.process_time()
-        order = list(loader.batch_sampler)  # type: ignore[arg-type]
+        order = list(loader.batch_sampler)  # type: ignore[arg-type]  # None only without batches
         scan = go_through(loader, order, deadline=time.monotonic() + 600, progress=lambda text: None)
         seconds = time.process_time() - began
         for number in range(0, len(order), max(1, len(order) // COMPARED)):

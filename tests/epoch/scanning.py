@@ -89,7 +89,7 @@ def lengths_that_are_not_those_of_the_items_are_not_believed() -> None:
 
 def what_there_was_no_time_for_is_said() -> None:
     loader = DataLoader(Texts(400), batch_size=4, collate_fn=odd)
-    order = list(loader.batch_sampler)  # type: ignore[arg-type]
+    order = list(loader.batch_sampler)  # type: ignore[arg-type]  # None only without batches
     scan = go_through(loader, order, deadline=time.monotonic(), progress=lambda text: None)
     assert (scan.shape == -1).all()
     assert "100 of 100 batches were not looked at" in scan.notes[0]

@@ -64,7 +64,10 @@ def _rounded(values: Ints, multiple: int) -> Ints:
 
 
 def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
-    """All that a dimension may be, the simplest first."""
+    """All that a dimension may be, the simplest first.
+
+    Defaults keep a loop's values in each function; mypy takes them for parameters that a `Formula` does not have.
+    """
     limit = int(observed.max())
     yield lambda figures: np.full(len(figures.items), limit, np.int64)
     yield lambda figures: figures.items

@@ -363,7 +363,7 @@ class EpochWatch:
             return None
         try:
             most = len(loader)
-        except (TypeError, NotImplementedError):
+        except (TypeError, NotImplementedError):  # one whose batches nobody has counted
             most = _MOST_BATCHES
         state = torch.get_rng_state()
         rest = list(itertools.islice(feed.own, max(0, most - len(feed.given))))
