@@ -63,13 +63,13 @@ def _as_its_rank(attachment: Attachment) -> Attachment:
     """
     request = attachment.request
     rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
-    if rank is None or world_size is None or attachment.ranks == REAL or request.world_size is not None:
+    if rank is None or world_size is None or attachment.processes == REAL or request.world_size is not None:
         return attachment
     local_world = local_world or min(world_size, CARDS_OF_A_NODE)
     world_size *= attachment.nodes
     if world_size == 1:
         return attachment
-    if attachment.ranks == ALONE:
+    if attachment.processes == ALONE:
         wanted = request.rank if request.rank < world_size else 0
         if (local if local is not None else rank) != wanted % local_world:
             os._exit(0)

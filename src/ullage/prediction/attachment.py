@@ -19,7 +19,7 @@ class Attachment:
     address: str
     """The name of the parent's socket, in the kernel's abstract namespace."""
     request: ChildRequest
-    ranks: str
+    processes: str
     """The processes of a launcher that run: one of `ullage.prediction.request.PROCESSES`."""
     nodes: int
     """The number of machines that the command as it was typed is one of."""

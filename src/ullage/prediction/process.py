@@ -142,7 +142,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         address = f"ullage-{secrets.token_hex(16)}"
         door.bind("\0" + address)  # no file, and gone with this process
         door.listen()
-        attachment = Attachment(address=address, request=child, ranks=request.processes, nodes=launch.nodes)
+        attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
         process = ChildProcess(
             "ullage.prediction.launch",
