@@ -8,6 +8,7 @@ from ullage._units import text_of_bytes
 from ullage.prediction import epoch, outside
 from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.host_describe import host_sections
+from ullage.prediction.peaks_report import cells_of_peaks
 from ullage.prediction.phases_report import bands_of, phases_table, resumed_tables
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.workspace import doubt_of, rows_of
@@ -270,9 +271,7 @@ def _beside_eager(prediction: Prediction, eager: Peaks) -> Table:
             TableRow(
                 cells=(
                     name,
-                    text_of_bytes(run.peak_allocated_bytes),
-                    text_of_bytes(run.peak_reserved_bytes),
-                    run.verdict.value,
+                    *cells_of_peaks(run),
                 ),
                 tone=_TONES[run.verdict],
                 share=run.peak_reserved_bytes / most,
@@ -291,9 +290,7 @@ def _ranks(prediction: Prediction) -> Table:
             TableRow(
                 cells=(
                     str(rank.rank),
-                    text_of_bytes(rank.peak_allocated_bytes),
-                    text_of_bytes(rank.peak_reserved_bytes),
-                    rank.verdict.value + (" ◀ the fullest" if rank.rank == prediction.rank else ""),
+                    *cells_of_peaks(rank, " ◀ the fullest" if rank.rank == prediction.rank else ""),
                 ),
                 tone=_TONES[rank.verdict],
                 share=rank.peak_reserved_bytes / most,
@@ -393,9 +390,7 @@ def _processes(prediction: Prediction) -> Table:
                 cells=(
                     each.name,
                     str(each.rank),
-                    text_of_bytes(each.peak_allocated_bytes),
-                    text_of_bytes(each.peak_reserved_bytes),
-                    each.verdict.value,
+                    *cells_of_peaks(each),
                 )
             )
             for each in prediction.processes
@@ -409,9 +404,7 @@ def _draws(prediction: Prediction) -> Table:
     rows = [
         (
             str(draw.seed),
-            text_of_bytes(draw.peak_allocated_bytes),
-            text_of_bytes(draw.peak_reserved_bytes),
-            draw.verdict.value,
+            *cells_of_peaks(draw),
         )
         for draw in draws
     ]

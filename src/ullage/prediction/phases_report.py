@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import text_of_bytes
+from ullage.prediction.peaks_report import cells_of_peaks
 from ullage.prediction.phase_name import STEPS, PhaseName
 from ullage.prediction.prediction import PhaseBand, PhaseUse, Prediction
 from ullage.prediction.result import RunResult
@@ -50,9 +51,7 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
             TableRow(
                 cells=(
                     name,
-                    text_of_bytes(run.peak_allocated_bytes),
-                    text_of_bytes(run.peak_reserved_bytes),
-                    run.verdict.value + (" ◀ shown above" if run.arguments == prediction.arguments else ""),
+                    *cells_of_peaks(run, " ◀ shown above" if run.arguments == prediction.arguments else ""),
                 ),
                 share=run.peak_reserved_bytes / most,
             )
