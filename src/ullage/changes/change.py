@@ -61,6 +61,12 @@ class Change:
     environment or an argument makes it."""
     alloc_conf: Callable[[str], str] | None = None
     """Returns the allocator's options that make the change, for a setting."""
+    added_flops: Callable[[TrainingFacts, str], int] | None = None
+    """Returns the floating-point operations that it adds to a step, for a setting; None: it adds none."""
+    world_size: Callable[[str], int] | None = None
+    """Returns the number of cards that it needs, for a setting; None: those that the run has."""
+    excludes: frozenset[str] = frozenset()
+    """The keys of changes that cannot be made beside it."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
     """Returns how it is written by hand: edits of the user's files where they are certain, else a text."""
 
