@@ -16,8 +16,8 @@ from ullage.difference.difference import ChangeKind, Difference, Level, LineChan
 from ullage.fitting.axis import Axis
 from ullage.fitting.describe import describe as describe_fit
 from ullage.fitting.fit import CHANGES, Fit, FrontierRow, Largest, Probe, TriedChange
-from ullage.prediction.describe import describe
-from ullage.prediction.host_memory import HostLine, HostUse
+from ullage.prediction.description.describe import describe
+from ullage.prediction.host.memory import HostLine, HostUse
 from ullage.prediction.job_request import JobNeeds, job_request_of
 from ullage.prediction.prediction import (
     CudnnUse,

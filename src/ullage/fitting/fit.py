@@ -21,9 +21,9 @@ from ullage.fitting.axis import LARGEST, Axis
 from ullage.fitting.search import FitSearch, ProbedNeed
 from ullage.gpus import find_gpu
 from ullage.prediction.changed import changed, makes_a_difference
-from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
+from ullage.prediction.several.draws import predict_with_draws
 
 SCHEMA: Final = 2
 PARALLEL_RUNS: Final = 2

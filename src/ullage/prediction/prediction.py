@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ullage._public import public
 from ullage.epoch.use import EpochUse
-from ullage.prediction.host_memory import HostUse
+from ullage.prediction.host.memory import HostUse
 from ullage.prediction.job_request import JobRequest
 
 SCHEMA: Final = 2

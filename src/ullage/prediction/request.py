@@ -17,10 +17,10 @@ from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.choice import MadeUpChoice
-from ullage.prediction.command import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
+from ullage.prediction.command.notebook import cells_of
+from ullage.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
 from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
-from ullage.prediction.notebook import cells_of
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.tracing.edited_source import packed
 from ullage.values.choice import ValuesChoice

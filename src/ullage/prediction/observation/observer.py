@@ -20,11 +20,11 @@ from torch.optim import optimizer as optim_module
 
 from ullage.block_role import Role
 from ullage.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
-from ullage.prediction.ending import SeenOom
-from ullage.prediction.graph_capture import GraphCapture
-from ullage.prediction.phase_hooks import PhaseHooks
-from ullage.prediction.phases import Marks, Reached, reached
-from ullage.prediction.role import Moments, Note
+from ullage.prediction.observation.ending import SeenOom
+from ullage.prediction.observation.graph_capture import GraphCapture
+from ullage.prediction.observation.role import Moments, Note
+from ullage.prediction.phases.hooks import PhaseHooks
+from ullage.prediction.phases.spans import Marks, Reached, reached
 from ullage.tracing.journal import Journal, Phase
 from ullage.tracing.source import Line, callers_line
 from ullage.values.content import Certainty

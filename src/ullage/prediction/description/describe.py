@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ullage._units import text_of_bytes
-from ullage.prediction import epoch, outside
+from ullage.prediction import epoch
+from ullage.prediction.description.host import host_sections
+from ullage.prediction.description.peaks import cells_of_peaks
+from ullage.prediction.description.phases import bands_of, phases_table, resumed_tables
 from ullage.prediction.draw_interval import interval_of_peaks
-from ullage.prediction.host_describe import host_sections
-from ullage.prediction.peaks_report import cells_of_peaks
-from ullage.prediction.phases_report import bands_of, phases_table, resumed_tables
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
-from ullage.prediction.workspace import doubt_of, rows_of
+from ullage.prediction.verdict import outside
+from ullage.prediction.verdict.workspace import doubt_of, rows_of
 from ullage.report.report import (
     Curve,
     Icicle,

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
-from ullage.prediction import phases, placement
-from ullage.prediction.ending import SeenOom
-from ullage.prediction.growth import growing
+from ullage.prediction.measurement import placement
+from ullage.prediction.measurement.growth import growing
+from ullage.prediction.observation.ending import SeenOom
+from ullage.prediction.phases import spans
 from ullage.prediction.prediction import Growth, HostRead, Picture, Step, ValuesUse
 from ullage.prediction.result import AtOom, Elsewhere, Measured, RunResult, TakenOutside
 from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
-    from ullage.prediction.observer import Observer
-    from ullage.prediction.trace import Levels, Memory
+    from ullage.prediction.measurement.trace import Levels, Memory
+    from ullage.prediction.observation.observer import Observer
     from ullage.values.reads import Reads
     from ullage.values.start import Values
 
@@ -51,7 +52,7 @@ def measure(
     """
     import torch
 
-    from ullage.prediction import trace
+    from ullage.prediction.measurement import trace
 
     device = trace.busiest_device(journal.entries())
     result = replace(
@@ -93,7 +94,7 @@ def _measured(
     """Say what was allocated on a device."""
     import torch
 
-    from ullage.prediction import phase_use, trace
+    from ullage.prediction.measurement import phase_use, trace
 
     entries = journal.entries()
     recorded = torch.cuda.memory._snapshot(device)
@@ -200,7 +201,7 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
     """
     import torch
 
-    from ullage.prediction import trace
+    from ullage.prediction.measurement import trace
 
     entries, oom = journal.entries(), observer.ooms[-1]
     where = trace.device_out_of_memory(entries, oom.index)
@@ -212,7 +213,7 @@ def _at_oom(journal: Journal, observer: "Observer", memory: "Memory") -> AtOom:
         free_bytes=oom.free_bytes,
         limit_bytes=oom.limit_bytes,
         alive=memory.alive_at(oom.index),
-        phase=phases.name_at(observer.marks, entries, oom.index),
+        phase=spans.name_at(observer.marks, entries, oom.index),
     )
 
 

@@ -1,6 +1,6 @@
 """The phases of a run as spans of the journal: loading, steps, evaluation, saving, resuming, generate.
 
-They are found after the run in what was noted of it (`prediction.phase_hooks`). It knows no torch.
+They are found after the run in what was noted of it (`prediction.phases.hooks`). It knows no torch.
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.prediction.phase_name import PhaseName
+from ullage.prediction.phases.name import PhaseName
 from ullage.tracing.journal import GRAD_ENABLED, OTHER_THREAD, Entries, EntryKind, Phase
 
 _NEVER: Final = np.iinfo(np.int64).max

@@ -14,9 +14,9 @@ from ullage._errors import ScriptError, ValuesError
 from ullage._units import text_of_bytes
 from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.prediction import DrawPeaks, Prediction, Verdict
-from ullage.prediction.reason import deciding
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict
+from ullage.prediction.verdict.reason import deciding
 
 AT_ONCE: Final = 2  # a run needs a core and some memory
 

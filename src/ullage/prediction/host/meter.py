@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ullage._units import MIB
 from ullage.emulator import library
-from ullage.prediction.host_memory import HostFigures, HostLine
+from ullage.prediction.host.memory import HostFigures, HostLine
 from ullage.tracing.journal import ENTRY, Journal
 from ullage.tracing.journal.host import HostKind
 from ullage.tracing.resident import resident

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ullage._errors import UllageError
-from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Peaks, Prediction
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict
+from ullage.prediction.several.draws import predict_with_draws
 
 
 def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ullage.prediction.phase_name import STEPS, PhaseName
-from ullage.prediction.phases import Emptied, Marks, Span, base_spans, spans_of
+from ullage.prediction.measurement.trace import Levels, Memory
+from ullage.prediction.phases.name import STEPS, PhaseName
+from ullage.prediction.phases.spans import Emptied, Marks, Span, base_spans, spans_of
 from ullage.prediction.prediction import PhaseBand, PhaseUse
-from ullage.prediction.trace import Levels, Memory
 from ullage.tracing.journal import Entries
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ullage._errors import ScriptError, UsageError, quoted
 from ullage._secrets import without_secrets
-from ullage.prediction.phase_name import PhaseName
+from ullage.prediction.phases.name import PhaseName
 from ullage.prediction.prediction import PhaseUse, Prediction, RunPeaks, Verdict
 from ullage.prediction.request import Request
 

@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn
 from ullage.emulator.emulate import inherited
 from ullage.emulator.torch_build import find_torch
 from ullage.made_up.install import install as install_made_up
-from ullage.prediction.attachment import Attachment
-from ullage.prediction.channel import Channel
-from ullage.prediction.child import Run
+from ullage.prediction.child.attachment import Attachment
+from ullage.prediction.child.channel import Channel
+from ullage.prediction.child.run import Run
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE, announce
 from ullage.prediction.request import ALONE, REAL
 from ullage.prediction.result import Outcome, RunResult

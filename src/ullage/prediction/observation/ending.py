@@ -21,7 +21,7 @@ _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "Proces
 """The errors by which a process of the script's is told to have failed, without what it said: of subprocess,
 torch.distributed.elastic, torch.multiprocessing and concurrent.futures."""
 _CAPTURED_LINES: Final = 15
-_OWN: Final = str(Path(__file__).resolve().parent.parent) + "/"
+_OWN: Final = str(Path(__file__).resolve().parents[2]) + "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.prediction.host_memory import GIVEN, HostLine, HostUse
+from ullage.prediction.host.memory import GIVEN, HostLine, HostUse
 from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 from ullage.tracing.source import Line
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ullage._units import KIB
-from ullage.prediction.host_memory import WorkersUse
+from ullage.prediction.host.memory import WorkersUse
 
 _SECONDS: Final = 0.2
 _COST_SHARE: Final = 0.05

@@ -35,16 +35,17 @@ from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
 from ullage.made_up.install import install as install_made_up
-from ullage.prediction import ending, lone_rank
-from ullage.prediction.channel import Channel
-from ullage.prediction.command import NOTEBOOK
-from ullage.prediction.host_meter import HostMeter
-from ullage.prediction.measurement import measure
-from ullage.prediction.notebook import run_notebook
-from ullage.prediction.placement import addresses_count
+from ullage.prediction import lone_rank
+from ullage.prediction.child.channel import Channel
+from ullage.prediction.child.whereabouts import Whereabouts
+from ullage.prediction.command.notebook import run_notebook
+from ullage.prediction.command.words import NOTEBOOK
+from ullage.prediction.host.meter import HostMeter
+from ullage.prediction.measurement.measure import measure
+from ullage.prediction.measurement.placement import addresses_count
+from ullage.prediction.observation import ending
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
-from ullage.prediction.whereabouts import Whereabouts
 from ullage.settings import VARIABLES
 from ullage.tracing.edited_source import EditedSources
 from ullage.tracing.journal import EntryKind, Journal
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
-    from ullage.prediction.observer import Observer
+    from ullage.prediction.observation.observer import Observer
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
@@ -187,7 +188,7 @@ class Run:
         self._channel.send("imported")
 
     def _begin_to_observe(self, torch: ModuleType) -> None:
-        from ullage.prediction.observer import Observer
+        from ullage.prediction.observation.observer import Observer
         from ullage.values.start import current
 
         self._values = current()
@@ -425,7 +426,7 @@ class Run:
             values.stop()
 
     def _has_settled(self) -> bool:
-        from ullage.prediction import trace
+        from ullage.prediction.measurement import trace
 
         entries, observer = self._journal.entries(), self._observer
         device = trace.busiest_device(entries)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from ullage._units import text_of_bytes
-from ullage.prediction.peaks_report import cells_of_peaks
-from ullage.prediction.phase_name import STEPS, PhaseName
+from ullage.prediction.description.peaks import cells_of_peaks
+from ullage.prediction.phases.name import STEPS, PhaseName
 from ullage.prediction.prediction import PhaseBand, PhaseUse, Prediction
 from ullage.prediction.result import RunResult
 from ullage.report.report import Band, Table, TableRow

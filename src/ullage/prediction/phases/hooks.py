@@ -2,7 +2,7 @@
 
 Everything is numbers in arrays. An object for each note would make Python collect garbage at other moments than it does
 without us, and with it the script's tensors in reference cycles. What the notes mean is decided after the run
-(`prediction.phases`).
+(`prediction.phases.spans`).
 """
 
 import functools
@@ -16,8 +16,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ullage.prediction.evaluation_due import LOOPS, EvaluationDue
-from ullage.prediction.phases import Emptied, Forwards, NotedCall, NotedCalls
+from ullage.prediction.phases.evaluation_due import LOOPS, EvaluationDue
+from ullage.prediction.phases.spans import Emptied, Forwards, NotedCall, NotedCalls
 from ullage.tracing.journal import Journal
 from ullage.tracing.torch_import import ImportWatch
 

@@ -11,7 +11,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ullage.prediction.channel import Channel
+from ullage.prediction.child.channel import Channel
 from ullage.tracing.journal import Journal
 from ullage.tracing.source import Line, is_librarys, is_users
 

@@ -17,17 +17,17 @@ import numpy as np
 
 from ullage._units import MIB
 from ullage.block_role import Role
-from ullage.prediction.growth import FIRST_STEP, Outliving
-from ullage.prediction.line_use import BlockUse, library_lines_of, lines_of
+from ullage.prediction.measurement.growth import FIRST_STEP, Outliving
+from ullage.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
+from ullage.prediction.observation.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.prediction.prediction import Step
 from ullage.prediction.result import Alive, OomLevels
-from ullage.prediction.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import Entries, EntryKind, Phase
 from ullage.tracing.journal.stacks import JournalStacks
 from ullage.tracing.source import Line, is_users
 
 if TYPE_CHECKING:
-    from ullage.prediction.observer import Observer
+    from ullage.prediction.observation.observer import Observer
 
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40

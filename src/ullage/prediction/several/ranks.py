@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from ullage._errors import ScriptError, UsageError
-from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction, RankPeaks, Verdict
 from ullage.prediction.request import Request
+from ullage.prediction.several.draws import predict_with_draws
 
 MOST: Final = 64
 AT_ONCE: Final = 2
