@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ullage._errors import ScriptError, UllageError
+from ullage._errors import UllageError
 from ullage._public import public
 from ullage._secrets import without_secrets
 from ullage.advice.candidates import Candidates, candidates_of
@@ -14,6 +14,7 @@ from ullage.advice.search import AdviceSearch
 from ullage.advice.trial import Combination, NotMade, Trial
 from ullage.advice.written import Written, written
 from ullage.changes.facts import TrainingFacts
+from ullage.editing.edit import NotCertain
 from ullage.gpus import find_gpu
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
@@ -95,7 +96,7 @@ def _trial(trial: Trial, facts: TrainingFacts) -> dict[str, Any]:
         "changes": [part.text for part in trial.combination.parts],
         "name": trial.combination.title,
         "cost": trial.combination.cost.name.lower(),
-        "gradients": trial.combination.gradients.value,
+        "gradients": trial.combination.gradients(facts).value,
         "fits": trial.fits,
         "problem": trial.problem,
         "added_computation": estimate.added_share,
@@ -112,6 +113,7 @@ class Adviser:
         self.progress = progress
         self.total_bytes = request.total_bytes(find_gpu(request.gpu, arch=request.arch))
         self.roomy = replace(request, total_memory_bytes=max(ROOM_BYTES, self.total_bytes))
+        self.facts = TrainingFacts()
         self._runs = ParallelRuns(progress)
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
@@ -133,12 +135,12 @@ class Adviser:
         facts = need.training or TrainingFacts()
         if isinstance(count, Prediction) and count.training is not None:
             facts = facts.with_counts(count.training)
+        self.facts = facts
         return base, need, facts
 
     def try_all(self, combinations: Sequence[Combination]) -> list[Trial]:
         """Run combinations on a card with room, and those that may fit under pressure on the card itself."""
-        requests = [one.request(self.roomy) for one in combinations]
-        found = self._runs.run_all(requests, [one.title for one in combinations])
+        found = self._run_all(self.roomy, combinations, [one.title for one in combinations])
         trials = [self._trial(one, result) for one, result in zip(combinations, found, strict=True)]
         unsure = [
             index
@@ -146,12 +148,26 @@ class Adviser:
             if trial.prediction is not None and not trial.problem and not trial.fits and self._may_fit(trial.prediction)
         ]
         if unsure:
-            requests = [combinations[index].request(self.request) for index in unsure]
-            labels = [f"{combinations[index].title} on the card itself" for index in unsure]
-            for index, result in zip(unsure, self._runs.run_all(requests, labels), strict=True):
+            some = [combinations[index] for index in unsure]
+            labels = [f"{one.title} on the card itself" for one in some]
+            for index, result in zip(unsure, self._run_all(self.request, some, labels), strict=True):
                 if isinstance(result, Prediction) and _is_proved(result):
                     trials[index] = replace(trials[index], prediction=result, fits=True)
         return trials
+
+    def _run_all(
+        self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
+    ) -> list[Prediction | UllageError]:
+        """Run a request with changes; what cannot be written beside each other is an error in its place."""
+        made: list[Request | NotCertain] = []
+        for one in combinations:
+            try:
+                made.append(one.request(request, self.facts))
+            except NotCertain as error:
+                made.append(error)
+        runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
+        found = iter(self._runs.run_all([each for each, _ in runs], [label for _, label in runs]))
+        return [next(found) if isinstance(each, Request) else each for each in made]
 
     def _trial(self, one: Combination, result: Prediction | UllageError) -> Trial:
         if isinstance(result, UllageError):
@@ -159,7 +175,8 @@ class Adviser:
         for part in one.parts:
             if part.text in result.changes_refused:
                 return Trial(combination=one, prediction=result, problem=result.changes_refused[part.text])
-            if part.change.install is not None and part.text not in result.changes_made:
+            is_hook = part.change.install is not None and not part.is_edit(self.facts)
+            if is_hook and part.text not in result.changes_made:
                 return Trial(combination=one, prediction=result, problem="it had no effect in this run")
         fits = result.interval_bytes[1] <= self.total_bytes and result.oom is None and _has_trained(result)
         return Trial(combination=one, prediction=result, fits=fits and not result.oom_count)
@@ -202,7 +219,9 @@ def advise(request: Request, *, progress: Callable[[str], None] = lambda text: N
         best = search.best() if base.verdict is not Verdict.FITS else None
         proof = written(adviser.roomy, request, facts, best) if best is not None else None
         complete = True
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
         progress("interrupted; what is known so far follows")
     return _advice(request, adviser, (base, need, facts), candidates, search, best, proof, complete, began)
 

@@ -58,7 +58,9 @@ class TimeEstimate:
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
     """Return what a combination adds to a step, by what the unchanged run tells."""
     added = sum(
-        part.change.added_flops(facts, part.setting) for part in combination.parts if part.change.added_flops is not None
+        part.change.added_flops(facts, part.setting)
+        for part in combination.parts
+        if part.change.added_flops is not None
     )
     offloads = any(part.change.key == "offload" for part in combination.parts)
     saved = sum(each.saved_bytes * each.count for each in facts.model.block_lists) if facts.model else 0

@@ -46,12 +46,18 @@ def _sentence(advice: Advice) -> str:
     if advice.base.verdict is Verdict.FITS:
         return f"{need}. The changes below would leave more room; each was run."
     if advice.best is None or advice.best.prediction is None:
-        lowest = min((trial for trial in advice.trials if trial.need_bytes), key=lambda each: each.need_bytes or 0, default=None)
-        least = f" The most that one change saves leaves {_used(lowest.prediction)}." if lowest and lowest.prediction else ""
+        lowest = min(
+            (trial for trial in advice.trials if trial.need_bytes), key=lambda each: each.need_bytes or 0, default=None
+        )
+        least = (
+            f" The most that one change saves leaves {_used(lowest.prediction)}."
+            if lowest and lowest.prediction
+            else ""
+        )
         return f"{need}.{least}" if advice.is_complete else f"{need}. The search was interrupted.{least}"
     estimate = advice.estimate.text if advice.estimate is not None else ""
     costs = f"; {estimate}" if estimate else ""
-    gradients = advice.best.combination.gradients
+    gradients = advice.best.combination.gradients(advice.facts)
     proved = " The script with the lines below was run too, and needs the same bytes." if _is_proved(advice) else ""
     return f"{need}; with it, {_used(advice.best.prediction)}{costs}; gradients {gradients}.{proved}"
 
@@ -83,9 +89,15 @@ def _sections(advice: Advice) -> Iterator[Section]:
 
 
 def _meter(advice: Advice) -> Meter:
-    parts = [SizedPart("as it is", advice.need.interval_bytes[1], "the script unchanged")]
+    parts = [SizedPart(label="as it is", size_bytes=advice.need.interval_bytes[1], remark="the script unchanged")]
     if advice.best is not None and advice.best.prediction is not None:
-        parts = [SizedPart("with the advice", advice.best.prediction.interval_bytes[1], advice.best.combination.title)]
+        parts = [
+            SizedPart(
+                label="with the advice",
+                size_bytes=advice.best.prediction.interval_bytes[1],
+                remark=advice.best.combination.title,
+            )
+        ]
     return Meter(
         title="Used of the card at most",
         total_bytes=advice.total_memory_bytes,
@@ -129,7 +141,7 @@ def _change(advice: Advice, trial: Trial, base: int) -> TableRow:
     estimate = estimate_of(trial.combination, advice.facts)
     cost = estimate.text or _COSTS[trial.combination.cost]
     is_best = advice.best is not None and trial.combination == advice.best.combination
-    gradients = trial.combination.gradients
+    gradients = trial.combination.gradients(advice.facts)
     return TableRow(
         cells=(
             trial.combination.title,
@@ -162,7 +174,9 @@ def _written(advice: Advice) -> Iterator[Section]:
         if not part.is_in_diff:
             yield Quote(title=f"To write for {part.name}; {part.why_not}", text=part.snippet)
     if found.problem:
-        yield Remarks(title="Not proved", items=(f"{found.problem}: the bytes were measured with the change made from outside",))
+        yield Remarks(
+            title="Not proved", items=(f"{found.problem}: the bytes were measured with the change made from outside",)
+        )
     elif not found.is_proved and found.proof is not None:
         promised = advice.best.prediction.peak_allocated_bytes if advice.best and advice.best.prediction else 0
         yield Remarks(

@@ -93,9 +93,7 @@ class AdviceSearch:
 
     def _shrunk(self, trial: Trial) -> Trial:
         """Take out every part without which it still fits, the dearest and the least useful first."""
-        parts = sorted(
-            trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part])))
-        )
+        parts = sorted(trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part]))))
         for part in parts:
             rest = trial.combination.without(part)
             if not rest.parts:

@@ -1,9 +1,13 @@
 """A change with a setting, tried alone on the script, and a combination of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ullage.changes.change import Change, ChangeCost, Gradients, text_of
+from ullage.changes.facts import TrainingFacts
+from ullage.changes.user_source import source_of
+from ullage.editing.apply import edited
+from ullage.editing.edit import SourceEdit
 from ullage.prediction.changed import changed
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.request import Request
@@ -26,6 +30,14 @@ class ChangeSetting:
         """The name for people."""
         return self.change.title(self.setting)
 
+    def is_edit(self, facts: TrainingFacts) -> bool:
+        """Tell whether it is made by running edited texts in place of the user's files."""
+        return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
+
+    def gradients(self, facts: TrainingFacts) -> Gradients:
+        """Tell how the gradients compare with it."""
+        return self.change.gradients_for(facts) if self.change.gradients_for is not None else self.change.gradients
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
@@ -44,17 +56,26 @@ class Combination:
         """The dearest part's cost."""
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
-    @property
-    def gradients(self) -> Gradients:
-        """How the gradients compare: as those of the part that differs most."""
+    def gradients(self, facts: TrainingFacts) -> Gradients:
+        """Tell how the gradients compare: as those of the part that differs most."""
         order = list(Gradients)
-        return max((part.change.gradients for part in self.parts), key=order.index, default=Gradients.SAME)
+        return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
-    def request(self, request: Request) -> Request:
-        """Return the request with every change made."""
+    def request(self, request: Request, facts: TrainingFacts) -> Request:
+        """Return the request with every change made from outside: by hooks, or by edited texts in place of files.
+
+        Raises:
+            NotCertain: two changes cannot be written beside each other.
+        """
+        edits: dict[str, list[SourceEdit]] = {}
         for part in self.parts:
-            request = changed(request, part.change, part.setting)
-        return request
+            if part.is_edit(facts):
+                for edit in part.change.recipe_for(facts, part.setting).edits:
+                    edits.setdefault(edit.file, []).append(edit)
+            else:
+                request = changed(request, part.change, part.setting)
+        texts = {file: edited(source_of(file), each, file=file) for file, each in edits.items()}
+        return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
         """Return this with a change more; one of the same change is replaced."""

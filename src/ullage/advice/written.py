@@ -3,17 +3,15 @@
 import os
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from ullage._errors import ScriptError, UllageError
-from ullage._foreign_files import read_text
+from ullage._errors import ScriptError
 from ullage.advice.trial import ChangeSetting, Trial
-from ullage.changes.change import Change
 from ullage.changes.facts import TrainingFacts
-from ullage.editing.apply import EditError, edited
+from ullage.changes.user_source import source_of
+from ullage.editing.apply import edited
 from ullage.editing.diff import diff_of
-from ullage.editing.edit import Recipe, SourceEdit
+from ullage.editing.edit import NotCertain, Recipe, SourceEdit
 from ullage.prediction.changed import changed
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.request import Request
@@ -126,21 +124,16 @@ def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[Source
     """Add a recipe's edits to those that are kept; return why it cannot be done, or ""."""
     try:
         for file in {edit.file for edit in recipe.edits}:
-            sources.setdefault(file, _source_of(file))
-            edited(sources[file], [*kept[file], *(edit for edit in recipe.edits if edit.file == file)], file=_shown(file))
-    except (EditError, UllageError) as error:
+            sources.setdefault(file, source_of(file))
+            edited(
+                sources[file], [*kept[file], *(edit for edit in recipe.edits if edit.file == file)], file=_shown(file)
+            )
+    except NotCertain as error:
         return str(error)
     for edit in recipe.edits:
         kept[edit.file].append(edit)
     return ""
 
 
-def _source_of(file: str) -> str:
-    return read_text(Path(file))
-
-
 def _shown(file: str) -> str:
     return os.path.relpath(file)
-
-
-__all__ = ["Change", "Written", "WrittenPart", "written"]

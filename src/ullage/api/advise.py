@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ullage._output import check_output, write_output
+from ullage._output import check_output
+from ullage._own_files import write_whole
 from ullage._public import public
 from ullage.advice.advice import Advice
 from ullage.advice.advice import advise as find_advice
@@ -79,7 +80,7 @@ def advise(
         check_output("--patch", Path(patch), inputs=(Path(script),))
     answer = find_advice(request, progress=progress)
     if patch is not None and answer.written is not None and answer.written.diff:
-        write_output("--patch", Path(patch), answer.written.diff)
+        write_whole(Path(patch), answer.written.diff.encode())
     if html is not None:
         write_page(answer, html)
     return answer

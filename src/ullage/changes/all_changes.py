@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 from ullage._errors import UsageError, quoted
 from ullage.changes import (
+    accumulate,
+    eight_bit_optimizer,
     expandable_segments,
     for_loop_optimizer,
     fused_optimizer,
     large_blocks,
+    zeroed_gradients,
 )
 from ullage.changes.change import Change
 
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
 CHANGES: Final[tuple[Change, ...]] = (
     expandable_segments.CHANGE,
     large_blocks.CHANGE,
+    zeroed_gradients.CHANGE,
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
+    accumulate.CHANGE,
+    eight_bit_optimizer.CHANGE,
 )
 _BY_KEY: Final = {change.key: change for change in CHANGES}
 

@@ -61,6 +61,10 @@ class Change:
     environment or an argument makes it."""
     alloc_conf: Callable[[str], str] | None = None
     """Returns the allocator's options that make the change, for a setting."""
+    is_edit: Callable[[TrainingFacts, str], bool] | None = None
+    """Tells whether the change is made by running the recipe's edits in place of the files (`Request.edited`)."""
+    gradients_for: Callable[[TrainingFacts], Gradients] | None = None
+    """Returns how the gradients compare in a run, where that depends on the run; else `gradients` says it."""
     added_flops: Callable[[TrainingFacts, str], int] | None = None
     """Returns the floating-point operations that it adds to a step, for a setting; None: it adds none."""
     world_size: Callable[[str], int] | None = None

@@ -62,6 +62,8 @@ class ModelFacts:
     attention: str | None = None
     """The way in which a model of transformers computes attention: "eager", "sdpa", ...; None for others."""
     is_compiled: bool = False
+    batch_norms: int = 0
+    """The number of its modules that use statistics of the whole batch in training."""
     wrapper: str = ""
     """The class that is wrapped around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
 

@@ -27,6 +27,8 @@ EPILOG: Final = (
     "[bold]Exit code[/] 0 fits (as it is, or with the advice), 1 nothing that was tried fits, 2 wrong usage, "
     "3 the script failed, 4 cannot be judged."
 )
+INTERRUPTED: Final = 130
+"""The exit code of a program that Ctrl-C has ended, as shells have it."""
 _OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"})
 """Parameters of the command that are not handed on as they are."""
 
@@ -75,4 +77,4 @@ def advise(
     options["context"] = context_size
     answer = with_progress(lambda progress: ask(script, context.args, **options, progress=progress))
     show(describe(answer), answer.to_json() if as_json else None, page=html)
-    raise typer.Exit(answer.exit_code)
+    raise typer.Exit(answer.exit_code if answer.is_complete else INTERRUPTED)

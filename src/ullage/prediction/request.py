@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from ullage.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, comm
 from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.plain_data import from_plain, to_plain
+from ullage.tracing.edited_source import packed
 from ullage.values.choice import ValuesChoice
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
@@ -31,6 +33,8 @@ ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
 UNTIL: Final = ("eval", "save", "end")
 """The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
 HEAVIEST: Final = "heaviest"
+_MOST_EDITED: Final = 1 << 16
+"""The most characters of packed texts: Linux takes 128 KiB for an argument or a variable of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class ChildRequest:
     batches: str | None = None
     minutes: float = 0.0
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
+    edited: str = ""
+    """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -97,6 +103,8 @@ class Request:
     alloc_conf: str | None = None
     changes: tuple[str, ...] = ()
     """The changes to make to the run from outside, as `key=setting` of `ullage.changes.all_changes`."""
+    edited: Mapping[str, str] = field(default_factory=dict)
+    """The texts that run in place of files of the user's, by absolute path; the files stay as they are."""
     total_memory_bytes: int | None = None
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
@@ -183,6 +191,7 @@ class Request:
         self.made_up.check()
         for change in self.changes:
             change_named(change)
+        self._check_edited()
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
@@ -201,6 +210,18 @@ class Request:
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
                 "give a larger card or a smaller --context"
             )
+
+    def _check_edited(self) -> None:
+        """Raise UsageError where an edited text cannot run."""
+        if self.script.suffix == NOTEBOOK and self.edited:
+            raise UsageError(f"{self.script} is a notebook, and only Python files can run as an edited text")
+        for path, text in self.edited.items():
+            try:
+                compile(text, path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                raise UsageError(f"the edited text of {path} is no Python: {error}") from None
+        if len(packed(self.edited)) > _MOST_EDITED:
+            raise UsageError("the edited files are too long to be handed to the script's process")
 
     def _check_command(self) -> None:
         """Raise UsageError where there is no such command."""
@@ -245,6 +266,7 @@ class Request:
             batches=self.batches,
             minutes=self.minutes,
             made_up=self.made_up,
+            edited=packed(self.edited),
         )
 
 

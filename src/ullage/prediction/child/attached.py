@@ -27,6 +27,7 @@ from ullage.prediction.child.run import Run
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE, announce
 from ullage.prediction.request import ALONE, REAL
 from ullage.prediction.result import Outcome, RunResult
+from ullage.tracing.edited_source import EditedSources
 from ullage.tracing.torch_import import ImportWatch
 
 _WORLD: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -38,6 +39,7 @@ def attach() -> None:
     runs: list[AttachedRun] = []
     notes: list[str] = []
     install_made_up(attachment.request.made_up, notes.append)
+    EditedSources(attachment.request.edited).install()
 
     def before() -> None:
         attached = _as_its_rank(attachment)

@@ -47,6 +47,7 @@ from ullage.prediction.observation import ending
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
 from ullage.settings import VARIABLES
+from ullage.tracing.edited_source import EditedSources
 from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
@@ -97,6 +98,7 @@ class Run:
         self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
         self._meter = HostMeter(self._journal)
+        self._edited = EditedSources(request.edited)
 
     # ---- before the script
 
@@ -119,6 +121,7 @@ class Run:
             lone_rank.announce(request.rank, request.world_size)
         self._watch()
         install_made_up(request.made_up, self._notes.append)
+        self._edited.install()
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
 
     def _watch(self) -> None:
@@ -321,8 +324,10 @@ class Run:
         if script.endswith(NOTEBOOK):
             run_notebook(Path(script), module)
             return
-        with io.open_code(script) as stream:
-            source = stream.read()
+        source: str | bytes | None = self._edited.text_of(script)
+        if source is None:
+            with io.open_code(script) as stream:
+                source = stream.read()
         exec(compile(source, script, "exec", dont_inherit=True), vars(module))
 
     def _wait_for_threads(self) -> None:
