@@ -53,6 +53,7 @@ from ullage.tracing.torch_import import ImportWatch
 if TYPE_CHECKING:
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
+    from ullage.prediction.avoidable.diagnosis import Diagnosis
     from ullage.prediction.observer import Observer
     from ullage.values.start import Values
 
@@ -79,6 +80,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._diagnosis: Diagnosis | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
@@ -189,6 +191,11 @@ class Run:
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        if self._request.diagnose:
+            from ullage.prediction.avoidable.diagnosis import Diagnosis
+
+            self._diagnosis = Diagnosis(self._journal, self._observer, self._values)
+            self._diagnosis.begin()
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
         if self._request.world_size:
@@ -228,7 +235,7 @@ class Run:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
             # Frees tell what another placement would do, and cost as much again: only where addresses decide.
             skips = not addresses_count(self._torch.version)
-            skips = skips and self._request.batches is None
+            skips = skips and self._request.batches is None and not self._request.diagnose
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
@@ -413,7 +420,12 @@ class Run:
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
         values = self._values
-        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
+        if (
+            values is None
+            or values.choice.mode != "auto"
+            or number != _STEPS_WITH_VALUES
+            or self._diagnosis is not None
+        ):
             return
         if values.is_on and not values.reads.counts:
             values.stop()
@@ -527,6 +539,8 @@ class Run:
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
         )
+        if self._diagnosis is not None:
+            self._diagnosis.end()
         values.stop()
         return measure(
             result,
@@ -538,6 +552,7 @@ class Run:
             emulation=emulation,
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
+            diagnosis=self._diagnosis,
         )
 
 
