@@ -3,10 +3,8 @@
 Every probe is a prediction in a process of its own, two at a time. What has been run once is not run again.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,16 +12,25 @@ from ullage._errors import ScriptError, UllageError, UsageError
 from ullage._public import public
 from ullage._secrets import without_secrets
 from ullage._units import text_of_bytes
+from ullage.changes import expandable_segments, for_loop_optimizer, fused_optimizer, large_blocks
+from ullage.changes.change import Change, text_of
+from ullage.changes.facts import TrainingFacts
 from ullage.fitting.axis import LARGEST, Axis
-from ullage.fitting.changes import CHANGES, FitChange
 from ullage.fitting.search import FitSearch, ProbedNeed
 from ullage.gpus import find_gpu
-from ullage.prediction.draws import predict_with_draws
+from ullage.prediction.changed import changed, makes_a_difference
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
+from ullage.prediction.several.parallel import ParallelRuns
 
 SCHEMA: Final = 2
-PARALLEL_RUNS: Final = 2
+CHANGES: Final = (
+    (expandable_segments.CHANGE, "True"),
+    (large_blocks.CHANGE, "128"),
+    (fused_optimizer.CHANGE, "on"),
+    (for_loop_optimizer.CHANGE, "on"),
+)
+"""The changes that are tried: they leave the model, and the script, as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,8 @@ class Largest:
 class TriedChange:
     """A change that was tried, and the largest value with it; None where no larger value fits than without it."""
 
-    change: FitChange
+    change: Change
+    setting: str
     how: str
     """The code or setting that makes the change; for an allocator setting, the whole text to set."""
     applies: bool
@@ -159,10 +167,8 @@ class Fitter:
 
     request: Request
     margin_bytes: int
-    progress: Callable[[str], None]
+    runs: ParallelRuns
     notes: list[str] = field(default_factory=list)
-    _known: dict[tuple[str | None, str | None, tuple[str, ...]], Prediction] = field(default_factory=dict)
-    _cancelled: threading.Event = field(default_factory=threading.Event)
     _takes_steps: bool = False
 
     @property
@@ -194,7 +200,7 @@ class Fitter:
         def run(values: Sequence[int]) -> Mapping[int, ProbedNeed]:
             requests = [replace(request, arguments=axis.put_into(request.arguments, value)) for value in values]
             labels = [f"{axis.name} {value}{f' with {note}' if note else ''}" for value in values]
-            for value, found in zip(values, self._run_all(requests, labels), strict=True):
+            for value, found in zip(values, self.runs.run_all(requests, labels), strict=True):
                 if isinstance(found, UllageError):
                     failures[value] = found
                 else:
@@ -223,31 +229,31 @@ class Fitter:
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
         """Try every change: first with the smallest value that did not fit."""
-        changes = [change for change in CHANGES if change.applies_to(self.request)]
+        changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
         target = largest.next.value
         arguments = axis.put_into(self.request.arguments, target)
-        requests = [replace(change.apply(self.request), arguments=arguments) for change in changes]
-        labels = [f"{axis.name} {target} with {change.name}" for change in changes]
-        for change, prediction in zip(changes, self._run_all(requests, labels), strict=True):
-            how = change.what_to_write(self.request)
+        requests = [replace(changed(self.request, *each), arguments=arguments) for each in changes]
+        labels = [f"{axis.name} {target} with {change.name}" for change, _ in changes]
+        for (change, setting), prediction in zip(changes, self.runs.run_all(requests, labels), strict=True):
+            how = _how(self.request, change, setting)
             if isinstance(prediction, UllageError):
                 self.notes.append(f"{change.name}: {str(prediction).splitlines()[0]}")
-                yield TriedChange(change=change, how=how, applies=False, probe=None, largest=None)
+                yield TriedChange(change=change, setting=setting, how=how, applies=False, probe=None, largest=None)
                 continue
             probe = Probe(value=target, fits=self._fits(prediction), prediction=prediction)
-            applies = not (change.optimizer_default and prediction.optimizers_changed == 0)
+            applies = change.install is None or text_of(change, setting) in prediction.changes_made
             found = None
             if applies and probe.fits:
                 known = {probe.value: probe.prediction.interval_bytes[1] for probe in largest.probes if probe.fits}
                 try:
                     found = self.largest(
-                        change.apply(self.request), axis, start=(target,), known=known, note=change.name
+                        changed(self.request, change, setting), axis, start=(target,), known=known, note=change.name
                     )
                 except UllageError as error:
                     self.notes.append(f"{change.name}: {str(error).splitlines()[0]}")
-            yield TriedChange(change=change, how=how, applies=applies, probe=probe, largest=found)
+            yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
         """Return whether this run proves that its value fits: it ran to its end, and the script handled no error."""
@@ -258,17 +264,6 @@ class Fitter:
             and not prediction.oom_count
             and (not self._takes_steps or any(step.complete for step in prediction.steps))
         )
-
-    def _run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
-        """Run requests, two at a time; an error of the script takes the place of its prediction."""
-        with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
-            futures = [pool.submit(self._run, request, label) for request, label in zip(requests, labels, strict=True)]
-            try:
-                return [_result(future) for future in futures]
-            except BaseException:
-                self._cancelled.set()
-                pool.shutdown(cancel_futures=True)
-                raise
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
         """Search along the first axis for each value of the second, doubled from the lowest on."""
@@ -288,17 +283,12 @@ class Fitter:
             guess = found.best.value // 2  # what is twice as long needs about twice as much
             start = (guess, guess + axis.multiple)
 
-    def _run(self, request: Request, label: str) -> Prediction:
-        key = (request.alloc_conf, request.optimizer_default, request.arguments)
-        if key not in self._known:
-            self.progress(f"running {label}")
-            try:
-                prediction = predict_with_draws(request, cancelled=self._cancelled.is_set)
-            except ScriptError as error:
-                raise type(error)(f"with {label}: {error}") from None
-            self._known[key] = prediction
-            self.progress(f"{label}: {prediction.verdict.value}")
-        return self._known[key]
+
+def _how(request: Request, change: Change, setting: str) -> str:
+    """Return what to write for a change; for an allocator setting, the whole text to set."""
+    if change.alloc_conf is not None:
+        return changed(request, change, setting).alloc_conf or ""
+    return change.recipe_for(TrainingFacts(), setting).snippet
 
 
 def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
@@ -307,13 +297,6 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
         f"{axis.option} has no upper end: ever larger values need no more than {text_of_bytes(most)} and all fit; "
         f"expected an option that memory depends on, or an upper end, such as {axis.option}={axis.low}..1024"
     )
-
-
-def _result(future: Future[Prediction]) -> Prediction | UllageError:
-    try:
-        return future.result()
-    except ScriptError as error:
-        return error
 
 
 def _need(probe: Probe | None) -> ProbedNeed:
@@ -347,7 +330,7 @@ def fit(
         UsageError: the margin leaves nothing, or the request cannot be carried out.
     """
     began = time.perf_counter()
-    fitter = Fitter(request, margin_bytes, progress)
+    fitter = Fitter(request, margin_bytes, ParallelRuns(progress))
     if margin_bytes >= fitter.total_bytes:
         raise UsageError(
             f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(fitter.total_bytes)}"
