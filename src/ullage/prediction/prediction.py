@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ullage._public import public
 from ullage.epoch.use import EpochUse
+from ullage.prediction.avoidable.avoidable import Avoidable
 from ullage.prediction.host.memory import HostUse
 from ullage.prediction.job_request import JobRequest
 
@@ -381,13 +382,16 @@ class Prediction:
     """The lines that ask a cluster for what was found, if they were asked for."""
     epoch: EpochUse | None = None
     """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
+    avoidable: list[Avoidable] = field(default_factory=list)
+    """What of the allocated peak the script could do without, if it was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
-        if self.epoch is None:
-            del data["epoch"]
+        for name in ("epoch", "avoidable"):
+            if not data[name]:
+                del data[name]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
 

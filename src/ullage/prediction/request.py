@@ -70,6 +70,7 @@ class ChildRequest:
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     edited: str = ""
     """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
+    diagnose: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -136,6 +137,8 @@ class Request:
     """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     """Whether weights and data that are not here are made up."""
+    diagnose: bool = False
+    """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
 
     @property
     def limit_seconds(self) -> float:
@@ -267,6 +270,7 @@ class Request:
             minutes=self.minutes,
             made_up=self.made_up,
             edited=packed(self.edited),
+            diagnose=self.diagnose,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.epoch.use import EpochUse
+from ullage.prediction.avoidable.avoidable import Avoidable
 from ullage.prediction.host.memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
@@ -122,6 +123,8 @@ class Measured:
     """The last time."""
     phases: list[PhaseUse] = field(default_factory=list)
     bands: list[PhaseBand] = field(default_factory=list)
+    avoidable: list[Avoidable] = field(default_factory=list)
+    """Empty where it was not asked for."""
 
 
 NOTHING_MEASURED: Final = Measured(

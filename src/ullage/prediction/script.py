@@ -354,6 +354,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         phases=measured.phases,
         bands=measured.bands,
         epoch=result.epoch,
+        avoidable=measured.avoidable,
     )
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
+    from ullage.prediction.avoidable.diagnosis import Diagnosis
     from ullage.prediction.observation.observer import Observer
     from ullage.values.start import Values
 
@@ -82,6 +83,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._diagnosis: Diagnosis | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
@@ -194,6 +196,11 @@ class Run:
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        if self._request.diagnose:
+            from ullage.prediction.avoidable.diagnosis import Diagnosis
+
+            self._diagnosis = Diagnosis(self._journal, self._observer, self._values)
+            self._diagnosis.begin()
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
         if self._request.world_size:
@@ -233,7 +240,7 @@ class Run:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
             # Frees tell what another placement would do, and cost as much again: only where addresses decide.
             skips = not addresses_count(self._torch.version)
-            skips = skips and self._request.batches is None
+            skips = skips and self._request.batches is None and not self._request.diagnose
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
@@ -420,7 +427,12 @@ class Run:
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
         values = self._values
-        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
+        if (
+            values is None
+            or values.choice.mode != "auto"
+            or number != _STEPS_WITH_VALUES
+            or self._diagnosis is not None
+        ):
             return
         if values.is_on and not values.reads.counts:
             values.stop()
@@ -535,6 +547,8 @@ class Run:
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
         )
+        if self._diagnosis is not None:
+            self._diagnosis.end()
         values.stop()
         return measure(
             result,
@@ -546,6 +560,7 @@ class Run:
             emulation=emulation,
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
+            diagnosis=self._diagnosis,
         )
 
 
