@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.changes.facts import TrainingFacts
 from ullage.epoch.use import EpochUse
 from ullage.prediction.avoidable.avoidable import Avoidable
 from ullage.prediction.host.memory import HostUse
@@ -358,6 +359,8 @@ class Prediction:
     """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
     changes_refused: dict[str, str]
     """Why a change could not be made, by the change."""
+    training: TrainingFacts | None = None
+    """How the run trains, with `Request.diagnose`; otherwise None. Not in the JSON."""
     picture: Picture | None
     """The data of the charts, if they were asked for; not in the JSON."""
     snapshot_error: str | None
@@ -389,6 +392,7 @@ class Prediction:
         """Return plain data for `json.dumps`, with the schema's version first."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
+        del data["training"]
         for name in ("epoch", "avoidable"):
             if not data[name]:
                 del data[name]

@@ -68,6 +68,7 @@ class ChildRequest:
     batches: str | None = None
     minutes: float = 0.0
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
+    diagnose: bool = False
     edited: str = ""
     """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
     diagnose: bool = False
@@ -269,6 +270,7 @@ class Request:
             batches=self.batches,
             minutes=self.minutes,
             made_up=self.made_up,
+            diagnose=self.diagnose,
             edited=packed(self.edited),
             diagnose=self.diagnose,
         )

@@ -53,6 +53,7 @@ from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
+    from ullage.changes.facts import TrainingFacts
     from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
@@ -206,13 +207,18 @@ class Run:
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
-        if self._request.changes:
-            self._loop = install_changes(self._request.changes, self._notes.append)
+        self._change(self._request)
         self._keep_history(torch)
         self._watch_epoch()
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
         torch.cuda._lazy_call(self._meter.look)
+
+    def _change(self, request: ChildRequest) -> None:
+        """Make the changes that are asked for, and gather how the run trains."""
+        if request.changes or request.diagnose:
+            journal = self._journal if request.diagnose else None
+            self._loop = install_changes(request.changes, self._notes.append, journal)
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -534,6 +540,7 @@ class Run:
             )
         self._observer.note_everything()
         self._journal.close()
+        result = replace(result, training=self._training())
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
         self._give_history_back()
@@ -562,6 +569,11 @@ class Run:
             history=None if self._epoch is None else self._epoch.ledger.history(),
             diagnosis=self._diagnosis,
         )
+
+    def _training(self) -> "TrainingFacts | None":
+        """Return how the run trains, where that was gathered."""
+        gathered = self._loop.gathered if self._loop is not None else None
+        return None if gathered is None else gathered(self._journal.entries())
 
 
 def _first_line(error: Exception) -> str:
