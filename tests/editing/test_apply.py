@@ -6,8 +6,16 @@ import textwrap
 
 import pytest
 
-from ullage.editing.apply import NotCertain, edited
-from ullage.editing.edit import AddImport, AddKeyword, InsertAfter, InsertBefore, ReplaceCall, WrapStatements
+from ullage.editing.apply import edited
+from ullage.editing.edit import (
+    AddImport,
+    AddKeyword,
+    InsertAfter,
+    InsertBefore,
+    NotCertain,
+    ReplaceCall,
+    WrapStatements,
+)
 
 LOOP = """\
 import torch

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ullage._errors import UllageError
@@ -72,7 +72,7 @@ class Advice:
             "total_memory_bytes": self.total_memory_bytes,
             "verdict": self.base.verdict.value,
             "need": _peaks(self.need),
-            "avoidable": [each.to_json() for each in self.need.avoidable],
+            "avoidable": [asdict(each) for each in self.need.avoidable],
             "changes": [_trial(trial, self.facts) for trial in self.trials],
             "not_made": [{"key": each.change.key, "name": each.change.name, "why": each.why} for each in self.not_made],
             "best": _trial(self.best, self.facts) if self.best is not None else None,

@@ -113,7 +113,7 @@ def _avoidable(advice: Advice) -> Table:
         rows=tuple(
             TableRow(
                 cells=(
-                    each.title,
+                    each.kind.value.replace("_", " ") + (f": {', '.join(each.names)}" if each.names else ""),
                     text_of_bytes(each.peak_bytes),
                     "" if each.gain_bytes is None else text_of_bytes(each.gain_bytes),
                     f"{each.file}:{each.line}" if each.file else "",

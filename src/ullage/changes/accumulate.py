@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.library_recipe import LIBRARIES, library_recipe
-from ullage.changes.user_source import source_of
+from ullage.changes.user_source import check_certain, source_of
 from ullage.editing.batch_parts import Pass, in_parts
 from ullage.editing.edit import NotCertain, Recipe, SourceEdit
 
@@ -42,7 +42,10 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
             if _NAME.fullmatch(each.name)
         },
     )
-    return in_parts(source_of(passes.file), passes, parts)
+    source = source_of(passes.file)
+    edits = in_parts(source, passes, parts)
+    check_certain(source, edits)
+    return edits
 
 
 def _install(loop: "TrainingLoop", setting: str) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 from ullage._errors import UsageError, quoted
 from ullage.changes import (
     accumulate,
-    eight_bit_optimizer,
     autocast,
     checkpoint,
+    eight_bit_optimizer,
     expandable_segments,
     for_loop_optimizer,
     fused_optimizer,

@@ -3,8 +3,7 @@
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.forward_span import around_forward
 from ullage.changes.precision_argument import keyword_of
-from ullage.editing.edit import AddImport, AddKeyword, Recipe
-from ullage.editing.scope import NotCertain
+from ullage.editing.edit import AddImport, AddKeyword, NotCertain, Recipe
 
 
 def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:

@@ -3,8 +3,8 @@
 from ullage.changes.block_choice import ALL, expression, positions, setting_of
 from ullage.changes.facts import ModelFacts, NamedObject, TrainingFacts
 from ullage.changes.user_source import source_of
-from ullage.editing.edit import AddImport, AddKeyword, InsertAfter, Recipe
-from ullage.editing.scope import NotCertain, free_name, parse, scope_of
+from ullage.editing.edit import AddImport, AddKeyword, InsertAfter, NotCertain, Recipe
+from ullage.editing.scope import free_name, parse, scope_of
 
 _SWITCH = 'gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
 

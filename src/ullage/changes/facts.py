@@ -3,7 +3,7 @@
 A change reads here whether it can be made, and where it would be written. Lines are those of the user's own files.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +175,12 @@ class TrainingFacts:
     """The compute capability of the card; (0, 0) where there is none."""
     step_flops: int = 0
     """The floating-point operations of one step, by PyTorch's own counter; 0 where they were not counted."""
+
+    def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
+        """Return these facts with the floating-point operations that another run of the script has counted."""
+        model = self.model
+        if model is not None and counted.model is not None:
+            flops = {each.path: each.forward_flops for each in counted.model.block_lists}
+            lists = [replace(each, forward_flops=flops.get(each.path, 0)) for each in model.block_lists]
+            model = replace(model, block_lists=lists)
+        return replace(self, model=model, step_flops=counted.step_flops)

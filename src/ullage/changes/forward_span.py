@@ -2,8 +2,8 @@
 
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.user_source import source_of
-from ullage.editing.edit import WrapStatements
-from ullage.editing.scope import NotCertain, common_level, levels_to, parse, scope_of
+from ullage.editing.edit import NotCertain, WrapStatements
+from ullage.editing.scope import common_level, levels_to, parse, scope_of
 
 
 def around_forward(facts: TrainingFacts, header: str) -> WrapStatements:

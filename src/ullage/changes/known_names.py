@@ -7,7 +7,8 @@ from types import FrameType
 from typing import Any
 
 from ullage.changes.facts import CodePlace, NamedObject
-from ullage.editing.scope import MODULE, Level, NotCertain, Scope, levels_to, parse, scope_of, stored_in
+from ullage.editing.edit import NotCertain
+from ullage.editing.scope import MODULE, Level, Scope, levels_to, parse, scope_of, stored_in
 from ullage.ownership.root import variables_of
 from ullage.ownership.safe_inspection import instance_dict
 from ullage.tracing.source import is_users

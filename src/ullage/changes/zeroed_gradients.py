@@ -24,7 +24,7 @@ def _install(loop: "TrainingLoop", setting: str) -> None:
 
 def _to_none(original: Any, loop: "TrainingLoop") -> Any:
     @functools.wraps(original)
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  as of PyTorch
         loop.effects["zero_grad=none"] += not set_to_none
         original(self, set_to_none=True)
 

@@ -102,7 +102,7 @@ def in_parts(source: str, passes: Pass, parts: int) -> tuple[SourceEdit, ...]:
         _scaled(region, passes.file, share, scaling),
     ]
     if after:
-        edits.append(InsertAfter(file=passes.file, line=last, text="\n".join(after)))
+        edits.append(InsertAfter(file=passes.file, line=region.statements[-1].lineno, text="\n".join(after)))
     if zeroing:
         edits.append(RemoveStatement(file=passes.file, line=zeroing[0]))
     return tuple(edits)
@@ -177,10 +177,6 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
         NotCertain: one of them does something that parts would do several times, or leaves something of the last part.
     """
     zeroing = None
-    loss = region.loss.id if isinstance(region.loss, ast.Name) else ""
-    for name in sorted(set().union(*(stored_in(statement) for statement in region.statements)) - {loss}):
-        if is_read_behind(region.levels, name, last=region.last):
-            raise NotCertain(f"{name} is read behind the backward pass, where it would be the last part's")
     for statement in region.statements:
         if _calls_method(statement, "zero_grad"):
             if not isinstance(statement, ast.Expr) or zeroing is not None:
@@ -189,7 +185,23 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
             continue
         for node in own_nodes(statement):
             _check_node(region, node)
+    loss = region.loss.id if isinstance(region.loss, ast.Name) else ""
+    for name in sorted(_assigned_in(region) - {loss}):
+        if is_read_behind(region.levels, name, last=region.last):
+            raise NotCertain(f"{name} is read behind the backward pass, where it would be the last part's")
     return zeroing
+
+
+def _assigned_in(region: _Region) -> set[str]:
+    """Return the names that the statements give a value, those left out to which they only add."""
+    nodes = [node for statement in region.statements for node in own_nodes(statement)]
+    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+    stored = {
+        node.id
+        for node in nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in added_to
+    }
+    return stored
 
 
 def _check_node(region: _Region, node: ast.AST) -> None:
@@ -243,7 +255,7 @@ def _scaled(region: _Region, file: str, share: str, scaling: str) -> SourceEdit:
     if any(isinstance(level.statement, ast.If | ast.Match) for level in place[len(region.levels) - 1 :]):
         statement = levels_to(region.scope, region.call.lineno)[-1].statement
         return InsertBefore(file=file, line=statement.lineno, text=text)
-    return InsertAfter(file=file, line=_end(place[-1].statement), text=text)
+    return InsertAfter(file=file, line=place[-1].statement.lineno, text=text)
 
 
 def _end(statement: ast.stmt) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ullage.editing.edit import NotCertain
+
 MODULE = "<module>"
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -137,7 +139,8 @@ def common_level(first: Sequence[Level], second: Sequence[Level]) -> tuple[int, 
         depth = number
         if one.index != other.index:
             break
-    if depth < 0:
+    is_deeper = len(first) > depth + 1 and len(second) > depth + 1
+    if depth < 0 or (is_deeper and first[depth].index == second[depth].index):
         raise NotCertain("the lines stand in different blocks")
     return depth, first[depth], second[depth]
 
@@ -277,8 +280,10 @@ def _fate(statement: ast.stmt, name: str) -> Fate:
     if isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.Try | ast.TryStar | ast.Match):
         if any(_loads(child, name) for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)):
             return Fate.READ
-        fates = [fate_in(block, name) for block in blocks_of(statement)]
-        return Fate.READ if Fate.READ in fates else Fate.OPEN
+        blocks = list(blocks_of(statement))
+        if isinstance(statement, ast.Try | ast.TryStar):  # its `else` runs behind the whole of its body
+            blocks = [[*statement.body, *statement.orelse], *blocks[2:]]
+        return Fate.READ if any(fate_in(block, name) is Fate.READ for block in blocks) else Fate.OPEN
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name) and statement.target.id == name:
         return Fate.READ
     if _loads(statement, name):

@@ -71,7 +71,6 @@ class ChildRequest:
     diagnose: bool = False
     edited: str = ""
     """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
-    diagnose: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -272,7 +271,6 @@ class Request:
             made_up=self.made_up,
             diagnose=self.diagnose,
             edited=packed(self.edited),
-            diagnose=self.diagnose,
         )
 
 
