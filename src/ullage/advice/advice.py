@@ -13,9 +13,10 @@ from ullage.advice.cost import TimeEstimate, estimate_of
 from ullage.advice.search import AdviceSearch
 from ullage.advice.trial import Combination, NotMade, Trial
 from ullage.advice.written import Written, written
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.facts import CodePlace, HeldVariable, TrainingFacts
 from ullage.editing.edit import NotCertain
 from ullage.gpus import find_gpu
+from ullage.prediction.avoidable.avoidable import AvoidableKind
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.several.parallel import ParallelRuns
@@ -130,7 +131,7 @@ class Adviser:
                 raise found
         assert isinstance(base, Prediction)
         assert isinstance(need, Prediction)
-        facts = need.training or TrainingFacts()
+        facts = replace(need.training or TrainingFacts(), held=_held(need))
         if isinstance(count, Prediction) and count.training is not None:
             facts = facts.with_counts(count.training)
         self.facts = facts
@@ -184,6 +185,17 @@ class Adviser:
         return found.oom is None and found.peak_allocated_bytes + found.context_interval_bytes[0] <= self.total_bytes
 
 
+def _held(need: Prediction) -> list[HeldVariable]:
+    """Return the variables that keep a step's memory beside the next, as far as the lines that set them are known."""
+    found = []
+    for each in need.avoidable:
+        is_of_variables = all(name.isidentifier() for name in each.names)
+        if each.kind is AvoidableKind.HELD_OVER and is_of_variables and each.hold_file and each.hold_line:
+            place = CodePlace(file=each.hold_file, line=each.hold_line, function=each.hold_function)
+            found += [HeldVariable(name=name, place=place) for name in each.variables]
+    return found
+
+
 def _is_proved(found: Prediction) -> bool:
     return found.verdict is Verdict.FITS and not found.oom_count and _has_trained(found)
 
@@ -210,7 +222,12 @@ def advise(request: Request, *, progress: Callable[[str], None] = lambda text: N
     adviser = Adviser(request, progress)
     base, need, facts = adviser.begin()
     candidates = candidates_of(facts, request)
-    search = AdviceSearch(candidates.settings, need.interval_bytes[1], adviser.try_all)
+    search = AdviceSearch(
+        candidates.settings,
+        need.interval_bytes[1],
+        adviser.try_all,
+        time=lambda one: estimate_of(one, facts).order,
+    )
     best, complete, proof = None, False, None
     try:
         search.singles()

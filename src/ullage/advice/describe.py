@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from ullage._secrets import SourceCode
 from ullage._units import text_of_bytes
 from ullage.advice.advice import Advice
 from ullage.advice.cost import estimate_of
@@ -10,6 +11,7 @@ from ullage.advice.trial import Trial
 from ullage.changes.change import ChangeCost, Gradients
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.report.report import Meter, Plot, Point, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
+from ullage.tracing.source import Line
 
 _COSTS: Final = {
     ChangeCost.NOTHING: "",
@@ -109,15 +111,15 @@ def _meter(advice: Advice) -> Meter:
 def _avoidable(advice: Advice) -> Table:
     return Table(
         title="What of the peak can be avoided",
-        columns=("what", "at the peak", "gain", "where", "why it is sure"),
+        columns=("what", "at the peak", "gain", "where", "what to do"),
         rows=tuple(
             TableRow(
                 cells=(
                     each.kind.value.replace("_", " ") + (f": {', '.join(each.names)}" if each.names else ""),
                     text_of_bytes(each.peak_bytes),
                     "" if each.gain_bytes is None else text_of_bytes(each.gain_bytes),
-                    f"{each.file}:{each.line}" if each.file else "",
-                    each.evidence,
+                    str(Line(each.file, each.line)) if each.file and each.line else each.module,
+                    each.remedy,
                 )
             )
             for each in advice.need.avoidable
@@ -169,7 +171,7 @@ def _written(advice: Advice) -> Iterator[Section]:
     if found.command:
         yield Quote(title="To set", text=found.command, is_to_paste=True)
     if found.diff:
-        yield Quote(title="To write, as a diff", text=found.diff.rstrip("\n"), is_to_paste=True)
+        yield Quote(title="To write, as a diff", text=SourceCode(found.diff.rstrip("\n")), is_to_paste=True)
     for part in found.parts:
         if not part.is_in_diff:
             yield Quote(title=f"To write for {part.name}; {part.why_not}", text=part.snippet)

@@ -28,28 +28,22 @@ class AdviceSearch:
     base_bytes: int
     """What the unchanged script needs."""
     run: Try
+    time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
+    """Returns a number to order combinations by the time that they add."""
     tried: dict[Combination, Trial] = field(default_factory=dict)
     """Every combination that was run."""
 
     def singles(self) -> None:
-        """Run every change alone: its strongest setting first, in order to know whether milder ones are worth it."""
+        """Run every change alone, as strong as it can be."""
         self._try([combination([settings[-1]]) for settings in self.settings.values()])
-        milder = []
-        for settings in self.settings.values():
-            if self._gain(combination([settings[-1]])) > 0:
-                milder += [combination([setting]) for setting in settings[:-1]]
-        self._try(milder)
 
     def best(self) -> Trial | None:
         """Return the cheapest combination that fits; None where none does."""
-        single = min(
-            (trial for trial in self.tried.values() if trial.fits and len(trial.combination.parts) == 1),
-            key=self._order,
-            default=None,
-        )
-        added = self._add_up(single.combination.cost if single is not None else None)
-        found = [trial for trial in (single, added) if trial is not None]
-        return min(found, key=self._order, default=None)
+        alone = [trial for trial in self.tried.values() if trial.fits and len(trial.combination.parts) == 1]
+        lowest = min((trial.combination.cost for trial in alone), default=None)
+        found = [self._milder(trial) for trial in alone if trial.combination.cost is lowest]
+        added = self._add_up(lowest)
+        return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
     def _add_up(self, limit: ChangeCost | None) -> Trial | None:
         """Add changes from the cheapest class on until it fits, and take out what is not needed.
@@ -127,11 +121,11 @@ class AdviceSearch:
         need = trial.need_bytes
         return need is not None and self.base_bytes - need > _WORTH * self.base_bytes
 
-    def _order(self, trial: Trial) -> tuple[int, int, int, int]:
-        """Cheaper first: by class, by the number of changes, by strength, by what they save."""
+    def _order(self, trial: Trial) -> tuple[int, int, tuple[float, int], int, int]:
+        """Cheaper first: by class, by the number of changes, by the time they add, by strength, by what they save."""
         parts = trial.combination.parts
         strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
-        return (trial.combination.cost, len(parts), strength, trial.need_bytes or 0)
+        return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
 
     def _try(self, combinations: Sequence[Combination]) -> list[Trial]:
         new = list(dict.fromkeys(one for one in combinations if one not in self.tried))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ullage._errors import ScriptError
+from ullage._secrets import SourceCode
 from ullage.advice.trial import ChangeSetting, Trial
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.user_source import source_of
@@ -35,7 +36,7 @@ class Written:
     """How a combination is written, and the proof."""
 
     parts: tuple[WrittenPart, ...]
-    diff: str
+    diff: SourceCode
     """A unified diff of the user's files; "" where nothing of it is in them."""
     command: str
     """What to set or to add on the command line; "" where nothing is."""
@@ -82,7 +83,9 @@ def written(roomy: Request, request: Request, facts: TrainingFacts, best: Trial)
         elif recipe.arguments:
             by_hand = replace(by_hand, arguments=(*by_hand.arguments, *recipe.arguments))
             command.append(f"{request.name} ... {' '.join(recipe.arguments)}")
-    whole = Written(parts=tuple(parts), diff=diff_of(texts), command="\n".join(command), proof=None, is_proved=False)
+    whole = Written(
+        parts=tuple(parts), diff=SourceCode(diff_of(texts)), command="\n".join(command), proof=None, is_proved=False
+    )
     missing = [part.name for part in parts if not part.is_in_diff]
     if missing:
         return replace(whole, problem=f"{', '.join(missing)} could not be placed with certainty")

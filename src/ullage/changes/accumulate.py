@@ -108,6 +108,7 @@ def _gradients_for(facts: TrainingFacts) -> Gradients:
 CHANGE: Final = Change(
     key="accumulate",
     name="accumulation in parts",
+    title_for=lambda setting: f"accumulation in {setting} parts",
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
     gradients_for=_gradients_for,

@@ -12,6 +12,7 @@ from ullage.changes import (
     expandable_segments,
     for_loop_optimizer,
     fused_optimizer,
+    held_over,
     large_blocks,
     zeroed_gradients,
 )
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ullage.tracing.journal import Journal
 
 CHANGES: Final[tuple[Change, ...]] = (
+    held_over.CHANGE,
     expandable_segments.CHANGE,
     large_blocks.CHANGE,
     zeroed_gradients.CHANGE,

@@ -52,6 +52,8 @@ class Change:
     """The name for people; a setting may be put behind it."""
     cost: ChangeCost
     gradients: Gradients
+    title_for: Callable[[str], str] | None = None
+    """Returns the name for people with a setting; None: `name` says it all."""
     explanation: str
     """One sentence: what it does, and what that saves."""
     settings_for: Callable[[TrainingFacts], Applicable]
@@ -76,7 +78,7 @@ class Change:
 
     def title(self, setting: str) -> str:
         """Return the name of the change with a setting."""
-        return f"{self.name} ({setting})" if setting and setting != "on" else self.name
+        return self.name if self.title_for is None else self.title_for(setting)
 
 
 def text_of(change: Change, setting: str) -> str:

@@ -160,6 +160,15 @@ class LoopFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVariable:
+    """A variable that keeps memory which nothing uses any more."""
+
+    name: str
+    place: CodePlace
+    """The line that gives it its value, and its function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
     """How a run trains."""
 
@@ -175,6 +184,9 @@ class TrainingFacts:
     """The compute capability of the card; (0, 0) where there is none."""
     step_flops: int = 0
     """The floating-point operations of one step, by PyTorch's own counter; 0 where they were not counted."""
+
+    held: list[HeldVariable] = field(default_factory=list)
+    """The variables that keep memory of the step before at the peak."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
         """Return these facts with the floating-point operations that another run of the script has counted."""

@@ -6,6 +6,7 @@ What is seen runs on as it would have: the allocator's sequence stays PyTorch's,
 """
 
 import ctypes
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -61,6 +62,7 @@ class Watch(ABC):
         has itself: the fallback is for operators that are defined later.
         """
         self.see_new_operators()
+        self._follow_definitions()
         del self._libraries["_"]  # every operator that there is has a kernel of its own by now
         whole = torch.library.Library("_", "IMPL")
         whole.fallback(self._told(self.see), INTERCEPTION_KEY, with_keyset=True)
@@ -84,6 +86,21 @@ class Watch(ABC):
             else:
                 kernel = torch.library.fallthrough_kernel
             library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
+
+    def _follow_definitions(self) -> None:
+        """Give what Python defines later a kernel of its own at once: under a mode, as where torch.compile traces what
+        its own libraries define, PyTorch looks for one and fails where there is a fallback alone
+        (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11)."""
+        define = torch.library.Library.define
+
+        @functools.wraps(define)
+        def defined(library: Any, *arguments: Any, **keywords: Any) -> Any:
+            name = define(library, *arguments, **keywords)
+            if not self.has_ended:
+                self.see_new_operators()
+            return name
+
+        torch.library.Library.define = defined  # type: ignore[method-assign]
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
         """Return what tells the listener, if there is one, before it sees an operator."""

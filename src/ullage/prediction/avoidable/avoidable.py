@@ -55,6 +55,10 @@ class Avoidable:
     hold_file: str | None = None
     """The file of the line that assigns the variable, or puts something into it."""
     hold_line: int | None = None
+    hold_function: str = ""
+    """The function whose variables hold it."""
+    variables: tuple[str, ...] = ()
+    """The variables of that function from which `names` begin."""
     evidence: str = ""
     """A sentence that says why it is sure."""
     remedy: str = ""

@@ -57,6 +57,8 @@ def _row(blocks: Sequence[HeldBlock], alive: Sequence[HeldBlock], size: int, mom
         module=moment.module_of(largest.number),
         hold_file=hold[0] if hold else None,
         hold_line=hold[1] if hold else None,
+        hold_function=holder.function,
+        variables=tuple(dict.fromkeys(name for name in (holder.variable, *holder.others) if name.isidentifier())),
         evidence=_evidence(alive, moment),
         remedy=_remedy(holder),
     )
