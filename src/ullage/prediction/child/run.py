@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ullage._child_process import run_exit_handlers, tie_to_parent
 from ullage._errors import UllageError, UsageError
+from ullage.changes.all_changes import install as install_changes
 from ullage.emulator import library
 from ullage.emulator.cudnn.start import version_of
 from ullage.emulator.emulate import Emulation, emulate
@@ -36,7 +37,6 @@ from ullage.gpus import find_gpu
 from ullage.made_up.install import install as install_made_up
 from ullage.prediction import lone_rank
 from ullage.prediction.child.channel import Channel
-from ullage.prediction.child.optimizer_default import OPTIMIZER_DEFAULTS, set_default
 from ullage.prediction.child.whereabouts import Whereabouts
 from ullage.prediction.command.notebook import run_notebook
 from ullage.prediction.command.words import NOTEBOOK
@@ -52,6 +52,7 @@ from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
+    from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
     from ullage.prediction.observation.observer import Observer
@@ -89,7 +90,7 @@ class Run:
         self._import_seconds = 0.0
         self._step_times: list[float] = []
         self._notes: list[str] = []
-        self._optimizers_changed: list[str] = []
+        self._loop: TrainingLoop | None = None
         self._epoch: EpochWatch | None = None
         self._epoch_use: EpochUse | None = None
         self._give_history_back: Callable[[], None] = lambda: None
@@ -195,8 +196,8 @@ class Run:
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
-        if self._request.optimizer_default:
-            self._optimizers_changed = set_default(torch, **OPTIMIZER_DEFAULTS[self._request.optimizer_default])
+        if self._request.changes:
+            self._loop = install_changes(self._request.changes, self._notes.append)
         self._keep_history(torch)
         self._watch_epoch()
         self._check_allocator_settings(torch)
@@ -502,7 +503,8 @@ class Run:
             notes=self._notes,
             imported=self._observer is not None,
             import_seconds=self._import_seconds,
-            optimizers_changed=len(self._optimizers_changed),
+            changes_made=dict(self._loop.effects) if self._loop is not None else {},
+            changes_refused=self._loop.refusals if self._loop is not None else {},
             world_size=self._request.world_size,
             rank=self._request.rank,
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
