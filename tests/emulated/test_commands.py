@@ -180,6 +180,36 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     assert "--processes some is not known; expected alone or real" in ended.error.replace("'", "")
 
 
+ENDS = """
+import sys
+import torch
+kept = torch.ones(1 << 20, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("raising", ["raise SystemExit(3)", "sys.exit(3)", "import os; os._exit(3)"])
+def test_an_exit_code_is_a_failure_however_a_process_comes_to_it(ask: Ask, workplace: Path, raising: str) -> None:
+    (workplace / "ends.py").write_text(ENDS + raising)
+    ended = ask("sh", "-c", "python ends.py; exit 0")
+    assert ended.code == 3
+    assert "sh exited with code 3" in ended.error
+
+
+def test_an_exit_code_of_a_process_that_has_done_nothing_on_the_card(ask: Ask, workplace: Path) -> None:
+    (workplace / "ends.py").write_text("import torch\nraise SystemExit('no data')")
+    ended = ask("sh", "-c", "python ends.py; exit 0")
+    assert ended.code == 3
+    assert "sh exited with code 1; it said:\nno data" in ended.error
+
+
+def test_an_error_that_was_handled_is_no_end(ask: Ask, workplace: Path) -> None:
+    """What shows an error in the interpreter's way, as a console in a script does, leaves it where ends are noted."""
+    (workplace / "ends.py").write_text(ENDS + "sys.last_value = ValueError('handled')\n")
+    ended = ask("--json", "python", "ends.py")
+    assert peaks(ended) == (4 << 20, 20 << 20)
+    assert ended.json["ended"] == "ended"
+
+
 def test_memory_that_runs_out_in_a_process_of_a_command(ask: Ask) -> None:
     ended = ask("--json", "torchrun", "--nproc-per-node", "1", "train.py", "--batch-size", "90000000")
     assert ended.code == 1, ended.error
