@@ -193,7 +193,7 @@ class _Voice:
     """The connection that has to be closed."""
     pending: bytes = b""
     exiting: ExitReport | None = None
-    """What it has told at its exit; its status is to follow."""
+    """The report that it has sent while it exits; its status is to follow."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
