@@ -225,7 +225,7 @@ def first_command() -> list[str]:
 
 
 def answer_of(printed: str) -> list[str]:
-    """The parts of a prediction that have to be the same for every Python: the host's memory is not, it has the Python."""
+    """The parts of a prediction that all Pythons have to agree on: the host's memory has the Python itself in it."""
     return [part.strip() for part in printed.split("\n\n") if not part.lstrip().startswith("The host's memory")]
 
 
