@@ -32,7 +32,7 @@ from ullage.prediction.host.memory import WorkersUse
 from ullage.prediction.host.watch import HostWatch
 from ullage.prediction.lone_rank import environment_of
 from ullage.prediction.request import STOP_SIGNAL, Request
-from ullage.prediction.result import RunResult
+from ullage.prediction.result import ExitReport, RunResult
 
 Progress = Callable[[str], None]
 
@@ -192,6 +192,8 @@ class _Voice:
     owner: socket.socket | None = None
     """The connection that has to be closed."""
     pending: bytes = b""
+    exiting: ExitReport | None = None
+    """The report that it has sent while it exits; its status is to follow."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -267,6 +269,7 @@ class Listener:
                         return
             finally:
                 for voice in self._voices.values():
+                    self._settle(voice, None)
                     if voice.owner is not None:
                         voice.owner.close()
 
@@ -281,9 +284,11 @@ class Listener:
         if not data:
             self._selector.unregister(descriptor)
             voice = self._voices.get(descriptor)
-            if voice is not None and voice.owner is not None and not voice.report.is_final:
-                voice.owner.close()  # it has done nothing on the card
-                del self._voices[descriptor]
+            if voice is not None and voice.owner is not None:
+                self._settle(voice, None)
+                if not voice.report.is_final:
+                    voice.owner.close()  # it has done nothing on the card
+                    del self._voices[descriptor]
         elif descriptor == output:
             self._take_output(data)
         else:
@@ -379,10 +384,23 @@ class Listener:
                 report.broken = message["traceback"]
             case "result":
                 report.result = RunResult.from_json(message["result"])
+            case "exiting":
+                voice.exiting = ExitReport.from_json(message["report"])
+            case "exit":
+                self._settle(voice, int(message["status"]))
+                return
         if report.is_final:
             self.reports.append(report)
             if self.door is None:
                 self._limit = now + UNWIND_SECONDS
+
+    def _settle(self, voice: _Voice, status: int | None) -> None:
+        """Take what a process has told at its exit for its result, by the status with which it has ended."""
+        if voice.exiting is not None:
+            voice.report.result = voice.exiting.result_with(status)
+            voice.exiting = None
+            if voice.report.is_final:
+                self.reports.append(voice.report)
 
     def _why_further(self) -> str:
         """Say why there are more steps than were asked for."""

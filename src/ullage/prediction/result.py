@@ -3,7 +3,7 @@
 Sizes are bytes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ullage.block_role import Role
@@ -201,3 +201,40 @@ class RunResult:
     def from_json(cls, data: dict[str, Any]) -> "RunResult":
         """Read what `to_json` returned."""
         return from_plain(cls, data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitReport:
+    """What a process tells while it exits, when nobody in it knows with which status it will end."""
+
+    result: RunResult
+    """The result, with the error that nobody handled as its outcome, where the interpreter has noted one."""
+    outcome_of_success: Outcome
+    """The outcome if the status is 0: what the interpreter has noted was handled then."""
+    did_nothing: bool
+    """Whether the process did nothing on the card."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ExitReport":
+        """Read what `to_json` returned."""
+        return from_plain(cls, data)
+
+    def result_with(self, status: int | None) -> RunResult | None:
+        """Return the result by the status with which the process has ended; None where it has nothing to tell.
+
+        Args:
+            status: None where a signal has ended it, as an interrupt that nobody handles does.
+        """
+        outcome = self.result.outcome
+        if status == 0:
+            outcome = self.outcome_of_success
+        elif status is not None and outcome.kind != "oom" and (outcome.kind == "ended" or status != 1):
+            outcome = Outcome(kind="error", type="SystemExit", exit_code=status)
+        if self.did_nothing and outcome.kind == "ended":
+            return None
+        return replace(self.result, outcome=outcome)

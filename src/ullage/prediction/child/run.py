@@ -493,11 +493,14 @@ class Run:
         try:
             self._epoch_use = self._foresee()
             self._channel.send("stopping")
-            result = self._result(outcome).to_json()
+            result = self._message(self._result(outcome))
         except Exception:
             self._channel.send("broken", traceback=traceback.format_exc())
         else:
-            self._channel.send("result", result=result)
+            self._channel.send(**result)
+
+    def _message(self, result: RunResult) -> dict[str, Any]:
+        return {"event": "result", "result": result.to_json()}
 
     def _foresee(self) -> "EpochUse | None":
         """Put the epoch together, where one is asked for."""
