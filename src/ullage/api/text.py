@@ -12,10 +12,13 @@ from ullage._errors import UsageError
 from ullage._foreign_files import open_regular
 from ullage._packed import DAMAGED, unpacked
 from ullage._units import text_of_bytes
+from ullage.message.notebook import is_notebook, printed_by
 from ullage.snapshot.form import is_no_log
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
+_MOST_NOTEBOOK_BYTES: Final = 256 << 20
+"""More than any notebook has: what is longer is searched as it stands."""
 _PROGRESS_BYTES: Final = 32 << 20
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
 """The bytes that logs are made of, colours and progress bars among them."""
@@ -61,6 +64,13 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
         encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         piece = beginning
+        if is_notebook(beginning[:200].decode(encoding, errors="replace")):
+            content = beginning + source.read(_MOST_NOTEBOOK_BYTES)
+            printed = printed_by(content.decode(encoding, errors="replace"))
+            if printed is not None:
+                yield printed
+                return
+            piece = content
         while piece:
             yield decoder.decode(piece).replace("\0", "")
             read += len(piece)
