@@ -397,6 +397,7 @@ def test_nothing_else_in_the_package_makes_or_removes_files() -> None:
 
 
 READERS = {
+    "_packed.py": "the only file of an archive that somebody else has opened as a regular one",
     "__init__.py": "its own stub",
     "_foreign_files.py": "it is the one",
     "_own_files.py": "what it has made, by descriptor",

@@ -35,8 +35,8 @@ RunFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE|FOLDER|-",
-        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip too. -: standard input. "
-        "Or the folder of an `ullage run`; of ullage-runs the newest.",
+        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip or zip too. -: "
+        "standard input. Or the folder of an `ullage run`; of ullage-runs the newest.",
     ),
 ]
 
