@@ -30,7 +30,11 @@ def parts_of(source: str, *, parts: int = 3, batch: dict[str, bool] | None = Non
     forward = [number for number, line in enumerate(lines, 1) if "model(" in line and "def " not in line]
     [backward] = [number for number, line in enumerate(lines, 1) if ".backward(" in line]
     passes = Pass(
-        file="", function=function, forward_line=forward[0] if forward else None, backward_line=backward, batch=batch or {}
+        file="",
+        function=function,
+        forward_line=forward[0] if forward else None,
+        backward_line=backward,
+        batch=batch or {},
     )
     return edited(source, in_parts(source, passes, parts))
 
@@ -289,8 +293,10 @@ def test_accelerate_gets_the_part_of_the_loss() -> None:
         """
     )
     changed = parts_of(source)
-    assert "for batch in [dict(zip(batch, part)) for part in zip(*(value.chunk(3) for value in batch.values()))]:" in changed
-    assert "        loss = loss * (len(next(iter(batch.values()))) / items)\n        accelerator.backward(loss)" in changed
+    pieces = "zip(*(value.chunk(3) for value in batch.values()))"
+    assert f"    for batch in [dict(zip(batch, part)) for part in {pieces}]:" in changed
+    share = "len(next(iter(batch.values()))) / items"
+    assert f"        loss = loss * ({share})\n        accelerator.backward(loss)" in changed
 
 
 NOT_CERTAIN = {

@@ -67,9 +67,7 @@ def _lightning(facts: TrainingFacts, call: ast.Call, parts: int) -> list[AddKeyw
 
 
 def _keyword(facts: TrainingFacts, call: ast.Call, keyword: str, value: int) -> AddKeyword:
-    return AddKeyword(
-        file=_file(facts), line=call.lineno, function=_last_name(call), keyword=keyword, value=str(value)
-    )
+    return AddKeyword(file=_file(facts), line=call.lineno, function=_last_name(call), keyword=keyword, value=str(value))
 
 
 def _figure(call: ast.Call, keyword: str) -> int | None:

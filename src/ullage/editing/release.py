@@ -43,7 +43,8 @@ def released(source: str, *, file: str, function: str, lines: Mapping[str, int])
     for name, line in lines.items():
         found.setdefault(_place_of(scope, name, line), []).append(name)
     return tuple(
-        InsertAfter(file=file, line=line, text=_text(names, is_sure=is_sure)) for (line, is_sure), names in found.items()
+        InsertAfter(file=file, line=line, text=_text(names, is_sure=is_sure))
+        for (line, is_sure), names in found.items()
     )
 
 
@@ -129,7 +130,7 @@ def _assigns(statement: ast.stmt, name: str) -> bool:
     """Tell whether a statement gives a name a value on every way through it that goes on behind it."""
     if isinstance(statement, ast.If):
         blocks = (statement.body, statement.orelse)
-        return all(_is_sure(block, name) or fate_in(block, name) is Fate.LOST and _leaves(block) for block in blocks)
+        return all(_is_sure(block, name) or (fate_in(block, name) is Fate.LOST and _leaves(block)) for block in blocks)
     if isinstance(statement, ast.With | ast.AsyncWith):
         return _is_sure(statement.body, name) or any(name in stored_in(item) for item in statement.items)
     return not isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.Try | ast.TryStar | ast.Match)
