@@ -6,8 +6,16 @@ import textwrap
 
 import pytest
 
-from ullage.editing.apply import EditError, edited
-from ullage.editing.edit import AddImport, AddKeyword, InsertAfter, InsertBefore, ReplaceCall, WrapStatements
+from ullage.editing.apply import edited
+from ullage.editing.edit import (
+    AddImport,
+    AddKeyword,
+    InsertAfter,
+    InsertBefore,
+    NotCertain,
+    ReplaceCall,
+    WrapStatements,
+)
 
 LOOP = """\
 import torch
@@ -74,7 +82,7 @@ def test_lines_before_and_behind_a_wrapped_block_stand_outside_of_it() -> None:
 
 
 def test_blocks_that_would_cross_are_refused() -> None:
-    with pytest.raises(EditError, match="cross"):
+    with pytest.raises(NotCertain, match="cross"):
         edited(LOOP, [wrapped(5, 7), wrapped(7, 11)])
 
 
@@ -148,7 +156,7 @@ def test_what_is_not_certain_is_refused_or_takes_the_whole_statement(
         tree = ast.parse(edited(source, [edit]))
         assert len(tree.body) in (1, 2)
         return
-    with pytest.raises(EditError, match=message):
+    with pytest.raises(NotCertain, match=message):
         edited(source, [edit], file="train.py")
 
 

@@ -8,8 +8,7 @@ from ullage.changes.facts import TrainingFacts
 from ullage.changes.library_recipe import LIBRARIES, library_recipe
 from ullage.changes.user_source import check_certain, source_of
 from ullage.editing.batch_parts import Pass, in_parts
-from ullage.editing.edit import Recipe, SourceEdit
-from ullage.editing.scope import NotCertain
+from ullage.editing.edit import NotCertain, Recipe, SourceEdit
 
 if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop

@@ -65,6 +65,12 @@ class Change:
     """Tells whether the change is made by running the recipe's edits in place of the files (`Request.edited`)."""
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
     """Returns how the gradients compare in a run, where that depends on the run; else `gradients` says it."""
+    added_flops: Callable[[TrainingFacts, str], int] | None = None
+    """Returns the floating-point operations that it adds to a step, for a setting; None: it adds none."""
+    world_size: Callable[[str], int] | None = None
+    """Returns the number of cards that it needs, for a setting; None: those that the run has."""
+    excludes: frozenset[str] = frozenset()
+    """The keys of changes that cannot be made beside it."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
     """Returns how it is written by hand: edits of the user's files where they are certain, else a text."""
 

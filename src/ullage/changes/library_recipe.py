@@ -5,8 +5,8 @@ from typing import Final
 
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.user_source import source_of
-from ullage.editing.edit import AddKeyword, Recipe
-from ullage.editing.scope import NotCertain, parse
+from ullage.editing.edit import AddKeyword, NotCertain, Recipe
+from ullage.editing.scope import parse
 
 LIBRARIES: Final = frozenset({"transformers", "lightning"})
 _BATCH: Final = "per_device_train_batch_size"

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from ullage._foreign_files import read_regular
-from ullage.editing.apply import EditError, edited
-from ullage.editing.edit import SourceEdit
-from ullage.editing.scope import NotCertain
+from ullage.editing.apply import edited
+from ullage.editing.edit import NotCertain, SourceEdit
 
 _MOST_BYTES: Final = 1 << 24
 
@@ -34,7 +33,4 @@ def check_certain(source: str, edits: Sequence[SourceEdit]) -> None:
     Raises:
         NotCertain: one of them has no certain place.
     """
-    try:
-        edited(source, edits)
-    except EditError as error:
-        raise NotCertain(str(error)) from None
+    edited(source, edits)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ullage._errors import UllageError
 from ullage.editing.edit import (
     AddImport,
     AddKeyword,
     InsertAfter,
     InsertBefore,
+    NotCertain,
     RemoveStatement,
     ReplaceCall,
     ReplaceExpression,
@@ -23,10 +23,6 @@ from ullage.editing.edit import (
 )
 
 _STEP: Final = "    "
-
-
-class EditError(UllageError):
-    """An edit that cannot be made with certainty; the text says why."""
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
@@ -38,7 +34,7 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
         file: the file's name, for errors.
 
     Raises:
-        EditError: the file cannot be parsed, or the place of an edit is not certain.
+        NotCertain: the file cannot be parsed, or the place of an edit is not certain.
     """
     page = _Page(source, file)
     for edit in sorted(edits, key=lambda each: not isinstance(each, WrapStatements)):  # the others stand in blocks
@@ -48,7 +44,7 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(text)
     except SyntaxError as error:
-        raise EditError(f"the edits of {file or 'the file'} would not be Python: {error.msg}") from None
+        raise NotCertain(f"the edits of {file or 'the file'} would not be Python: {error.msg}") from None
     return text
 
 
@@ -78,7 +74,7 @@ class _Page:
                 self._tree = ast.parse(source)
             tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
-            raise EditError(f"{self._file} cannot be parsed: {error}") from None
+            raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
         self._lines = [_Line(text) for text in source.split("\n")]  # splitlines() knows more ends than Python does
         self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
@@ -144,7 +140,7 @@ class _Page:
         start, end = _start(block[first]), _end(block[last])
         for other_start, other_end in self._wraps():
             if other_start < start <= other_end < end or start < other_start <= end < other_end:
-                raise EditError(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
+                raise NotCertain(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
         self._lines[start - 1].headers.append((end, edit.header))
         for number in range(start, end + 1):
             self._lines[number - 1].inside += 1
@@ -170,13 +166,13 @@ class _Page:
         line = self._lines[edit.line - 1]
         end = edit.column + len(edit.old.encode())
         if line.text.encode()[edit.column : end] != edit.old.encode():
-            raise EditError(f"line {edit.line} of {self._file} does not hold {edit.old} where it is expected")
+            raise NotCertain(f"line {edit.line} of {self._file} does not hold {edit.old} where it is expected")
         line.replaced.append((edit.column, end, edit.new))
 
     def _remove(self, edit: RemoveStatement) -> None:
         block, _, statement = self._statement(edit.line)
         if len(block) == 1:
-            raise EditError(f"line {edit.line} of {self._file} is all that its block holds")
+            raise NotCertain(f"line {edit.line} of {self._file} is all that its block holds")
         for number in range(_start(statement), _end(statement) + 1):
             self._lines[number - 1].is_removed = True
 
@@ -197,7 +193,7 @@ class _Page:
                 ):
                     found = block, index, statement
         if found is None:
-            raise EditError(f"line {line} of {self._file} belongs to no statement")
+            raise NotCertain(f"line {line} of {self._file} belongs to no statement")
         self._check_lines(found[0], found[2])
         return found
 
@@ -205,7 +201,7 @@ class _Page:
         for other in block:
             shares = _start(other) <= _end(statement) and _start(statement) <= _end(other)
             if other is not statement and shares:
-                raise EditError(f"line {statement.lineno} of {self._file} holds several statements")
+                raise NotCertain(f"line {statement.lineno} of {self._file} holds several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
         """Tell whether a statement stands on the line of the one that it belongs to: `if a: b()`."""
@@ -223,7 +219,7 @@ class _Page:
             if found is None or depth >= found[0]:
                 found = depth, block, first, last
         if found is None:
-            raise EditError(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
+            raise NotCertain(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
         _, block, first, last = found
         for statement in block[first : last + 1]:
             self._check_lines(block, statement)
@@ -239,12 +235,12 @@ class _Page:
         ]
         if len(calls) != 1:
             count = "no call" if not calls else f"{len(calls)} calls"
-            raise EditError(f"line {line} of {self._file} has {count} of {function}; expected one")
+            raise NotCertain(f"line {line} of {self._file} has {count} of {function}; expected one")
         return calls[0]
 
     def _replace(self, node: ast.expr, text: str) -> None:
         if node.lineno != node.end_lineno:
-            raise EditError(f"line {node.lineno} of {self._file} begins an expression of several lines")
+            raise NotCertain(f"line {node.lineno} of {self._file} begins an expression of several lines")
         self._lines[node.lineno - 1].replaced.append((node.col_offset, node.end_col_offset or 0, text))
 
     def _has_comma(self, parts: Sequence[ast.expr], position: tuple[int, int]) -> bool:

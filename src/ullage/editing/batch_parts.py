@@ -17,6 +17,7 @@ from typing import Final
 from ullage.editing.edit import (
     InsertAfter,
     InsertBefore,
+    NotCertain,
     RemoveStatement,
     ReplaceExpression,
     SourceEdit,
@@ -25,7 +26,6 @@ from ullage.editing.edit import (
 from ullage.editing.scope import (
     Fate,
     Level,
-    NotCertain,
     Scope,
     arguments_of,
     common_level,

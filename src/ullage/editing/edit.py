@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from ullage._errors import UllageError
+
+
+class NotCertain(UllageError):
+    """Nobody can be certain of an edit; the text is one sentence without a full stop."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter:

@@ -7,11 +7,10 @@ computes meanwhile.
 import ast
 from collections.abc import Mapping, Sequence
 
-from ullage.editing.edit import InsertAfter
+from ullage.editing.edit import InsertAfter, NotCertain
 from ullage.editing.scope import (
     Fate,
     Level,
-    NotCertain,
     Scope,
     blocks_of,
     fate_in,

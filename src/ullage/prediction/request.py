@@ -68,6 +68,7 @@ class ChildRequest:
     batches: str | None = None
     minutes: float = 0.0
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
+    diagnose: bool = False
     edited: str = ""
     """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
 
@@ -136,6 +137,8 @@ class Request:
     """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     """Whether weights and data that are not here are made up."""
+    diagnose: bool = False
+    """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
 
     @property
     def limit_seconds(self) -> float:
@@ -266,6 +269,7 @@ class Request:
             batches=self.batches,
             minutes=self.minutes,
             made_up=self.made_up,
+            diagnose=self.diagnose,
             edited=packed(self.edited),
         )
 

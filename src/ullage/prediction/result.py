@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ullage.block_role import Role
+from ullage.changes.facts import TrainingFacts
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.epoch.use import EpochUse
+from ullage.prediction.avoidable.avoidable import Avoidable
 from ullage.prediction.host.memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
@@ -122,6 +124,8 @@ class Measured:
     """The last time."""
     phases: list[PhaseUse] = field(default_factory=list)
     bands: list[PhaseBand] = field(default_factory=list)
+    avoidable: list[Avoidable] = field(default_factory=list)
+    """Empty where it was not asked for."""
 
 
 NOTHING_MEASURED: Final = Measured(
@@ -162,6 +166,8 @@ class RunResult:
     """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
     changes_refused: dict[str, str] = field(default_factory=dict)
     """Why a change could not be made."""
+    training: TrainingFacts | None = None
+    """How the run trains, with `Request.diagnose` or where floating-point operations are counted."""
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)

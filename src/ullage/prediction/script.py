@@ -346,6 +346,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         unwritten=result.unwritten,
         compiled_graphs=result.compiled_graphs,
         changes_made=result.changes_made,
+        training=result.training,
         changes_refused=result.changes_refused,
         picture=measured.picture,
         snapshot_error=result.snapshot_error,
@@ -354,6 +355,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         phases=measured.phases,
         bands=measured.bands,
         epoch=result.epoch,
+        avoidable=measured.avoidable,
     )
 
 

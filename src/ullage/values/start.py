@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -79,6 +79,7 @@ class Values:
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
+        self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
         """Begin when CUDA is initialised: a process that does not use it is not slowed down.
@@ -92,6 +93,16 @@ class Values:
             self._interception.include()
             self._watch_threads()
             torch.cuda._lazy_call(self._begin)
+
+    def listen(
+        self, hear: Callable[[Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Have `hear` be told every operator's arguments, and `used` those of kernels that no operator launches.
+
+        It has to be called before CUDA is initialised, and has an effect only where operators are seen.
+        """
+        self._interception.listener = hear
+        self._used = used
 
     @property
     def contents(self) -> BlockContents:
@@ -152,7 +163,7 @@ class Values:
         else:
             self._interception.contents.watch(self._unseen_writes)
             self._watch_graphs(self._interception.notes)
-            kernels = UnseenKernels(self._interception.notes.unseen)
+            kernels = UnseenKernels(self._interception.notes.unseen, self._used)
             kernels.watch()
             self._undo.append(kernels.stop)
             self._interception.waiting.watch_steps()

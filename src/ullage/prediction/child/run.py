@@ -53,9 +53,11 @@ from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
+    from ullage.changes.facts import TrainingFacts
     from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
+    from ullage.prediction.avoidable.diagnosis import Diagnosis
     from ullage.prediction.observation.observer import Observer
     from ullage.values.start import Values
 
@@ -82,6 +84,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._diagnosis: Diagnosis | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
@@ -194,18 +197,28 @@ class Run:
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        if self._request.diagnose:
+            from ullage.prediction.avoidable.diagnosis import Diagnosis
+
+            self._diagnosis = Diagnosis(self._journal, self._observer, self._values)
+            self._diagnosis.begin()
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
-        if self._request.changes:
-            self._loop = install_changes(self._request.changes, self._notes.append)
+        self._change(self._request)
         self._keep_history(torch)
         self._watch_epoch()
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
         torch.cuda._lazy_call(self._meter.look)
+
+    def _change(self, request: ChildRequest) -> None:
+        """Make the changes that are asked for, and gather how the run trains."""
+        if request.changes or request.diagnose:
+            journal = self._journal if request.diagnose else None
+            self._loop = install_changes(request.changes, self._notes.append, journal)
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -233,7 +246,7 @@ class Run:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
             # Frees tell what another placement would do, and cost as much again: only where addresses decide.
             skips = not addresses_count(self._torch.version)
-            skips = skips and self._request.batches is None
+            skips = skips and self._request.batches is None and not self._request.diagnose
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
@@ -420,7 +433,12 @@ class Run:
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none: it costs time at every operation."""
         values = self._values
-        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
+        if (
+            values is None
+            or values.choice.mode != "auto"
+            or number != _STEPS_WITH_VALUES
+            or self._diagnosis is not None
+        ):
             return
         if values.is_on and not values.reads.counts:
             values.stop()
@@ -522,6 +540,7 @@ class Run:
             )
         self._observer.note_everything()
         self._journal.close()
+        result = replace(result, training=self._training())
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
         self._give_history_back()
@@ -535,6 +554,8 @@ class Run:
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
         )
+        if self._diagnosis is not None:
+            self._diagnosis.end()
         values.stop()
         return measure(
             result,
@@ -546,7 +567,13 @@ class Run:
             emulation=emulation,
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
+            diagnosis=self._diagnosis,
         )
+
+    def _training(self) -> "TrainingFacts | None":
+        """Return how the run trains, where that was gathered."""
+        gathered = self._loop.gathered if self._loop is not None else None
+        return None if gathered is None else gathered(self._journal.entries())
 
 
 def _first_line(error: Exception) -> str:

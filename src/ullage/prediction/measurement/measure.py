@@ -19,6 +19,7 @@ from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
+    from ullage.prediction.avoidable.diagnosis import Diagnosis
     from ullage.prediction.measurement.trace import Levels, Memory
     from ullage.prediction.observation.observer import Observer
     from ullage.values.reads import Reads
@@ -36,6 +37,7 @@ def measure(
     emulation: Emulation,
     values: "Values",
     history: Sequence[Mapping[str, Any]] | None = None,
+    diagnosis: "Diagnosis | None" = None,
 ) -> RunResult:
     """Say what a run used.
 
@@ -49,6 +51,7 @@ def measure(
         emulation: the card.
         values: what was read back from it.
         history: all that PyTorch recorded of the device, where it was taken out of PyTorch meanwhile.
+        diagnosis: what has looked for what is avoidable, if that is wanted.
     """
     import torch
 
@@ -74,7 +77,15 @@ def measure(
         missing = "the script allocated nothing on the GPU" if snapshot else None
         return replace(result, snapshot_error=missing)
     measured = _measured(
-        result, journal, observer, device, reserved_at_ends, with_picture=picture, emulation=emulation, taken=history
+        result,
+        journal,
+        observer,
+        device,
+        reserved_at_ends,
+        with_picture=picture,
+        emulation=emulation,
+        taken=history,
+        diagnosis=diagnosis,
     )
     error = _write_snapshot(Path(snapshot)) if snapshot else None
     return replace(result, measured=measured, snapshot_error=error)
@@ -90,6 +101,7 @@ def _measured(
     with_picture: bool,
     emulation: Emulation,
     taken: Sequence[Mapping[str, Any]] | None,
+    diagnosis: "Diagnosis | None",
 ) -> Measured:
     """Say what was allocated on a device."""
     import torch
@@ -132,6 +144,9 @@ def _measured(
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
         phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
         bands=phase_use.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
+        avoidable=diagnosis.found(memory, levels, recorded, history, torch_version=result.torch, emulation=emulation)
+        if diagnosis is not None
+        else [],
     )
 
 
