@@ -9,7 +9,7 @@ import pytest
 from tests.guard.inside import inside
 from ullage.editing.apply import edited
 from ullage.editing.batch_parts import Pass, in_parts
-from ullage.editing.scope import NotCertain
+from ullage.editing.edit import NotCertain
 
 BEGINNING = """
 import torch

@@ -6,8 +6,8 @@ import textwrap
 import pytest
 
 from ullage.editing.apply import edited
+from ullage.editing.edit import NotCertain
 from ullage.editing.release import released
-from ullage.editing.scope import NotCertain
 
 
 def let_go(source: str, *names: str, function: str = "<module>") -> str:

@@ -5,10 +5,16 @@ out; the loss is multiplied by the part's share where its backward pass is asked
 `(loss * share).backward()`, and `if it is the last part:` before the rest.
 """
 
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 from ullage.changes.library_arguments import LibraryArguments
+from ullage.guard.batch import all_of, form_of, narrow, why_whole
 
 if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop

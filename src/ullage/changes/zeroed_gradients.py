@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.user_source import source_of
-from ullage.editing.edit import Recipe, ReplaceExpression
-from ullage.editing.scope import NotCertain, parse
+from ullage.editing.edit import NotCertain, Recipe, ReplaceExpression
+from ullage.editing.scope import parse
 
 if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop

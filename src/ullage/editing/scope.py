@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ullage.editing.edit import NotCertain
+
 MODULE = "<module>"
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -12,10 +14,6 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
-
-
-class NotCertain(Exception):
-    """Nobody can be certain of an edit; the text is one sentence without a full stop."""
 
 
 class Fate(Enum):
