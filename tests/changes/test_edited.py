@@ -50,7 +50,7 @@ def test_a_command_runs_them_too(script: Path) -> None:
 
 
 def test_an_error_shows_the_edited_line(script: Path) -> None:
-    with pytest.raises(ScriptError, match="train.py"):
+    with pytest.raises(ScriptError, match="of the edited text"):
         peaks(script, edited={str(script): "import torch\n\n\nraise ValueError('of the edited text')\n"})
 
 

@@ -293,13 +293,10 @@ def test_accelerate_gets_the_part_of_the_loss() -> None:
         """
     )
     changed = parts_of(source)
-    assert (
-        "for batch in [dict(zip(batch, part)) for part in zip(*(value.chunk(3) for value in batch.values()))]:"
-        in changed
-    )
-    assert (
-        "        loss = loss * (len(next(iter(batch.values()))) / items)\n        accelerator.backward(loss)" in changed
-    )
+    pieces = "zip(*(value.chunk(3) for value in batch.values()))"
+    assert f"    for batch in [dict(zip(batch, part)) for part in {pieces}]:" in changed
+    share = "len(next(iter(batch.values()))) / items"
+    assert f"        loss = loss * ({share})\n        accelerator.backward(loss)" in changed
 
 
 NOT_CERTAIN = {

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
@@ -19,10 +20,13 @@ _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoup
 
 
 def _is_there(library: str) -> bool:
+    """Tell whether a library has 8-bit optimizers, without importing it: that would import torch."""
     try:
-        return find_spec(_MODULES[library]) is not None
+        spec = find_spec(library)
     except (ImportError, ValueError):
         return False
+    folders = spec.submodule_search_locations if spec is not None else None
+    return any((Path(folder) / name).exists() for folder in folders or () for name in ("optim", "optim.py"))
 
 
 def _install(loop: "TrainingLoop", setting: str) -> None:

@@ -24,8 +24,9 @@ def _install(loop: "TrainingLoop", setting: str) -> None:
 
 def _to_none(original: Any, loop: "TrainingLoop") -> Any:
     @functools.wraps(original)
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002  as of PyTorch
-        loop.effects["zero_grad=none"] += not set_to_none
+    def zero_grad(self: Any, *arguments: Any, **keywords: Any) -> None:
+        gives_back = all([*arguments, *keywords.values()])  # set_to_none is all that it takes
+        loop.effects["zero_grad=none"] += not gives_back
         original(self, set_to_none=True)
 
     return zero_grad

@@ -196,12 +196,11 @@ def _assigned_in(region: _Region) -> set[str]:
     """Return the names that the statements give a value, those left out to which they only add."""
     nodes = [node for statement in region.statements for node in own_nodes(statement)]
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
-    stored = {
+    return {
         node.id
         for node in nodes
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in added_to
     }
-    return stored
 
 
 def _check_node(region: _Region, node: ast.AST) -> None:
@@ -215,8 +214,10 @@ def _check_node(region: _Region, node: ast.AST) -> None:
             raise NotCertain("something is kept in an object between the forward and the backward pass")
     if isinstance(node, ast.Expr) and node.value is not region.call and not isinstance(node.value, ast.Constant):
         raise NotCertain(f"`{ast.unparse(node)[:60]}` would run once for every part")
-    if isinstance(node, ast.keyword) and node.arg == "reduction":
-        if not (isinstance(node.value, ast.Constant) and node.value.value in ("mean", "none")):
+    match node:
+        case ast.keyword(arg="reduction", value=ast.Constant(value="mean" | "none")):
+            pass
+        case ast.keyword(arg="reduction"):
             raise NotCertain("the loss is a sum over the batch, whose parts need no share")
 
 

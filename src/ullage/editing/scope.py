@@ -10,6 +10,7 @@ from ullage.editing.edit import NotCertain
 MODULE = "<module>"
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
@@ -122,7 +123,8 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _holds(statement: ast.stmt, line: int) -> bool:
-    first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(each.lineno for each in decorators)])
     return first <= line <= (statement.end_lineno or statement.lineno)
 
 
@@ -157,13 +159,9 @@ def stored_in(node: ast.AST) -> set[str]:
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             names.add(each.id)
-        elif isinstance(each, ast.ExceptHandler) and each.name:
-            names.add(each.name)
         elif isinstance(each, ast.alias):
             names.add((each.asname or each.name).split(".")[0])
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or (
-            isinstance(each, ast.MatchAs | ast.MatchStar) and each.name
-        ):
+        elif isinstance(each, _NAMED) and each.name:
             names.add(each.name)
     return names
 
