@@ -7,10 +7,14 @@ from ullage._errors import UsageError, quoted
 from ullage.changes import (
     autocast,
     checkpoint,
+    count_flops,
     expandable_segments,
     for_loop_optimizer,
+    fused_loss,
     fused_optimizer,
     large_blocks,
+    offload,
+    sdpa,
 )
 from ullage.changes.change import Change
 
@@ -23,8 +27,12 @@ CHANGES: Final[tuple[Change, ...]] = (
     large_blocks.CHANGE,
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
+    sdpa.CHANGE,
     checkpoint.CHANGE,
+    fused_loss.CHANGE,
+    offload.CHANGE,
     autocast.CHANGE,
+    count_flops.CHANGE,
 )
 _BY_KEY: Final = {change.key: change for change in CHANGES}
 

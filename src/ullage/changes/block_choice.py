@@ -92,9 +92,13 @@ def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> st
         if len(whole) == 1:
             return f"{whole[0]}{step}"
         return f"[{', '.join('*' + each for each in whole)}]{step}"
+    chosen = runs(positions(setting, lists))
+    if len(chosen) == 1 and chosen[0][1] < chosen[0][2]:
+        number, first, last = chosen[0]
+        return f"{whole[number]}[{first}:{last + 1}]"
     parts = [
         f"{whole[number]}[{first}]" if first == last else f"*{whole[number]}[{first}:{last + 1}]"
-        for number, first, last in runs(positions(setting, lists))
+        for number, first, last in chosen
     ]
     return f"[{', '.join(parts)}]"
 

@@ -113,7 +113,8 @@ class _Page:
 
     def _rendered(self, number: int, line: _Line) -> str:
         encoded = line.text.encode()
-        for start, end, text in sorted(line.replaced, reverse=True):
+        # From the end of the line on; of several at one column the last first, so that they stand in their order.
+        for start, end, text in sorted(reversed(line.replaced), key=lambda each: each[:2], reverse=True):
             encoded = encoded[:start] + text.encode() + encoded[end:]
         indent = "" if number in self._in_strings or not line.text.strip() else _STEP * line.inside
         return indent + encoded.decode()
@@ -155,6 +156,8 @@ class _Page:
         if parts and not separator:
             separator = "" if self._is_alone(position) else " "
         line, column = position
+        if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
+            separator = ", "
         self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))
 
     def _replace_call(self, edit: ReplaceCall) -> None:
