@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 from ullage._errors import UsageError, quoted
 from ullage.changes import (
+    accumulate,
     autocast,
     checkpoint,
     count_flops,
+    eight_bit_optimizer,
     expandable_segments,
     for_loop_optimizer,
     fused_loss,
@@ -15,6 +17,7 @@ from ullage.changes import (
     large_blocks,
     offload,
     sdpa,
+    zeroed_gradients,
 )
 from ullage.changes.change import Change
 
@@ -25,13 +28,16 @@ if TYPE_CHECKING:
 CHANGES: Final[tuple[Change, ...]] = (
     expandable_segments.CHANGE,
     large_blocks.CHANGE,
+    zeroed_gradients.CHANGE,
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
     sdpa.CHANGE,
     checkpoint.CHANGE,
     fused_loss.CHANGE,
     offload.CHANGE,
+    accumulate.CHANGE,
     autocast.CHANGE,
+    eight_bit_optimizer.CHANGE,
     count_flops.CHANGE,
 )
 _BY_KEY: Final = {change.key: change for change in CHANGES}

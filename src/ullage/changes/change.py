@@ -61,6 +61,10 @@ class Change:
     environment or an argument makes it."""
     alloc_conf: Callable[[str], str] | None = None
     """Returns the allocator's options that make the change, for a setting."""
+    is_edit: Callable[[TrainingFacts, str], bool] | None = None
+    """Tells whether the change is made by running the recipe's edits in place of the files (`Request.edited`)."""
+    gradients_for: Callable[[TrainingFacts], Gradients] | None = None
+    """Returns how the gradients compare in a run, where that depends on the run; else `gradients` says it."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
     """Returns how it is written by hand: edits of the user's files where they are certain, else a text."""
 

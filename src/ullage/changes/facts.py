@@ -75,6 +75,8 @@ class ModelFacts:
     scores: CodePlace | None = None
     """The line whose softmax leaves most memory for the backward pass: attention that is written by hand."""
     is_compiled: bool = False
+    batch_norms: int = 0
+    """The number of its modules that use statistics of the whole batch in training."""
     wrapper: str = ""
     """The class that is wrapped around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
 

@@ -2,10 +2,13 @@
 
 import io
 import tokenize
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ullage._foreign_files import read_regular
+from ullage.editing.apply import EditError, edited
+from ullage.editing.edit import SourceEdit
 from ullage.editing.scope import NotCertain
 
 _MOST_BYTES: Final = 1 << 24
@@ -23,3 +26,15 @@ def source_of(file: str) -> str:
         return content.decode(encoding)
     except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
         raise NotCertain(f"{Path(file).name} cannot be read") from None
+
+
+def check_certain(source: str, edits: Sequence[SourceEdit]) -> None:
+    """Try edits of one file.
+
+    Raises:
+        NotCertain: one of them has no certain place.
+    """
+    try:
+        edited(source, edits)
+    except EditError as error:
+        raise NotCertain(str(error)) from None

@@ -15,7 +15,9 @@ from ullage.editing.edit import (
     AddKeyword,
     InsertAfter,
     InsertBefore,
+    RemoveStatement,
     ReplaceCall,
+    ReplaceExpression,
     SourceEdit,
     WrapStatements,
 )
@@ -63,6 +65,7 @@ class _Line:
     """The number of headers under which the line has come to stand."""
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
     """Columns, in bytes, and what stands there instead."""
+    is_removed: bool = False
 
 
 class _Page:
@@ -89,6 +92,8 @@ class _Page:
             WrapStatements: self._wrap,
             AddKeyword: self._add_keyword,
             ReplaceCall: self._replace_call,
+            ReplaceExpression: self._replace_expression,
+            RemoveStatement: self._remove,
             AddImport: self._add_import,
         }
         doing[type(edit)](edit)
@@ -104,7 +109,8 @@ class _Page:
             found += [outer + text for text in line.before]
             for depth, (_, header) in enumerate(sorted(line.headers, key=lambda each: -each[0])):
                 found.append(outer + _STEP * depth + _indent(line.text) + header)
-            found.append(self._rendered(number, line))
+            if not line.is_removed:
+                found.append(self._rendered(number, line))
             found += line.after
             if number == place:
                 found += self._imports
@@ -162,6 +168,20 @@ class _Page:
 
     def _replace_call(self, edit: ReplaceCall) -> None:
         self._replace(self._call(edit.line, edit.function).func, edit.replacement)
+
+    def _replace_expression(self, edit: ReplaceExpression) -> None:
+        line = self._lines[edit.line - 1]
+        end = edit.column + len(edit.old.encode())
+        if line.text.encode()[edit.column : end] != edit.old.encode():
+            raise EditError(f"line {edit.line} of {self._file} does not hold {edit.old} where it is expected")
+        line.replaced.append((edit.column, end, edit.new))
+
+    def _remove(self, edit: RemoveStatement) -> None:
+        block, _, statement = self._statement(edit.line)
+        if len(block) == 1:
+            raise EditError(f"line {edit.line} of {self._file} is all that its block holds")
+        for number in range(_start(statement), _end(statement) + 1):
+            self._lines[number - 1].is_removed = True
 
     def _add_import(self, edit: AddImport) -> None:
         wanted = ast.dump(ast.parse(edit.text))

@@ -8,6 +8,7 @@ from enum import Enum
 MODULE = "<module>"
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
@@ -124,7 +125,8 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _holds(statement: ast.stmt, line: int) -> bool:
-    first = min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(each.lineno for each in decorators)])
     return first <= line <= (statement.end_lineno or statement.lineno)
 
 
@@ -141,7 +143,8 @@ def common_level(first: Sequence[Level], second: Sequence[Level]) -> tuple[int, 
         depth = number
         if one.index != other.index:
             break
-    if depth < 0:
+    is_deeper = len(first) > depth + 1 and len(second) > depth + 1
+    if depth < 0 or (is_deeper and first[depth].index == second[depth].index):
         raise NotCertain("the lines stand in different blocks")
     return depth, first[depth], second[depth]
 
@@ -158,13 +161,9 @@ def stored_in(node: ast.AST) -> set[str]:
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             names.add(each.id)
-        elif isinstance(each, ast.ExceptHandler) and each.name:
-            names.add(each.name)
         elif isinstance(each, ast.alias):
             names.add((each.asname or each.name).split(".")[0])
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(each.name)
-        elif isinstance(each, ast.MatchAs | ast.MatchStar) and each.name:
+        elif isinstance(each, _NAMED) and each.name:
             names.add(each.name)
     return names
 
@@ -281,8 +280,10 @@ def _fate(statement: ast.stmt, name: str) -> Fate:
     if isinstance(statement, ast.For | ast.AsyncFor | ast.While | ast.Try | ast.TryStar | ast.Match):
         if any(_loads(child, name) for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)):
             return Fate.READ
-        fates = [fate_in(block, name) for block in blocks_of(statement)]
-        return Fate.READ if Fate.READ in fates else Fate.OPEN
+        blocks = list(blocks_of(statement))
+        if isinstance(statement, ast.Try | ast.TryStar):  # its `else` runs behind the whole of its body
+            blocks = [[*statement.body, *statement.orelse], *blocks[2:]]
+        return Fate.READ if any(fate_in(block, name) is Fate.READ for block in blocks) else Fate.OPEN
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name) and statement.target.id == name:
         return Fate.READ
     if _loads(statement, name):
