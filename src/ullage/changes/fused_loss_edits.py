@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.user_source import source_of
-from ullage.editing.edit import AddImport, InsertAfter, Recipe, ReplaceCall, SourceEdit
+from ullage.editing.edit import AddImport, InsertBefore, Recipe, ReplaceCall, SourceEdit
 from ullage.editing.scope import NotCertain, parse
 
 LIGER: Final = "liger"
 ROWS: Final = 1024
 """The number of rows that are computed at a time."""
-LARGE: Final = 1 << 22
+LARGE: Final = 1 << 20
 """The number of logits from which on their log-softmax counts as large."""
 _MODULE: Final = "ullage.changes.chunked_cross_entropy"
 _NAME: Final = "chunked_cross_entropy"
@@ -39,9 +39,10 @@ def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
             "apply_liger_kernel_to_llama(model=model, fused_linear_cross_entropy=True, rope=False, swiglu=False, "
             "rms_norm=False)"
         )
-    snippet = f"{_function_text()}\n\n\nloss = {_NAME}(logits, targets)"
+    function = _function_text().replace(f"rows={ROWS}", f"rows={setting}")
+    snippet = f"{function}\n\n\nloss = {_NAME}(logits, targets)"
     try:
-        return Recipe(snippet=snippet, edits=tuple(_edits(facts)))
+        return Recipe(snippet=snippet, edits=tuple(_edits(facts, function)))
     except NotCertain:
         return Recipe(snippet=snippet)
 
@@ -56,14 +57,11 @@ def _function_text() -> str:
     return "\n".join(line.partition("  # ")[0] for line in lines)
 
 
-def _edits(facts: TrainingFacts) -> list[SourceEdit]:
+def _edits(facts: TrainingFacts, function: str) -> list[SourceEdit]:
     large = [each for each in facts.losses if each.is_users and each.rows * each.classes >= LARGE and each.rows > ROWS]
     edits: list[SourceEdit] = []
     for file in {each.place.file for each in large}:
-        last = _last_import(file)
-        if last is None:
-            raise NotCertain("the file imports nothing")
-        edits.append(InsertAfter(file=file, line=last, text=f"\n\n{_function_text()}\n"))
+        edits.append(InsertBefore(file=file, line=_first_behind_imports(file), text=f"{function}\n\n"))
         edits += [AddImport(file=file, text=text) for text in ("import torch", "import torch.utils.checkpoint")]
     edits += [
         ReplaceCall(file=each.place.file, line=each.place.line, function="cross_entropy", replacement=_NAME)
@@ -72,12 +70,10 @@ def _edits(facts: TrainingFacts) -> list[SourceEdit]:
     return edits
 
 
-def _last_import(file: str) -> int | None:
-    """Return the line of the last import among those at the top of a file."""
-    last = None
+def _first_behind_imports(file: str) -> int:
+    """Return the line of the first statement behind the imports at the top of a file."""
     for statement in parse(source_of(file)).body:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            last = statement.lineno
-        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
-            break
-    return last
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_text and not isinstance(statement, ast.Import | ast.ImportFrom):
+            return statement.lineno
+    raise NotCertain("the file has nothing but imports")

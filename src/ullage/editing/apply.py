@@ -68,6 +68,11 @@ class _Line:
     is_removed: bool = False
 
 
+def _by_column(numbered: tuple[int, tuple[int, int, str]]) -> tuple[int, int, int]:
+    number, (start, end, _) = numbered
+    return start, end, number
+
+
 class _Page:
     """The lines of a file, and the edits that were put on them."""
 
@@ -120,7 +125,7 @@ class _Page:
     def _rendered(self, number: int, line: _Line) -> str:
         encoded = line.text.encode()
         # From the end of the line on; of several at one column the last first, so that they stand in their order.
-        for start, end, text in sorted(reversed(line.replaced), key=lambda each: each[:2], reverse=True):
+        for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):
             encoded = encoded[:start] + text.encode() + encoded[end:]
         indent = "" if number in self._in_strings or not line.text.strip() else _STEP * line.inside
         return indent + encoded.decode()
