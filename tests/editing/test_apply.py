@@ -208,3 +208,10 @@ def test_an_example_reads_well() -> None:
         optimizer = AdamW(model.parameters())
         """
     )
+
+
+def test_several_keywords_of_one_call_stand_in_their_order() -> None:
+    keywords = [AddKeyword(file="", line=1, function="f", keyword=name, value="1") for name in ("z", "b", "m")]
+    assert edited("f(a=2)\n", keywords) == "f(a=2, z=1, b=1, m=1)\n"
+    assert edited("f(\n    a=2,\n)\n", keywords) == "f(\n    a=2,\nz=1, b=1, m=1)\n"
+    assert edited("f()\n", keywords) == "f(z=1, b=1, m=1)\n"

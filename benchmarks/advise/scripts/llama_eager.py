@@ -14,7 +14,7 @@ config = LlamaConfig(
 model = LlamaForCausalLM(config).cuda()
 model.train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-for step in range(100):
+for _ in range(100):
     tokens = torch.randint(0, 32000, (4, 1024)).cuda()
     outputs = model(input_ids=tokens, labels=tokens)
     loss = outputs.loss

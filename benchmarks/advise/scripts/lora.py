@@ -1,4 +1,4 @@
-"""A LoRA fine-tune by PEFT of a GPT-2 whose weights are made up, in a loop of one's own with a function for the loss."""
+"""A LoRA fine-tune by PEFT of a GPT-2 with made-up weights; a function of its own computes the loss."""
 
 import torch
 from peft import LoraConfig, get_peft_model

@@ -124,8 +124,11 @@ class Adviser:
             ScriptError: the script fails for another reason than memory.
         """
         diagnosed = replace(self.roomy, diagnose=True)
-        base, need = self._runs.run_all([self.request, diagnosed], ["the script as it is", "it on a card with room"])
-        count = None
+        counted = replace(self.roomy, changes=("count_flops=on",), steps=1, more_steps=0)
+        base, need, count = self._runs.run_all(
+            [self.request, diagnosed, counted],
+            ["the script as it is", "it on a card with room", "it with its operations counted"],
+        )
         for found in (base, need):
             if isinstance(found, UllageError):
                 raise found

@@ -8,12 +8,16 @@ from ullage.changes import (
     accumulate,
     autocast,
     checkpoint,
+    count_flops,
     eight_bit_optimizer,
     expandable_segments,
     for_loop_optimizer,
+    fused_loss,
     fused_optimizer,
     held_over,
     large_blocks,
+    offload,
+    sdpa,
     zeroed_gradients,
 )
 from ullage.changes.change import Change
@@ -29,12 +33,15 @@ CHANGES: Final[tuple[Change, ...]] = (
     zeroed_gradients.CHANGE,
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
-    accumulate.CHANGE,
-    eight_bit_optimizer.CHANGE,
+    sdpa.CHANGE,
     checkpoint.CHANGE,
+    fused_loss.CHANGE,
+    offload.CHANGE,
+    accumulate.CHANGE,
     autocast.CHANGE,
+    eight_bit_optimizer.CHANGE,
 )
-_BY_KEY: Final = {change.key: change for change in CHANGES}
+_BY_KEY: Final = {change.key: change for change in (*CHANGES, count_flops.CHANGE)}
 
 
 def change_named(text: str) -> tuple[Change, str]:

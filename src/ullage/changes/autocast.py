@@ -120,6 +120,7 @@ class _Autocast:
 CHANGE: Final = Change(
     key="autocast",
     name="mixed precision",
+    title_for=lambda setting: f"mixed precision in {setting}",
     cost=ChangeCost.NUMERICS,
     gradients=Gradients.CHANGED,
     explanation="matrix products and what they keep for the backward pass take two bytes a number in place of four",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ullage._errors import UsageError, quoted
 
-ALL, EVERY_SECOND = "all", "every_second"
+ALL, EVERY_SECOND, FIRST = "all", "every_second", "first:"
 Position = tuple[int, int]
 """The number of a list, and a block's place in it."""
 
@@ -92,9 +92,13 @@ def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> st
         if len(whole) == 1:
             return f"{whole[0]}{step}"
         return f"[{', '.join('*' + each for each in whole)}]{step}"
+    chosen = runs(positions(setting, lists))
+    if len(chosen) == 1 and chosen[0][1] < chosen[0][2]:
+        number, first, last = chosen[0]
+        return f"{whole[number]}[{first}:{last + 1}]"
     parts = [
         f"{whole[number]}[{first}]" if first == last else f"*{whole[number]}[{first}:{last + 1}]"
-        for number, first, last in runs(positions(setting, lists))
+        for number, first, last in chosen
     ]
     return f"[{', '.join(parts)}]"
 

@@ -4,7 +4,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage._errors import UsageError
-from ullage.changes.block_choice import ALL, EVERY_SECOND, positions
+from ullage.changes.block_choice import ALL, EVERY_SECOND, FIRST, positions
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.checkpoint_edits import recipe_for
 from ullage.changes.facts import ModelFacts, TrainingFacts
@@ -26,7 +26,7 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="the model has no repeated blocks: no list of modules of one class")
     if not can_choose(model):
         return Applicable(settings=(ALL,))
-    return Applicable(settings=(EVERY_SECOND, ALL) if count > 1 else (ALL,))
+    return Applicable(settings=(*(f"{FIRST}{number}" for number in range(1, count)), ALL))
 
 
 def can_choose(model: ModelFacts) -> bool:
@@ -89,13 +89,29 @@ def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
     return True
 
 
+def _title_for(setting: str) -> str:
+    chosen = {ALL: "", EVERY_SECOND: " of every second block"}
+    if setting.startswith(FIRST):
+        return f"activation checkpointing of the first {setting.removeprefix(FIRST)} blocks"
+    return f"activation checkpointing{chosen.get(setting, f' of {setting}')}"
+
+
+def _added_flops(facts: TrainingFacts, setting: str) -> int:
+    """Return the operations of the forward passes that run twice."""
+    lists = facts.model.block_lists if facts.model is not None else []
+    chosen = positions(setting, [(each.path, each.count) for each in lists])
+    return sum(lists[number].forward_flops for number, _ in chosen)
+
+
 CHANGE: Final = Change(
     key="checkpoint",
     name="activation checkpointing",
     cost=ChangeCost.TIME,
     gradients=Gradients.SAME,
     explanation="blocks keep their inputs alone for the backward pass, which computes the rest once more",
+    title_for=_title_for,
     settings_for=_settings_for,
+    added_flops=_added_flops,
     install=_install,
     recipe_for=recipe_for,
 )

@@ -150,6 +150,7 @@ class Gatherer:
             has_sdpa=has_sdpa,
             transformers_path=model_structure.path_of_transformers(model),
             is_compiled=is_compiled or model_structure.has_compiled_part(model),
+            batch_norms=model_structure.batch_norms_of(model),
             wrapper=wrapper,
         )
         if not self._models or facts.parameter_bytes > self._models[0].facts.parameter_bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ullage.changes.facts import CodePlace, NamedObject
 from ullage.editing.edit import NotCertain
-from ullage.editing.scope import MODULE, Level, Scope, levels_to, parse, scope_of, stored_in
+from ullage.editing.scope import MODULE, Level, Scope, arguments_of, levels_to, parse, scope_of, stored_in
 from ullage.ownership.root import variables_of
 from ullage.ownership.safe_inspection import instance_dict
 from ullage.tracing.source import is_users
@@ -80,7 +80,7 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
             return _attribute_assigned(tree, use, rest.partition(".")[0])
         scope = scope_of(tree, use.function)
         level = _last_before(scope, name, use.line)
-        if level is None and use.function != MODULE and name in _globals_of(tree):
+        if level is None and use.function != MODULE and name not in arguments_of(scope) | stored_in(scope):
             return _only_global(tree, use, name)
     except NotCertain:
         return None
@@ -92,19 +92,22 @@ def _last_before(scope: Scope, name: str, line: int) -> Level | None:
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
-            if name in stored_in(level.block[index]):
+            if name in _given_by(level.block[index]):
                 found = Level(level.block, index, level.parent)
         if isinstance(level.statement, ast.For | ast.AsyncFor) and name in stored_in(level.statement.target):
             found = None
     return found
 
 
-def _globals_of(tree: ast.Module) -> set[str]:
-    return set().union(*(stored_in(statement) for statement in tree.body)) if tree.body else set()
+def _given_by(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement gives something new: of a function or class, its own name."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    return stored_in(statement)
 
 
 def _only_global(tree: ast.Module, use: CodePlace, name: str) -> CodePlace | None:
-    found = [statement for statement in tree.body if name in stored_in(statement)]
+    found = [statement for statement in tree.body if name in _given_by(statement)]
     if len(found) != 1:
         return None
     return CodePlace(file=use.file, line=found[0].lineno, function=MODULE)

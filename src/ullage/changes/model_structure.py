@@ -123,3 +123,9 @@ def attention_of(model: nn.Module) -> tuple[str | None, bool]:
             config: Any = getattr(module, "config", None)
             return getattr(config, "_attn_implementation", None), bool(getattr(module, "_supports_sdpa", False))
     return None, False
+
+
+def batch_norms_of(model: nn.Module) -> int:
+    """Return the number of modules that normalise by statistics of the whole batch."""
+    norm = nn.modules.batchnorm._BatchNorm
+    return sum(isinstance(module, norm) and module.training for module in model.modules())

@@ -64,6 +64,11 @@ class _Line:
     is_removed: bool = False
 
 
+def _by_column(numbered: tuple[int, tuple[int, int, str]]) -> tuple[int, int, int]:
+    number, (start, end, _) = numbered
+    return start, end, number
+
+
 class _Page:
     """The lines of a file, and the edits that were put on them."""
 
@@ -115,7 +120,8 @@ class _Page:
 
     def _rendered(self, number: int, line: _Line) -> str:
         encoded = line.text.encode()
-        for start, end, text in sorted(line.replaced, reverse=True):
+        # From the end of the line on; of several at one column the last first, so that they stand in their order.
+        for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):
             encoded = encoded[:start] + text.encode() + encoded[end:]
         indent = "" if number in self._in_strings or not line.text.strip() else _STEP * line.inside
         return indent + encoded.decode()
@@ -157,6 +163,8 @@ class _Page:
         if parts and not separator:
             separator = "" if self._is_alone(position) else " "
         line, column = position
+        if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
+            separator = ", "
         self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))
 
     def _replace_call(self, edit: ReplaceCall) -> None:

@@ -77,7 +77,7 @@ def _holders_by(search: OwnerSearch, blocks: AllocatedBlocks, rest_bytes: int) -
     for row, claim in claims.items():
         groups.setdefault((claim.kind, _path_to(search, claim)), []).append(row)
     backwards = _Backwards(search)
-    found = {}
+    found: dict[int, BlockHolder] = {}
     for (_, path), rows in groups.items():
         largest = max(rows, key=lambda row: blocks[row].size_bytes)
         claim = claims[largest]

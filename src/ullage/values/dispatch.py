@@ -91,7 +91,8 @@ class Watch(ABC):
         """Give what Python defines later a kernel of its own at once: under a mode, as where torch.compile traces what
         its own libraries define, PyTorch looks for one and fails where there is a fallback alone
         (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11)."""
-        define = torch.library.Library.define
+        library_class: Any = torch.library.Library  # whose types leave the returned name out
+        define = library_class.define
 
         @functools.wraps(define)
         def defined(library: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -100,7 +101,7 @@ class Watch(ABC):
                 self.see_new_operators()
             return name
 
-        torch.library.Library.define = defined  # type: ignore[method-assign]
+        library_class.define = defined
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
         """Return what tells the listener, if there is one, before it sees an operator."""
