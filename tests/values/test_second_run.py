@@ -27,9 +27,9 @@ def predicted(folder: Path, *arguments: str, code: int, values: str = "auto") ->
     """Predict the script, which reads nothing in its first three steps."""
     (folder / "late.py").write_text(SCRIPT)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
+    command = [sys.executable, "-m", "ullage", "predict", "--steps", "5", "--gpu", "T4", "--json", "--values", values]
     done = subprocess.run(
-        [sys.executable, "-m", "ullage", "predict", "--steps", "5", "--gpu", "T4", "--json", "--values", values]
-        + ["late.py", *arguments],
+        [*command, "late.py", *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -56,4 +56,3 @@ def test_a_script_that_does_not_run_twice_in_its_folder(tmp_path: Path) -> None:
     assert "FileExistsError" in note
     assert "--values on" in note
     assert predicted(tmp_path, "another", code=0, values="on")["verdict"] == "fits"
-
