@@ -292,3 +292,69 @@ def unsure_points(device: str, note: Note) -> None:
         refine(features.permute(0, 2, 3, 1)[unsure]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def sparse_activations(device: str, note: Note) -> None:
+    """Multiply with what is positive after a layer alone, as a sparse matrix."""
+    first, second = nn.Linear(128, 512).to(device), nn.Linear(512, 64, bias=False).to(device)
+    bias = nn.Parameter(torch.full((512,), -0.5, device=device))
+    optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters(), bias], 1e-3)
+    for _ in range(STEPS):
+        hidden = (first(torch.randn(512, 128, device=device)) + bias).relu()
+        sparse = hidden.detach().to_sparse()
+        note("active", sparse._nnz())
+        (torch.sparse.mm(sparse, second.weight.T).square().mean() + hidden.square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def pseudo_labels(device: str, note: Note) -> None:
+    """Learn from the samples without labels that a teacher is sure of (FixMatch)."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    teacher = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
+    _, optimizer = trained(model)
+    for _ in range(STEPS):
+        given = torch.randn(4096, 64, device=device)
+        with torch.no_grad():
+            sure, label = (teacher(given) * 3).softmax(-1).max(-1)
+            chosen = sure > sure.mean() + sure.std() / 2
+        note("sure", int(chosen.sum()))
+        note("labels", len(label[chosen].unique()))
+        nn.functional.cross_entropy(model(given[chosen]), label[chosen]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def dead_codes(device: str, note: Note) -> None:
+    """Replace the codes of a codebook that nothing is nearest to by vectors of the batch (VQ-VAE)."""
+    body, optimizer = trained(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16)).to(device))
+    codes = (torch.randn(512, 16) * 0.2).to(device)
+    for _ in range(STEPS):
+        hidden = body(torch.randn(1024, 32, device=device))
+        nearest = torch.cdist(hidden.detach(), codes).argmin(-1)
+        dead = (torch.bincount(nearest, minlength=512) == 0).nonzero()[:, 0]
+        note("dead", len(dead))
+        codes = codes.index_copy(0, dead, hidden.detach()[: len(dead)])
+        (hidden - codes[nearest]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def hardest_pairs(device: str, note: Note) -> None:
+    """Take the pairs of unlike labels that are nearer than the farthest of like ones (multi-similarity mining)."""
+    model, optimizer = trained(nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 32)).to(device))
+    for _ in range(STEPS):
+        labels = torch.randint(0, 20, (256,)).to(device)
+        vectors = nn.functional.normalize(model(torch.randn(256, 64).to(device)), dim=-1)
+        likeness = vectors @ vectors.T
+        same = labels[:, None] == labels
+        least = likeness.masked_fill(~same, 2.0).amin(1, keepdim=True)
+        left, right = (~same & (likeness > least + 0.1)).nonzero(as_tuple=True)
+        note("pairs", len(left))
+        (vectors[left] * vectors[right]).sum(-1).exp().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -210,3 +210,64 @@ def score_threshold(device: str, note: Note) -> None:
         after(windows[y * 64 + x]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def dynamic_k(device: str, note: Note) -> None:
+    """Assign to each box as many anchors as the overlaps of the best predictions sum to (SimOTA)."""
+    from torchvision.ops import box_iou
+
+    side, count = 20, 8
+    body = nn.Sequential(nn.Conv2d(3, 32, 8, 8), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU()).to(device)
+    head, after = nn.Conv2d(32, 5, 1).to(device), nn.Linear(32, 128).to(device)
+    _, optimizer = trained(nn.ModuleList([body, head, after]))
+    y, x = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    centers = (torch.stack([x, y], -1).reshape(-1, 2) * 8.0 + 4).to(device)
+    for _ in range(STEPS):
+        corner = torch.rand(count, 2) * 100
+        boxes = torch.cat([corner, corner + 20 + torch.rand(count, 2) * 40], 1).to(device)
+        features = body(torch.rand(1, 3, side * 8, side * 8, device=device))
+        predicted = head(features)[0].flatten(1).T
+        half = predicted[:, 2:4].exp() * 16
+        middle = centers + predicted[:, :2] * 8
+        overlap = box_iou(boxes, torch.cat([middle - half, middle + half], 1))
+        wanted = overlap.topk(10, -1).values.sum(-1).int().clamp(min=1)
+        cost = -overlap.clamp(min=1e-8).log() + nn.functional.softplus(-predicted[:, 4])
+        matched = torch.zeros_like(cost, dtype=torch.bool)
+        for number in range(count):
+            matched[number, cost[number].topk(int(wanted[number]), largest=False).indices] = True
+        positive = matched.any(0)
+        note("positive", int(positive.sum()))
+        after(features[0].flatten(1).T[positive]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def two_levels(device: str, note: Note) -> None:
+    """Suppress the best 300 predictions of two levels of features together, and pool what is left."""
+    from torchvision.ops import nms, roi_align
+
+    first = nn.Sequential(nn.Conv2d(3, 32, 7, 4, 3), nn.BatchNorm2d(32), nn.ReLU()).to(device)
+    second = nn.Sequential(nn.Conv2d(32, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU()).to(device)
+    head, classify = nn.Conv2d(32, 5, 3, padding=1).to(device), nn.Linear(32 * 49, 64).to(device)
+    _, optimizer = trained(nn.ModuleList([first, second, head, classify]))
+    for _ in range(STEPS):
+        large = first(torch.rand(1, 3, 160, 160, device=device))
+        boxes, scores = [], []
+        for level, step in ((large, 4), (second(large), 8)):
+            side = level.shape[-1]
+            at = (torch.arange(side, device=device) + 0.5) * step
+            middle = torch.stack(torch.meshgrid(at, at, indexing="xy"), -1).reshape(-1, 2)
+            predicted = head(level)[0].flatten(1).T
+            middle, half = middle + predicted[:, :2] * step, predicted[:, 2:4].clamp(-2, 2).exp() * 2 * step
+            boxes.append(torch.cat([middle - half, middle + half], 1).clamp(0, 160))
+            scores.append(predicted[:, 4])
+        score, place = torch.cat(scores).topk(300)
+        box = torch.cat(boxes)[place]
+        kept = nms(box.detach(), score.detach(), 0.5)
+        note("kept", len(kept))
+        rois = roi_align(large, [box[kept]], 7, 1 / 4)
+        classify(rois.flatten(1)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -245,3 +245,22 @@ def nucleus(device: str, note: Note) -> None:
             picked = (chances * inside).multinomial(1)
             ids = torch.cat([ids, order.gather(1, picked)], 1)
             del vectors
+
+
+@program
+def least_chance(device: str, note: Note) -> None:
+    """Sample from the words that are at least half as likely as the likeliest (min-p), with a recurrent model."""
+    words, cell, head = nn.Embedding(500, 96), nn.GRU(96, 96, batch_first=True), nn.Linear(96, 500)
+    parts = nn.ModuleList([words, cell, head]).to(device)
+    ids = torch.randint(0, 500, (8, 12)).to(device)
+    with torch.no_grad():
+        for _ in range(8):
+            chances = head(cell(words(ids))[0][:, -1] * 4).softmax(-1)
+            likely = chances >= chances.amax(-1, keepdim=True) / 2
+            note("words", int(likely.sum()))
+            row, word = likely.nonzero(as_tuple=True)
+            again = head(words(word))
+            note("fullest", int(torch.bincount(row, minlength=8).max()))
+            ids = torch.cat([ids, (chances * likely).multinomial(1)], 1)
+            del again
+    del parts

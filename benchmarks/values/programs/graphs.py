@@ -136,3 +136,26 @@ def learned_edges(device: str, note: Note) -> None:
         second(x, edges, chance[keep]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def hub_pooling(device: str, note: Note) -> None:
+    """Pool graphs with hubs, whose edges lead to the first nodes mostly, by a learned score above the graph's mean."""
+    from torch_geometric.nn import SAGEConv
+    from torch_geometric.utils import subgraph
+
+    first, second, score = SAGEConv(16, 64), SAGEConv(64, 64), nn.Linear(64, 1)
+    _, optimizer = trained(nn.ModuleList([first, second, score]).to(device))
+    for _ in range(STEPS):
+        nodes = 1500
+        ends = (torch.rand(2, 8000).pow(3) * nodes).long()
+        x, edges = torch.randn(nodes, 16).to(device), ends.to(device)
+        x = first(x, edges).relu()
+        values = score(x)[:, 0]
+        kept = (values > values.mean()).nonzero()[:, 0]
+        note("nodes", len(kept))
+        edges, _ = subgraph(kept, edges, relabel_nodes=True, num_nodes=nodes)
+        note("edges", edges.shape[1])
+        second(x[kept], edges).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

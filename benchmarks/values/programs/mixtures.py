@@ -204,3 +204,49 @@ def switch_transformer(device: str, note: Note) -> None:
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def group_limited(device: str, note: Note) -> None:
+    """Choose two groups of experts for each token, then three experts within them (DeepSeek), after a deeper router."""
+    width, count, groups, tokens = 128, 16, 4, 2048
+    router = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, count)).to(device)
+    layers = experts(width, count).to(device)
+    _, optimizer = trained(nn.ModuleList([router, layers]))
+    for _ in range(STEPS):
+        hidden = torch.randn(tokens, width, device=device)
+        scores = router(hidden).sigmoid()
+        best = scores.view(tokens, groups, -1).topk(2, -1).values.sum(-1).topk(2, -1).indices
+        allowed = torch.zeros(tokens, groups, device=device).scatter_(1, best, 1.0).bool()
+        limited = scores.masked_fill(~allowed.repeat_interleave(count // groups, 1), 0.0)
+        weights, chosen = limited.topk(3, -1)
+        result = torch.zeros_like(hidden)
+        for number, layer in enumerate(layers):
+            token, slot = (chosen == number).nonzero(as_tuple=True)
+            note("rows", len(token))
+            result = result.index_add(0, token, layer(hidden[token]) * weights[token, slot, None])
+        result.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def padded_blocks(device: str, note: Note) -> None:
+    """Give each expert whole blocks of 64 rows (MegaBlocks), in a second layer after a first one."""
+    width, count, tokens = 128, 8, 1024
+    before = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)).to(device)
+    gate, layers = nn.Linear(width, count).to(device), experts(width, count).to(device)
+    _, optimizer = trained(nn.ModuleList([before, gate, layers]))
+    for _ in range(STEPS):
+        hidden = before(torch.randn(tokens, width).to(device))
+        weight, chosen = gate(hidden).softmax(-1).max(-1)
+        counts = torch.bincount(chosen, minlength=count)
+        rows = ((counts + 63) // 64 * 64).tolist()
+        note("rows", sum(rows))
+        order = chosen.argsort()
+        parts = (hidden * weight[:, None])[order].split(counts.tolist())
+        padded = [nn.functional.pad(part, (0, 0, 0, most - len(part))) for part, most in zip(parts, rows, strict=True)]
+        results = torch.cat([layer(part) for layer, part in zip(layers, padded, strict=True)])
+        results.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

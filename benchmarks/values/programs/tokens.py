@@ -152,3 +152,38 @@ def skipped_layers(device: str, note: Note) -> None:
         x.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def chunk_boundaries(device: str, note: Note) -> None:
+    """Begin a chunk where neighbouring tokens are unlike, and go on with the first token of each (H-Net)."""
+    width = 96
+    table, query, key = nn.Embedding(300, width), nn.Linear(width, width), nn.Linear(width, width)
+    mix, after = nn.Conv1d(width, width, 3, padding=1), nn.Linear(width, 4 * width)
+    _, optimizer = trained(nn.ModuleList([table, query, key, mix, after]).to(device))
+    for _ in range(STEPS):
+        x = mix(table(torch.randint(0, 300, (4, 512)).to(device)).transpose(1, 2)).transpose(1, 2)
+        likeness = nn.functional.cosine_similarity(query(x[:, 1:]), key(x[:, :-1]), dim=-1)
+        starts = nn.functional.pad(likeness < 0, (1, 0), value=True)
+        chunks = x[starts]
+        note("chunks", len(chunks))
+        note("longest", int(starts.sum(1).max()))
+        after(chunks).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def attended_pairs(device: str, note: Note) -> None:
+    """Work on the pairs of tokens alone whose attention is above three times the mean."""
+    width, length = 64, 384
+    table, project, pair = nn.Embedding(200, width), nn.Linear(width, 2 * width), nn.Linear(width, 32)
+    _, optimizer = trained(nn.ModuleList([table, project, pair]).to(device))
+    for _ in range(STEPS):
+        query, key = project(table(torch.randint(0, 200, (length,)).to(device))).chunk(2, -1)
+        weights = (query @ key.T).softmax(-1)
+        left, right = (weights > 3 / length).nonzero(as_tuple=True)
+        note("pairs", len(left))
+        pair(query[left] * key[right]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
