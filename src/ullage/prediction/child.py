@@ -54,13 +54,15 @@ if TYPE_CHECKING:
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
     from ullage.prediction.observer import Observer
+    from ullage.values.reads import Reads
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _STEPS_FOR_A_GRAPH: Final = 20
 """The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
+"""The number of steps without a read that decides after which values are no longer followed; a later one starts the run
+anew."""
 _EVALUATION_SECONDS: Final = 10.0
 """The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -411,11 +413,11 @@ class Run:
         return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
 
     def _look_after_values(self, number: int) -> None:
-        """Stop to work values out where the first steps have read none: it costs time at every operation."""
+        """Stop to work values out where the first steps have read none that decide: it slows every operation down."""
         values = self._values
         if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
             return
-        if values.is_on and not values.reads.counts:
+        if values.is_on and values.reads.are_logged_only:
             values.stop()
 
     def _has_settled(self) -> bool:
@@ -522,7 +524,7 @@ class Run:
         assert values is not None
         result = replace(
             result,
-            missed_values=values.has_stopped and bool(values.reads.counts),
+            missed_values=values.has_stopped and _has_missed(values.reads, outcome),
             host=None
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
@@ -539,6 +541,11 @@ class Run:
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
         )
+
+
+def _has_missed(reads: "Reads", outcome: Outcome) -> bool:
+    """Tell whether what was read as zero may have decided something: a branch or a size, or that the script failed."""
+    return not reads.are_logged_only or (outcome.kind == "error" and bool(reads.counts))
 
 
 def _first_line(error: Exception) -> str:

@@ -18,7 +18,7 @@ _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""Where a product's two factors stand among its arguments."""
+"""Places of the two factors among an operator's arguments."""
 PRODUCTS: Final = frozenset(_FACTORS)
 """Operators that may be worked out."""
 MULTIPLICATIONS: Final = 1 << 27
