@@ -8,8 +8,8 @@ and the peak that they make, and on one that draws what nobody knows, five times
 the figures are written to sizes.json; without, the table is printed from there. The largest of a real run's sizes, or
 its peak, is inside where it lies in the interval that a prediction gives of the five (`interval_of_peaks`): that which
 holds one more draw in 95 of 100 cases, and half a percent more. How many lie in the former alone is said, too. What is
-installed decides which programs are measured: transformers, torchvision, trl with datasets, ultralytics, torch_geometric
-(`make values` installs them).
+installed decides which programs are measured: transformers, torchvision, trl with datasets, ultralytics, and
+torch_geometric (`make values` installs them).
 """
 
 import argparse
