@@ -193,6 +193,8 @@ def _card() -> ctypes.CDLL:
     library.card_leave_memory.argtypes = [ctypes.c_bool]
     library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_remember_sent.argtypes = [ctypes.c_bool]
+    library.card_sent_is_noted.argtypes = [ctypes.c_bool]
+    library.card_sent_is_noted.restype = None
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
     library.card_sent_at_high.argtypes = [ctypes.c_int64, *[ctypes.POINTER(ctypes.c_int64)] * 2]
@@ -272,6 +274,11 @@ def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each opera
 def remember_sent(*, on: bool) -> None:
     """Keep what each thread sends to the card last, for `take_sent`; or no longer."""
     _card().card_remember_sent(on)
+
+
+def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
+    """Have what the calling thread sends not be kept for `take_sent`, as the caller has noted it; or again."""
+    _card().card_sent_is_noted(is_noted)
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:

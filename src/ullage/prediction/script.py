@@ -81,11 +81,17 @@ def predict(
     if cancelled():
         raise ScriptError(f"the run of {request.name} was cancelled")
     result = _result_of(request, gpu, told)
+    failed_again = None
     if result.missed_values and request.values.mode == "auto":
         (progress or (lambda text: None))("once more, as values are read after all")
-        return predict(
-            replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
-        )
+        try:
+            return predict(
+                replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
+            )
+        except ScriptError as error:  # as where it makes a folder that is there by now: the first run counts
+            if cancelled():
+                raise
+            failed_again = _again_text(request, error)
     if result.outcome.kind == "error":
         text = _error_text(request, result.outcome, told)
         places = deciding(result.reads, "drawn", "unknown")
@@ -98,7 +104,17 @@ def predict(
         raise ScriptError(text)
     seconds = time.perf_counter() - began
     prediction = _with_host(request, told, _prediction(request, gpu, torch, result, seconds))
+    if failed_again:
+        prediction = replace(prediction, notes=[*prediction.notes, failed_again])
     return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
+
+
+def _again_text(request: Request, error: ScriptError) -> str:
+    text = str(error).partition("\n")[0]
+    return (
+        f"values were read after steps that had read none; run once more for them in the same folder, {request.name} "
+        f"failed: {text}; --values on follows values in the first run"
+    )
 
 
 def _run_script(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:

@@ -7,13 +7,15 @@ import torch
 
 from ullage.values.answers import SIZED_BY_READS, Answers
 from ullage.values.collective import note_collective
-from ullage.values.content import BlockContents
+from ullage.values.content import BlockContents, Certainty
 from ullage.values.counted import COUNTED, CountedOperators
 from ullage.values.dispatch import PYTHON, Watch, run_on
-from ullage.values.evaluation import Evaluation
+from ullage.values.driver import EmulatedDriver
+from ullage.values.evaluation import FLOAT_BYTES, Evaluation
 from ullage.values.notes import Notes, is_on_card
 from ullage.values.operator_plan import OperatorPlan
-from ullage.values.reads import Reads
+from ullage.values.products import PRODUCTS, is_small
+from ullage.values.reads import ReadKind, Reads
 from ullage.values.waiting import Waiting
 from ullage.values.writes import WRITES_UNSAID, Writes
 
@@ -29,21 +31,24 @@ class Interception(Watch):
         self,
         evaluation: Evaluation,
         reads: Reads,
-        answer: Callable[[int | None], None],
-        take_sent: Callable[[int, int, int], bool],
+        driver: EmulatedDriver,
     ) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
         self.waiting = Waiting(evaluation.seed)
-        self._writes = Writes(self.notes, self.waiting, take_sent)
-        self._answers = Answers(self.notes, reads, self.waiting, answer)
-        counted = CountedOperators(self.notes, reads, self._answers)
+        self._writes = Writes(self.notes, self.waiting, driver)
+        self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
+        self._reads = reads
+        counted = self._counted = CountedOperators(self.notes, reads, self._answers)
         self._handlers: dict[str, Callable[..., Any]] = {
             "aten::_local_scalar_dense": self._answers.scalar,
             "aten::equal": self._answers.equal,
             "aten::_coalesce": counted.coalesced,
             "aten::lift_fresh": self._writes.made_of_a_list,
             **dict.fromkeys(COUNTED, counted.run),
+            **dict.fromkeys(PRODUCTS, self._multiply),
+            "aten::_sparse_sparse_matmul": self._multiply_sparse,
+            "aten::index_select": self._select,
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
@@ -68,6 +73,39 @@ class Interception(Watch):
         handler = self._handlers.get(plan.name)
         if handler is not None and arguments[0].is_cuda:
             return handler(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        self._note(plan, operator, arguments, keywords, result)
+        return result
+
+    def _multiply(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run a product, and write down what is small; of a gradient nothing is ever asked that decides."""
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        if result.layout != torch.strided:
+            return self._counted_by_library(plan, result)
+        is_forward = torch._C._current_graph_task_id() == -1
+        if is_forward and is_small(plan.name, arguments, result, FLOAT_BYTES):
+            self.notes.product(plan, operator, arguments, keywords, result)
+        return result
+
+    def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
+        """Say that nobody knows how many elements a sparse result has: a library of NVIDIA's counts them."""
+        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
+        self.notes.forget_parts(result)
+        return result
+
+    def _multiply_sparse(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        return self._counted_by_library(plan, run_on(keyset, plan, operator, arguments, keywords))
+
+    def _select(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run `index_select`, which counts the elements that a sparse result has."""
+        if arguments[0].layout != torch.strided:
+            return self._counted.selected(keyset, plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
         self._note(plan, operator, arguments, keywords, result)
         return result

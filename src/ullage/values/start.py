@@ -1,8 +1,10 @@
 """Values for this process: from the moment CUDA is initialised, in the threads that use it."""
 
+import gc
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import torch
@@ -14,6 +16,7 @@ from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
 from ullage.values.content import KEY, BlockContents, UnseenWrites
 from ullage.values.dispatch import is_thread_seen
+from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
 from ullage.values.notes import Notes
@@ -27,23 +30,19 @@ BUDGET_BYTES: Final = 512 * MIB
 _UNSEEN_THREAD: Final = "what a thread of the script does"
 
 
-class EmulatedDriver(Protocol):
-    """What values ask of the emulated runtime: `ullage.emulator.library`."""
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Make many small objects without having Python look through all that there are, which takes longer than the rest.
 
-    def answer(self, number: int | None, /) -> None:
-        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
-
-    def remember_sent(self, *, on: bool) -> None:
-        """Keep what each thread sends to the card last."""
-
-    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Write what the calling thread's last copy to the card was to an address on the host."""
-
-    def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes on the card by threads of which a function at an address says that they are not seen."""
-
-    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
+    When the script's own garbage goes is then as if they were not made.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _current: "Values | None" = None
@@ -69,7 +68,7 @@ class Values:
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
             if choice.mode == "all"
-            else Interception(self.evaluation, self.reads, driver.answer, driver.take_sent)
+            else Interception(self.evaluation, self.reads, driver)
         )
         self._driver = driver
         self._is_on = False
@@ -153,7 +152,8 @@ class Values:
     def _begin_to_see(self) -> None:
         self._is_on = True
         self._driver.remember_sent(on=True)
-        self._interception.install()
+        with _without_collections():
+            self._interception.install()
         self._interception.include()
         self._unseen_writes = self._driver.watch_writes(is_thread_seen(), int(KEY))
         self._unseen_before = self._unseen_writes.value

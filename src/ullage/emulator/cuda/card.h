@@ -178,6 +178,7 @@ ULLAGE_API void card_hold_values(void);      /* before any memory is handed out:
 ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
 ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
+ULLAGE_API void card_sent_is_noted(bool is_noted); /* what the calling thread copies is not to be remembered */
 /* What of the most that the process had resident (as the kernel says) was remembered of what was sent, and the most that
  * was resident without that when something was about to be. */
 ULLAGE_API void card_sent_at_high(int64_t high, int64_t *of_high, int64_t *resident_before);

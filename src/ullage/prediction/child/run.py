@@ -59,13 +59,15 @@ if TYPE_CHECKING:
     from ullage.epoch.watch import EpochWatch
     from ullage.prediction.avoidable.diagnosis import Diagnosis
     from ullage.prediction.observation.observer import Observer
+    from ullage.values.reads import Reads
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _STEPS_FOR_A_GRAPH: Final = 20
 """The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
+"""The number of steps without a read that decides after which values are no longer followed; a later one starts the run
+anew."""
 _EVALUATION_SECONDS: Final = 10.0
 """The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -431,7 +433,7 @@ class Run:
         return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
 
     def _look_after_values(self, number: int) -> None:
-        """Stop to work values out where the first steps have read none: it costs time at every operation."""
+        """Stop to work values out where the first steps have read none that decide: it slows every operation down."""
         values = self._values
         if (
             values is None
@@ -440,7 +442,7 @@ class Run:
             or self._diagnosis is not None
         ):
             return
-        if values.is_on and not values.reads.counts:
+        if values.is_on and values.reads.are_logged_only:
             values.stop()
 
     def _has_settled(self) -> bool:
@@ -552,7 +554,7 @@ class Run:
         assert values is not None
         result = replace(
             result,
-            missed_values=values.has_stopped and bool(values.reads.counts),
+            missed_values=values.has_stopped and _has_missed(values.reads, outcome),
             host=None
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
@@ -577,6 +579,11 @@ class Run:
         """Return how the run trains, where that was gathered."""
         gathered = self._loop.gathered if self._loop is not None else None
         return None if gathered is None else gathered(self._journal.entries())
+
+
+def _has_missed(reads: "Reads", outcome: Outcome) -> bool:
+    """Tell whether what was read as zero may have decided something: a branch or a size, or that the script failed."""
+    return not reads.are_logged_only or (outcome.kind == "error" and bool(reads.counts))
 
 
 def _first_line(error: Exception) -> str:
