@@ -13,13 +13,13 @@ from ullage.prediction.avoidable.holder_watch import HolderWatch
 from ullage.prediction.avoidable.moment import Moment
 from ullage.prediction.avoidable.passes import Passes
 from ullage.prediction.avoidable.uses import UseLog
-from ullage.prediction.placement import rebuilt_of
-from ullage.prediction.trace import Levels, Memory
+from ullage.prediction.measurement.placement import rebuilt_of
+from ullage.prediction.measurement.trace import Levels, Memory
 from ullage.tracing.journal import Journal
 from ullage.values.start import Values
 
 if TYPE_CHECKING:
-    from ullage.prediction.observer import Observer
+    from ullage.prediction.observation.observer import Observer
 
 
 class Diagnosis:

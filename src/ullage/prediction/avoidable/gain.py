@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ullage.prediction.placement import replayed
-from ullage.prediction.role import Lives
-from ullage.prediction.trace import Levels
+from ullage.prediction.measurement.placement import replayed
+from ullage.prediction.measurement.trace import Levels
+from ullage.prediction.observation.role import Lives
 from ullage.program import Op, Program
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 

@@ -17,7 +17,7 @@ from ullage.ownership.holders import BlockHolder
 from ullage.ownership.holding import HolderKind
 from ullage.prediction.avoidable.holder_watch import SeenHolder
 from ullage.prediction.avoidable.passes import Passes
-from ullage.prediction.role import Lives
+from ullage.prediction.observation.role import Lives
 from ullage.tracing.journal import Phase
 
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))

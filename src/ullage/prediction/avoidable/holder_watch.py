@@ -16,7 +16,7 @@ from ullage.prediction.avoidable.share import LEAST_SHARE
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
-    from ullage.prediction.observer import Observer
+    from ullage.prediction.observation.observer import Observer
 
 _MOST_LOOKS: Final = 12
 """The number of passes before which is asked: holders of later ones are the same."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.prediction.avoidable.share import LEAST_SHARE
-from ullage.prediction.trace import Memory
+from ullage.prediction.measurement.trace import Memory
 from ullage.tracing.journal.stacks import JournalStacks
 from ullage.tracing.source import Line
 

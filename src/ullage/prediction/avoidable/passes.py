@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.prediction.role import Moments
+from ullage.prediction.observation.role import Moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ullage.ownership.storage import addresses
-from ullage.prediction.role import Lives
+from ullage.prediction.observation.role import Lives
 from ullage.values.dispatch import ONLY
 
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))

@@ -19,7 +19,7 @@ def step() -> None:
     if average is None:
         average = copy.deepcopy(model)
     with torch.no_grad():
-        for mean, now in zip(average.parameters(), model.parameters()):
+        for mean, now in zip(average.parameters(), model.parameters(), strict=True):
             mean.lerp_(now, 0.01)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 model = nn.Sequential(nn.Linear(256, 4096), nn.GELU(), nn.Linear(4096, 8192), nn.GELU(), nn.Linear(8192, 4096)).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 metrics = {}
-for step in range(6):
+for _ in range(6):
     x = torch.randn(2048, 256).cuda()
     y = torch.randint(0, 4096, (2048,)).cuda()
     scores = model(x)
