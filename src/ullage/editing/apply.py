@@ -36,7 +36,7 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
     Raises:
         NotCertain: the file cannot be parsed, or the place of an edit is not certain.
     """
-    page = _Page(source, file)
+    page = _EditedPage(source, file)
     for edit in sorted(edits, key=lambda each: not isinstance(each, WrapStatements)):  # the others stand in blocks
         page.add(edit)
     text = page.text()
@@ -49,7 +49,7 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
 
 
 @dataclass(slots=True)
-class _Line:
+class _EditedLine:
     """A line of the file, and what is done to it."""
 
     text: str
@@ -69,7 +69,7 @@ def _by_column(numbered: tuple[int, tuple[int, int, str]]) -> tuple[int, int, in
     return start, end, number
 
 
-class _Page:
+class _EditedPage:
     """The lines of a file, and the edits that were put on them."""
 
     def __init__(self, source: str, file: str) -> None:
@@ -80,7 +80,7 @@ class _Page:
             tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
             raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
-        self._lines = [_Line(text) for text in source.split("\n")]  # splitlines() knows more ends than Python does
+        self._lines = [_EditedLine(text) for text in source.split("\n")]  # splitlines() knows more ends than Python does
         self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
         self._imports: dict[str, None] = {}
@@ -118,7 +118,7 @@ class _Page:
         end = "\r\n" if self._lines[0].text.endswith("\r") else "\n"
         return end.join(each.removesuffix("\r") for each in found)
 
-    def _rendered(self, number: int, line: _Line) -> str:
+    def _rendered(self, number: int, line: _EditedLine) -> str:
         encoded = line.text.encode()
         # From the end of the line on; of several at one column the last first, so that they stand in their order.
         for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):

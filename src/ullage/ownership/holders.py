@@ -37,6 +37,8 @@ class BlockHolder:
     """The variable at which the path begins; empty where it begins at none."""
     file: str
     function: str
+    in_traceback: bool
+    """Whether the path leads through the traceback of an exception."""
     others: tuple[str, ...]
     """The names of other variables and attributes that lead to it."""
 
@@ -92,7 +94,7 @@ def _path_to(search: OwnerSearch, claim: Claim) -> str:
 
 
 def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, ...]) -> BlockHolder:
-    root = search.root_of(claim.place)
+    chain, root = search.reach.chain_of(claim.place), search.root_of(claim.place)
     name = root.variable + path.removeprefix(root.text) if root.variable else path
     return BlockHolder(
         kind=claim.kind,
@@ -100,6 +102,7 @@ def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, 
         variable=root.variable,
         file=root.file,
         function=root.function,
+        in_traceback=any(is_of(search.reach.objects[one], (types.TracebackType,)) for one in chain),
         others=tuple(one for one in others if one != name),
     )
 
@@ -136,6 +139,8 @@ class _Backwards:
                     if id(parent) in seen:
                         continue
                     seen.add(id(parent))
+                    if is_of(parent, (types.FunctionType,)):
+                        continue  # a closure, whose variable is that of the function around it
                     if instance_dict(parent) is child:  # in which the parent keeps its attributes
                         if id(parent) not in main:
                             yield name_of(type(parent)) + (label_of(parent, grandchild, is_general=True) or "") + suffix

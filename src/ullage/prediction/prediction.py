@@ -386,7 +386,7 @@ class Prediction:
     epoch: EpochUse | None = None
     """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
     avoidable: list[Avoidable] = field(default_factory=list)
-    """What of the allocated peak the script could do without, if it was asked for."""
+    """The memory of the allocated peak that the script could do without, if that was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

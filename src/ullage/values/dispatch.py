@@ -42,8 +42,8 @@ class Watch(ABC):
         self._registered: set[str] = set()
         self.has_ended = False
         """Whether what still comes here is only run on."""
-        self.listener: Callable[[Sequence[Any], Mapping[str, Any]], None] | None = None
-        """A function that is told the arguments of every operator that uses memory; set before `install`."""
+        self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        """A function that is told every operator that uses memory, and its arguments; set before `install`."""
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -110,7 +110,7 @@ class Watch(ABC):
             return see
 
         def tell_and_see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-            listener(arguments, keywords)
+            listener(operator, arguments, keywords)
             return see(keyset, operator, *arguments, **keywords)
 
         return tell_and_see

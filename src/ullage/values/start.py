@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -94,9 +94,9 @@ class Values:
             torch.cuda._lazy_call(self._begin)
 
     def listen(
-        self, hear: Callable[[Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
+        self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
     ) -> None:
-        """Have `hear` be told every operator's arguments, and `used` those of kernels that no operator launches.
+        """Have `hear` be told every operator with its arguments, and `used` those of kernels that no operator launches.
 
         It has to be called before CUDA is initialised, and has an effect only where operators are seen.
         """

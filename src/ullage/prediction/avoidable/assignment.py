@@ -26,12 +26,24 @@ class _Assignment:
     last: int
     function: str
     adds: bool
+    is_none: bool
+    """Whether the value is None: nothing is kept by that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAssignment:
+    """A statement that gives a variable what it holds."""
+
+    file: str
+    line: int
+    adds: bool
+    """Whether it puts something into what the variable has already."""
 
 
 def assignment_of(
     names: Sequence[str], *, stack: Sequence[Line], file: str, function: str, into: bool
-) -> tuple[str, int] | None:
-    """Return the file and the line of the statement that assigns one of some names; None if there is none.
+) -> FoundAssignment | None:
+    """Return the statement that assigns one of some names; None if there is none.
 
     Args:
         names: attributes or variables, the first that is found counts.
@@ -43,16 +55,16 @@ def assignment_of(
     frames = {(line.file, line.line) for line in stack}
     files = dict.fromkeys([line.file for line in stack if is_users(line.file)] + [file] * bool(file))
     for name in names:
-        found = [(each, one) for each in files for one in _assignments(each) if one.name == name]
+        found = [(each, one) for each in files for one in _assignments(each) if one.name == name and not one.is_none]
         for is_it in (
             lambda each, one: any((each, line) in frames for line in range(one.first, one.last + 1)),
             lambda each, one: each == file and one.adds == into and one.function == function,
             lambda each, one: one.adds == into,
             lambda each, one: True,
         ):
-            chosen = [(each, one.first) for each, one in found if is_it(each, one)]
+            chosen = [(each, one) for each, one in found if is_it(each, one)]
             if chosen:
-                return chosen[-1]
+                return FoundAssignment(file=chosen[-1][0], line=chosen[-1][1].first, adds=chosen[-1][1].adds)
     return None
 
 
@@ -74,7 +86,9 @@ def _in(node: ast.AST, function: str) -> Iterator[_Assignment]:
         for target, adds in _targets(child):
             for name in _names(target):
                 first, last = _lines(child, target)
-                yield _Assignment(name=name, first=first, last=last, function=function, adds=adds)
+                yield _Assignment(
+                    name=name, first=first, last=last, function=function, adds=adds, is_none=_is_none(child)
+                )
         yield from _in(child, inner)
 
 
@@ -95,6 +109,11 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         yield node.optional_vars, False
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADDS:
         yield node.func.value, True
+
+
+def _is_none(node: ast.AST) -> bool:
+    value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else node
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
 
 
 def _names(target: ast.AST) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Memory of the peak that a run could do without, as data; sizes in bytes. It knows no torch."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any, Final
 
 
 class AvoidableKind(StrEnum):
@@ -22,11 +23,25 @@ class AvoidableKind(StrEnum):
     ATTENTION_SCORES = "attention_scores"
     """Matrices of every token against every other, kept for the backward pass."""
     SAVED_ACTIVATIONS = "saved_activations"
-    """What a module has saved for the backward pass."""
+    """The results that a module has saved for the backward pass."""
     WORKSPACES = "workspaces"
     """Scratch memory of libraries."""
     FRAGMENTATION = "fragmentation"
     """Memory that the allocator has reserved and that nothing lies in."""
+
+
+_TITLES: Final = {
+    AvoidableKind.HELD_OVER: "held over from an earlier step",
+    AvoidableKind.OPTIMIZER_TEMPORARIES: "the optimizer's temporaries",
+    AvoidableKind.GRADIENTS_KEPT_ZEROED: "gradients kept during the forward pass",
+    AvoidableKind.GRADIENTS_BESIDE_COPIES: "gradients beside copies of them",
+    AvoidableKind.SECOND_COPY_OF_WEIGHTS: "a second copy of the weights",
+    AvoidableKind.LOGITS_IN_FP32: "scores of the vocabulary in float32",
+    AvoidableKind.ATTENTION_SCORES: "attention scores",
+    AvoidableKind.SAVED_ACTIVATIONS: "activations saved",
+    AvoidableKind.WORKSPACES: "workspaces of libraries",
+    AvoidableKind.FRAGMENTATION: "reserved and not used",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +78,13 @@ class Avoidable:
     """A sentence that says why it is sure."""
     remedy: str = ""
     """A sentence that says what to write."""
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words, with the variable or the module if there is one."""
+        of = ", ".join(self.names) or self.module
+        return f"{_TITLES[self.kind]}: {of}" if of else _TITLES[self.kind]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        return {**asdict(self), "kind": self.kind.value, "names": list(self.names)}

@@ -1,18 +1,26 @@
 """The search for what is avoidable, in the script's process: what is watched while it runs, and what is made of it."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from ullage._errors import UllageError
 from ullage.emulator.emulate import Emulation
+from ullage.ownership.safe_inspection import is_of
 from ullage.prediction.avoidable.avoidable import Avoidable
 from ullage.prediction.avoidable.gain import Gains
-from ullage.prediction.avoidable.held_over import Uses, held_over
-from ullage.prediction.avoidable.held_over_rows import rows_of
+from ullage.prediction.avoidable.held_over import held_over
+from ullage.prediction.avoidable.held_over_rows import rows_of_held_over
 from ullage.prediction.avoidable.holder_watch import HolderWatch
-from ullage.prediction.avoidable.moment import Moment
-from ullage.prediction.avoidable.passes import Passes
-from ullage.prediction.avoidable.uses import UseLog
+from ullage.prediction.avoidable.moment import PeakMoment
+from ullage.prediction.avoidable.of_allocator import fragmentation, workspaces
+from ullage.prediction.avoidable.of_model import attention_scores, saved_activations, vocabulary_scores
+from ullage.prediction.avoidable.of_optimizer import gradients_beside_copies, optimizer_temporaries, stale_gradients
+from ullage.prediction.avoidable.passes import TrainingPasses
+from ullage.prediction.avoidable.uses import LastUses, UseLog
+from ullage.prediction.avoidable.weight_copies import WeightCopy, rows_of_copies, weight_copies
 from ullage.prediction.measurement.placement import rebuilt_of
 from ullage.prediction.measurement.trace import Levels, Memory
 from ullage.tracing.journal import Journal
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
     from ullage.prediction.observation.observer import Observer
 
 
-class Diagnosis:
+class AvoidableSearch:
     """Watches a run for what is avoidable, from `begin` on."""
 
     def __init__(self, journal: Journal, observer: "Observer", values: Values) -> None:
@@ -33,6 +41,8 @@ class Diagnosis:
         self._holders = HolderWatch(journal, observer)
         self._is_whole = False
         """Whether every operation of the run was seen: what a CUDA graph replays is not."""
+        self._copies: list[WeightCopy] = []
+        self._vocabularies: set[int] = set()
 
     def begin(self) -> None:
         """Listen to operations, and ask who holds what before each pass; before CUDA is initialised."""
@@ -40,8 +50,11 @@ class Diagnosis:
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
-        """Note whether all operations were seen, before they no longer are."""
+        """Note what is known only now: whether all operations were seen, before they no longer are, and copies."""
         self._is_whole = self._values.is_on and not self._observer.graphs.replays
+        self._copies = weight_copies(self._observer.trained_parameters())
+        embeddings = [one for one in gc.get_objects() if is_of(one, (nn.Embedding,))]
+        self._vocabularies = {vars(one).get("num_embeddings", 0) for one in embeddings}
 
     def found(
         self,
@@ -65,7 +78,7 @@ class Diagnosis:
         """
         observer = self._observer
         peak = int(levels.allocated.argmax())
-        moment = Moment(
+        moment = PeakMoment(
             memory=memory,
             stacks=self._journal.stacks,
             index=int(levels.index[peak]),
@@ -86,17 +99,26 @@ class Diagnosis:
             placement=emulation.placement,
             ran_out=bool(observer.ooms),
         )
-        return self._held_over(moment, gains)
+        rows = [*self._by_use(moment, gains), *workspaces(moment, gains)]
+        rows += rows_of_copies(self._copies, moment, gains)
+        rows += saved_activations(moment)
+        return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
-    def _held_over(self, moment: Moment, gains: Gains) -> list[Avoidable]:
+    def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
+        """Return what is known by the uses of blocks; nothing where not all of them were seen."""
         observer, memory = self._observer, moment.memory
-        if not self._is_whole:
-            return []
         lives = memory.lives
-        passes = Passes.of(observer.moments, observer.step_ends if observer.has_optimizer else ())
-        if not len(passes):
-            return []
-        uses = Uses(*self._uses.by_block(lives), passes, len(lives.born))
+        passes = TrainingPasses.of(observer.moments, observer.step_ends if observer.has_optimizer else ())
+        rows = optimizer_temporaries(moment, gains)
+        if not self._is_whole or not len(passes):
+            return rows
+        table = self._uses.table(lives)
+        uses = LastUses(table, passes, len(lives.born))
         end = observer.ooms[-1].index if observer.ooms else self._journal.length()
         held = held_over(lives, memory.roles, uses, passes, self._holders.seen(), device=memory.device, end=end)
-        return rows_of(held, moment, gains)
+        rows += rows_of_held_over(held, moment, gains)
+        rows += stale_gradients(moment, gains, table, uses, passes, end)
+        rows += gradients_beside_copies(moment, gains, uses)
+        rows += vocabulary_scores(moment, gains, table, self._vocabularies)
+        rows += attention_scores(moment, gains, table)
+        return rows

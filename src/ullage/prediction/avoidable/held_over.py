@@ -16,7 +16,8 @@ from ullage.block_role import Role
 from ullage.ownership.holders import BlockHolder
 from ullage.ownership.holding import HolderKind
 from ullage.prediction.avoidable.holder_watch import SeenHolder
-from ullage.prediction.avoidable.passes import Passes
+from ullage.prediction.avoidable.passes import TrainingPasses
+from ullage.prediction.avoidable.uses import LastUses
 from ullage.prediction.observation.role import Lives
 from ullage.tracing.journal import Phase
 
@@ -29,7 +30,7 @@ _PASSES_NEEDED: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBlock:
+class HeldOverBlock:
     """A block that outlives its last use."""
 
     number: int
@@ -43,30 +44,16 @@ class HeldBlock:
     holder: BlockHolder
 
 
-class Uses:
-    """The uses of every block, by pass."""
-
-    def __init__(self, blocks: np.ndarray, when: np.ndarray, passes: Passes, count: int) -> None:
-        """Take the uses in order of time, and the number of all blocks."""
-        self.last = np.full(count, -1, np.int64)
-        self.last[blocks] = when  # of several of one block the last stays
-        of_pass = passes.at(when)
-        self.last_pass = np.zeros(count, np.int64)
-        self.last_pass[blocks] = of_pass
-        self.first_pass = np.full(count, np.iinfo(np.int64).max)
-        np.minimum.at(self.first_pass, blocks, of_pass)
-
-
 def held_over(
     lives: Lives,
     roles: Sequence[Role],
-    uses: Uses,
-    passes: Passes,
+    uses: LastUses,
+    passes: TrainingPasses,
     seen: Iterable[SeenHolder],
     *,
     device: int,
     end: int,
-) -> list[HeldBlock]:
+) -> list[HeldOverBlock]:
     """Return the blocks that outlive their last use.
 
     Args:
@@ -82,11 +69,11 @@ def held_over(
     made_in = passes.at(lives.born)
     found = []
     for number in _candidates(lives, roles, made_in, passes, device).tolist():
-        of_pass = int(max(made_in[number], uses.last_pass[number]))
+        of_pass = int(max(made_in[number], uses.last_pass[number], 1))
         done = int(passes.done[of_pass - 1])
         if done < 0:
             continue
-        since = max(done, int(uses.last[number]))
+        since = max(done, int(uses.when[number]), int(lives.born[number]))
         died = int(lives.died[number])
         if died <= since + 1:
             continue
@@ -94,41 +81,55 @@ def held_over(
         if holder is None:
             continue
         is_let_go = died < end
-        is_once = uses.first_pass[number] >= of_pass  # never used before the pass that used it last
+        # Used by no pass before the one that used it last; what fills a batch that is made between two is no use.
+        is_between = made_in[number] == of_pass - 1 and (of_pass == 1 or lives.born[number] > passes.done[of_pass - 2])
+        is_once = uses.first_pass[number] >= of_pass or bool(is_between)
         if is_let_go or (is_once and _is_seen_idle(passes, of_pass)):
-            found.append(HeldBlock(number=number, since=since, of_pass=of_pass, is_let_go=is_let_go, holder=holder))
+            found.append(HeldOverBlock(number=number, since=since, of_pass=of_pass, is_let_go=is_let_go, holder=holder))
     return _without_chance(found, lives)
 
 
-def _candidates(lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: Passes, device: int) -> np.ndarray:
-    """Return the blocks that passes have made and that are neither meant to stay nor an optimizer's scratch."""
-    is_made = (made_in >= 1) & (lives.entries["device"] == device) & (lives.entries["phase"] != Phase.OPTIMIZER)
+def _candidates(
+    lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: TrainingPasses, device: int
+) -> np.ndarray:
+    """Return the blocks that passes have made and that are neither meant to stay nor an optimizer's scratch.
+
+    The first batch is made before the first pass.
+    """
+    is_input = np.array([role is Role.INPUTS for role in roles], np.bool_)
+    is_made = (
+        ((made_in >= 1) | is_input) & (lives.entries["device"] == device) & (lives.entries["phase"] != Phase.OPTIMIZER)
+    )
     numbers = np.flatnonzero(is_made)
-    done = passes.done[made_in[numbers] - 1]
-    numbers = numbers[(done < 0) | (lives.died[numbers] > done)]
+    numbers = numbers[lives.died[numbers] > passes.done[np.maximum(made_in[numbers], 1) - 1]]
     return np.array([number for number in numbers.tolist() if roles[number] not in _STAYS], np.int64)
 
 
-def _is_seen_idle(passes: Passes, of_pass: int) -> bool:
+def _is_seen_idle(passes: TrainingPasses, of_pass: int) -> bool:
     """Tell whether a whole pass was run after another one."""
     return of_pass < len(passes) and bool(passes.has_stepped[of_pass])
 
 
-def _without_chance(found: Sequence[HeldBlock], lives: Lives) -> list[HeldBlock]:
+def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOverBlock]:
     """Leave out what lives to the end of the run, unless pass after pass keeps such a block."""
-    kept: defaultdict[tuple[int, int, str], set[int]] = defaultdict(set)
+    kept: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for block in found:
         kept[_likeness(block, lives)].add(block.of_pass)
     return [
         block
         for block in found
-        if block.is_let_go or block.holder.kind in _UNREACHABLE or len(kept[_likeness(block, lives)]) >= _PASSES_NEEDED
+        if block.is_let_go or _is_out_of_reach(block.holder) or len(kept[_likeness(block, lives)]) >= _PASSES_NEEDED
     ]
 
 
-def _likeness(block: HeldBlock, lives: Lives) -> tuple[int, int, str]:
-    entry = lives.entries[block.number]
-    return int(entry["stack"]), int(entry["size"]), block.holder.path
+def _is_out_of_reach(holder: BlockHolder) -> bool:
+    """Tell whether what a block is held by is not wanted later: garbage, or the variables of a function that failed."""
+    return holder.kind in _UNREACHABLE or holder.in_traceback
+
+
+def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
+    # Not by size: where a free piece is not worth splitting, equal requests get blocks of several sizes.
+    return int(lives.entries["stack"][block.number]), block.holder.path
 
 
 class _Holders:

@@ -72,7 +72,8 @@ class HolderWatch:
         events = np.flatnonzero((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE))
         addresses, last = np.unique(entries["address"][events][::-1], return_index=True)
         last = events[len(events) - 1 - last]
-        is_left = (kinds[last] == EntryKind.ALLOC) & (last > starts[0]) & (last <= limit)
+        is_left = (kinds[last] == EntryKind.ALLOC) & (last <= limit)
+        is_left &= (last > starts[0]) | np.isin(addresses, np.array(self._observer.input_addresses(), np.uint64))
         is_left &= ~np.isin(addresses, np.array(self._observer.owned_addresses(), np.uint64))
         is_left &= ~np.isin(addresses, entries["address"][kinds == EntryKind.WORKSPACE])
         sizes = entries["size"][last]

@@ -1,11 +1,16 @@
 """The fullest moment of a run, and what the rows need to know of the blocks that are alive at it."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from ullage.block_role import Role
+from ullage.prediction.avoidable.assignment import FoundAssignment
+from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
+from ullage.prediction.avoidable.gain import PeaksWithout
 from ullage.prediction.avoidable.share import LEAST_SHARE
 from ullage.prediction.measurement.trace import Memory
 from ullage.tracing.journal.stacks import JournalStacks
@@ -13,7 +18,7 @@ from ullage.tracing.source import Line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class PeakMoment:
     """The moment of the allocated peak."""
 
     memory: Memory
@@ -24,6 +29,8 @@ class Moment:
     reserved_bytes: int
     """The peak of reserved memory, at whichever moment."""
     step_ends: Sequence[int]
+    named: set[int] = field(default_factory=set)
+    """The blocks that have a row: each counts once."""
 
     def has(self, block: int) -> bool:
         """Tell whether a block is alive."""
@@ -36,9 +43,62 @@ class Moment:
         is_alive = (lives.born <= self.index) & (lives.died > self.index)
         return np.flatnonzero(is_alive & (lives.entries["device"] == self.memory.device))
 
+    def unnamed(self, *, role: Role | None = None) -> list[int]:
+        """Return the alive blocks that have no row yet, of one role if that is given."""
+        roles = self.memory.roles
+        alive = self.alive().tolist()
+        return [block for block in alive if block not in self.named and (role is None or roles[block] is role)]
+
     def size_of(self, blocks: Sequence[int]) -> int:
         """Return the bytes of blocks, after rounding."""
         return int(self.memory.lives.entries["size"][list(blocks)].sum()) if blocks else 0
+
+    def row(
+        self,
+        kind: AvoidableKind,
+        blocks: Sequence[int],
+        peaks: PeaksWithout | None,
+        *,
+        evidence: str,
+        remedy: str,
+        names: Sequence[str] = (),
+        hold: FoundAssignment | None = None,
+        module: str | None = None,
+    ) -> Avoidable:
+        """Return the row of blocks that are alive, and note that they have one; its line is the one of the most bytes.
+
+        Args:
+            kind: what they are.
+            blocks: their numbers.
+            peaks: the peaks without them, if they are known.
+            evidence: why it is sure.
+            remedy: what to write.
+            names: who holds them.
+            hold: where that is assigned.
+            module: what made them; None: the module that made the largest.
+        """
+        self.named.update(blocks)
+        by_line: Counter[Line | None] = Counter()
+        for block in blocks:
+            by_line[self.line_of(block)] += self.size_of([block])
+        line = by_line.most_common(1)[0][0] if by_line else None
+        largest = max(blocks, key=lambda block: self.size_of([block]))
+        return Avoidable(
+            kind=kind,
+            peak_bytes=self.size_of(blocks),
+            gain_bytes=self.allocated_bytes - peaks.allocated_bytes if peaks is not None else None,
+            gain_reserved_bytes=self.gain_reserved(peaks.reserved_bytes) if peaks is not None else None,
+            blocks=len(blocks),
+            names=tuple(names),
+            file=line.file if line else None,
+            line=line.line if line else None,
+            function=line.function if line else None,
+            module=self.module_of(largest) if module is None else module,
+            hold_file=hold.file if hold else None,
+            hold_line=hold.line if hold else None,
+            evidence=evidence,
+            remedy=remedy,
+        )
 
     def is_worth(self, size_bytes: int) -> bool:
         """Tell whether bytes are enough for a row."""

@@ -13,7 +13,7 @@ from ullage.prediction.observation.role import Moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class TrainingPasses:
     """Where passes begin and where their work is done: ascending indices of the journal, one of each a pass."""
 
     begins: np.ndarray
@@ -23,7 +23,7 @@ class Passes:
     """Whether the pass has come to its end: a backward pass, and the optimizer's step if its step has one."""
 
     @classmethod
-    def of(cls, moments: Moments, step_ends: Sequence[int]) -> "Passes":
+    def of(cls, moments: Moments, step_ends: Sequence[int]) -> "TrainingPasses":
         """Find them.
 
         Args:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
-    from ullage.prediction.avoidable.diagnosis import Diagnosis
+    from ullage.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.prediction.observation.observer import Observer
     from ullage.values.reads import Reads
     from ullage.values.start import Values
@@ -86,7 +86,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
-        self._diagnosis: Diagnosis | None = None
+        self._diagnosis: AvoidableSearch | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
@@ -200,9 +200,9 @@ class Run:
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
         if self._request.diagnose:
-            from ullage.prediction.avoidable.diagnosis import Diagnosis
+            from ullage.prediction.avoidable.diagnosis import AvoidableSearch
 
-            self._diagnosis = Diagnosis(self._journal, self._observer, self._values)
+            self._diagnosis = AvoidableSearch(self._journal, self._observer, self._values)
             self._diagnosis.begin()
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)

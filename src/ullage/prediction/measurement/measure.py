@@ -19,7 +19,7 @@ from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
-    from ullage.prediction.avoidable.diagnosis import Diagnosis
+    from ullage.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.prediction.measurement.trace import Levels, Memory
     from ullage.prediction.observation.observer import Observer
     from ullage.values.reads import Reads
@@ -37,7 +37,7 @@ def measure(
     emulation: Emulation,
     values: "Values",
     history: Sequence[Mapping[str, Any]] | None = None,
-    diagnosis: "Diagnosis | None" = None,
+    diagnosis: "AvoidableSearch | None" = None,
 ) -> RunResult:
     """Say what a run used.
 
@@ -101,7 +101,7 @@ def _measured(
     with_picture: bool,
     emulation: Emulation,
     taken: Sequence[Mapping[str, Any]] | None,
-    diagnosis: "Diagnosis | None",
+    diagnosis: "AvoidableSearch | None",
 ) -> Measured:
     """Say what was allocated on a device."""
     import torch

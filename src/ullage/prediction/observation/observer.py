@@ -324,6 +324,17 @@ class Observer:
         alive = (reference() for reference in list(self._parameters.values()))
         self._note(Role.GRADIENTS, [parameter.grad for parameter in alive if parameter is not None])
 
+    def input_addresses(self) -> list[int]:
+        """Return where what was given to modules was when it was given."""
+        number = _ROLES.index(Role.INPUTS)
+        notes = zip(self._note_addresses, self._note_roles, strict=True)
+        return [address for address, role in notes if role == number]
+
+    def trained_parameters(self) -> list[Any]:
+        """Return the parameters of the optimizers that have stepped and are there."""
+        optimizers = [one for one in (reference() for reference in self._optimizers.values()) if one is not None]
+        return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+
     def owned_addresses(self) -> list[int]:
         """Return where the known parameters, their gradients and optimizers' state are."""
         parameters = [

@@ -12,14 +12,13 @@ class Report:
         self.itself = self  # mend: self.itself = None
 
 
-gc.collect()
-gc.freeze()
+gc.disable()  # as some do against pauses
 model = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 1024)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(6):
     scores = model(torch.randn(4096, 256).cuda())
     scores.square().mean().backward()
-    Report(scores.detach())
     optimizer.step()
     optimizer.zero_grad()
+    Report(scores.detach())
     del scores
