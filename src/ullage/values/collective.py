@@ -6,6 +6,7 @@ from typing import Any, Final
 import torch
 
 from ullage.values.content import BlockContents, Certainty
+from ullage.values.messages import Messages
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""
@@ -18,19 +19,22 @@ Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 def note_collective(
-    contents: BlockContents, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
+    contents: BlockContents, messages: Messages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
 ) -> None:
     """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
 
+    What ranks tell each other is a message: with several that run, or where one rank sends and others receive.
+
     Args:
         contents: what the card's memory holds.
+        messages: what ranks tell each other.
         name: the operator's, such as "c10d::allgather_".
         arguments: its arguments; outputs come before inputs.
         value_of: returns what a tensor holds and how well that is known; None if it cannot be had.
         keep: says what a tensor holds from now on.
     """
     short = name.partition("::")[2]
-    if not name.startswith("c10d::") or short in _UNCHANGED:
+    if not name.startswith("c10d::") or messages.note(name, arguments) or short in _UNCHANGED:
         return
     outputs, inputs = (_tensors(each) for each in (*arguments[:2], [], [])[:2])
     for number, output in enumerate(outputs):
