@@ -20,7 +20,7 @@ from rich.text import Text
 import docs
 from ullage.analysis.describe import describe as describe_explanation
 from ullage.analysis.explain import explain
-from ullage.prediction.describe import describe
+from ullage.prediction.description.describe import describe
 from ullage.prediction.script import Request, predict
 from ullage.report.page import draw_page
 from ullage.report.report import Report

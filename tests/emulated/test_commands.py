@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.prediction.command import Launch, is_launcher, is_program, launch_of
+from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of
 
 from .conftest import Ended, command, environment_of, processes_of
 

@@ -9,7 +9,7 @@ import yaml
 
 from ullage._units import KIB, MIB
 from ullage.emulator.torch_build import find_torch, release_of
-from ullage.prediction.host_meter import MODULES_BYTES
+from ullage.prediction.host.meter import MODULES_BYTES
 
 from .conftest import SCRIPTS, Predict
 from .fresh import answer
@@ -85,7 +85,7 @@ import json, numpy
 def high():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
 before = high()
-import ullage.prediction.child
+import ullage.prediction.child.run
 from ullage.emulator.emulate import emulate
 from ullage.tracing.journal import Journal
 emulate("T4")

@@ -8,8 +8,8 @@ import pytest
 
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.torch_build import find_torch
-from ullage.prediction.describe import describe
-from ullage.prediction.placement import addresses_count
+from ullage.prediction.description.describe import describe
+from ullage.prediction.measurement.placement import addresses_count
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict

@@ -14,7 +14,7 @@ from ullage.prediction.prediction import CudnnUse, Guess, Step, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.result import NOTHING_MEASURED
 from ullage.prediction.script import predict
-from ullage.prediction.workspace import cudnn_of, doubt_of, notes_of, rows_of
+from ullage.prediction.verdict.workspace import cudnn_of, doubt_of, notes_of, rows_of
 
 TORCH = TorchBuild(version="2.11.0", cuda=(13, 0), cudnn=91900, folder=Path("torch"), planning=("nvidia-cudnn-cu13",))
 NONE_EXPECTED = {"expected_below_bytes": 0}

@@ -14,11 +14,10 @@ from rich.console import Console
 from ullage.difference.describe import describe as describe_difference
 from ullage.difference.difference import ChangeKind, Difference, Level, LineChange, Moment
 from ullage.fitting.axis import Axis
-from ullage.fitting.changes import CHANGES
 from ullage.fitting.describe import describe as describe_fit
-from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
-from ullage.prediction.describe import describe
-from ullage.prediction.host_memory import HostLine, HostUse
+from ullage.fitting.fit import CHANGES, Fit, FrontierRow, Largest, Probe, TriedChange
+from ullage.prediction.description.describe import describe
+from ullage.prediction.host.memory import HostLine, HostUse
 from ullage.prediction.job_request import JobNeeds, job_request_of
 from ullage.prediction.prediction import (
     CudnnUse,
@@ -133,7 +132,8 @@ FITS = Prediction(
     unwritten={},
     compiled_graphs=0,
     eager=None,
-    optimizers_changed=0,
+    changes_made={},
+    changes_refused={},
     picture=None,
     snapshot_error=None,
     ended="steps",
@@ -259,14 +259,29 @@ FIT = Fit(
     ),
     tried=(
         TriedChange(
-            change=CHANGES[0],
-            how=CHANGES[0].how,
+            change=CHANGES[0][0],
+            setting=CHANGES[0][1],
+            how="expandable_segments:True",
             applies=True,
             probe=None,
             largest=Largest(probes=(), best=probe(16, fits=True), next=None),
         ),
-        TriedChange(change=CHANGES[1], how=CHANGES[1].how, applies=True, probe=probe(16, fits=False), largest=None),
-        TriedChange(change=CHANGES[2], how=CHANGES[2].how, applies=False, probe=None, largest=None),
+        TriedChange(
+            change=CHANGES[1][0],
+            setting=CHANGES[1][1],
+            how="max_split_size_mb:128",
+            applies=True,
+            probe=probe(16, fits=False),
+            largest=None,
+        ),
+        TriedChange(
+            change=CHANGES[2][0],
+            setting=CHANGES[2][1],
+            how="AdamW(..., fused=True)",
+            applies=False,
+            probe=None,
+            largest=None,
+        ),
     ),
     second=None,
     frontier=(),

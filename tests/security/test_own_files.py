@@ -329,7 +329,7 @@ ALLOWED = {
     "export/prometheus.py": "a port, which the user has asked for",
     "emulator/nvidia_smi/answer.py": "nvidia-smi's own option -f, and the memory of the process that started it",
     "emulator/use.py": "memory without a name",
-    "prediction/draws.py": "a folder beside the snapshot that was asked for, and that snapshot",
+    "prediction/several/draws.py": "a folder beside the snapshot that was asked for, and that snapshot",
     "export/database.py": "SQLite, by the name that _own_files has given",
 }
 MAKING = re.compile(
@@ -381,7 +381,7 @@ READERS = {
     "emulator/profile.py": "its own profiles",
     "emulator/torch_build.py": "an installed package's version",
     "gpus.py": "its own table",
-    "prediction/host_watch.py": "/proc and /dev/shm of this user's processes",
+    "prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
     "tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",
     "snapshot/file.py": "/sys/fs/cgroup",

@@ -9,9 +9,9 @@ import pytest
 
 from ullage._units import MIB
 from ullage.block_role import Role
-from ullage.prediction.growth import Growing, growing
-from ullage.prediction.role import lives_of
-from ullage.prediction.trace import Levels, Memory, Requests, is_level, is_settled, second_keeps, steps_of
+from ullage.prediction.measurement.growth import Growing, growing
+from ullage.prediction.measurement.trace import Levels, Memory, Requests, is_level, is_settled, second_keeps, steps_of
+from ullage.prediction.observation.role import lives_of
 from ullage.tracing.journal import ENTRY, Entries, EntryKind
 from ullage.tracing.source import Line
 

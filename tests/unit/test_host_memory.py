@@ -11,9 +11,9 @@ import pytest
 
 from ullage._units import GIB, MIB
 from ullage.diagnosis.host import read_host
-from ullage.prediction import host_memory
-from ullage.prediction.host_memory import HostFigures, HostLine, HostUse, WorkersUse, host_use, reason_of_host
-from ullage.prediction.host_watch import HostWatch
+from ullage.prediction.host import memory
+from ullage.prediction.host.memory import HostFigures, HostLine, HostUse, WorkersUse, host_use, reason_of_host
+from ullage.prediction.host.watch import HostWatch
 from ullage.prediction.plain_data import from_plain, to_plain
 
 LINE = HostLine(file="train.py", line=7, function="main", is_users=True, bytes=GIB, blocks=2)
@@ -78,7 +78,7 @@ def test_a_limit_that_nobody_gave_is_the_lower_of_the_groups_and_the_machines(
     group: int | None, machine: int | None, limit: int | None, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = dataclasses.replace(read_host(), limit_bytes=group, memory_bytes=machine)
-    monkeypatch.setattr(host_memory, "read_host", lambda: here)
+    monkeypatch.setattr(memory, "read_host", lambda: here)
     host = use()
     assert (host.limit_bytes, host.limit_source) == (limit, source)
     assert host.fits is (None if limit is None else limit >= 6 * GIB)

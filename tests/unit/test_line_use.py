@@ -1,6 +1,6 @@
 """Memory by the user's own lines, and by module where one of these lines leads to most of it."""
 
-from ullage.prediction.line_use import BlockUse, library_lines_of, lines_of
+from ullage.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
 from ullage.tracing.source import Line
 
 TRAIN = Line("train.py", 7)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ullage.prediction.phase_name import PhaseName
-from ullage.prediction.phases import (
+from ullage.prediction.phases.name import PhaseName
+from ullage.prediction.phases.spans import (
     Emptied,
     Forwards,
     Marks,

@@ -127,9 +127,9 @@ def test_the_check_for_torch_can_fail() -> None:
     [
         "cli.app",
         "prediction.script",
-        "prediction.describe",
+        "prediction.description.describe",
         "report.terminal",
-        "prediction.role",
+        "prediction.observation.role",
         "isolation.isolated",
         "emulator",
         "gpus",

@@ -81,7 +81,6 @@ RESULT = RunResult(
     import_seconds=1.5,
     step_seconds=[0.25],
     notes=["a note"],
-    optimizers_changed=0,
     oom_count=1,
     reads=[HostRead(file=None, line=None, op="nonzero", count=1, bytes=8, kind="shape", certainty="drawn")],
     unwritten={"cublas:cublasFoo": 2},

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.block_role import Role
-from ullage.prediction.role import Moments, Note, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.prediction.observation.role import Moments, Note, blocks_at, bytes_by_role, lives_of, roles_of
 from ullage.tracing.journal import ENTRY, GRAD_ENABLED, Entries, EntryKind, Phase
 
 PAGE = 512

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage._units import GIB, MIB
-from ullage.fitting.changes import CHANGES
+from ullage.fitting.fit import CHANGES
+from ullage.prediction.changed import changed, makes_a_difference
 from ullage.prediction.request import Request
 from ullage.settings import (
     SEMANTICS,
@@ -189,11 +190,11 @@ def test_a_change_is_tried_on_top_of_what_pytorch_reads(
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     request = Request(script=Path("train.py"), gpu="T4", alloc_conf=given)
-    expandable, no_split = CHANGES[:2]
+    expandable, no_split = CHANGES[:2]  # each a change and its setting
     before = given if text is None else text
     wanted = f"{before},expandable_segments:True" if before else "expandable_segments:True"
-    assert expandable.apply(request).alloc_conf == expandable.what_to_write(request) == wanted
-    assert no_split.applies_to(request) is ("max_split" not in (before or ""))
+    assert changed(request, *expandable).alloc_conf == wanted
+    assert makes_a_difference(request, *no_split) is ("max_split" not in (before or ""))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from tests.golden.test_report import FITS
 from ullage._errors import ScriptError, ValuesError
-from ullage.prediction import draws
 from ullage.prediction.prediction import HostRead, Prediction, Verdict
 from ullage.prediction.request import Request
+from ullage.prediction.several import draws
 from ullage.values.choice import ValuesChoice
 
 DRAWN = HostRead(file="train.py", line=3, op="topk", count=1, bytes=8, kind="shape", certainty="drawn")

@@ -28,7 +28,7 @@ def attach() -> None:
     """
     if importlib.util.find_spec("torch") is None:
         return
-    from ullage.prediction.attached import attach as begin
+    from ullage.prediction.child.attached import attach as begin
 
     begin()
 

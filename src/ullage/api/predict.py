@@ -9,12 +9,12 @@ from ullage._public import public
 from ullage.api.show import write_page
 from ullage.api.values import check_page, made_up_choice, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
-from ullage.prediction.compiled import predict_beside_eager
-from ullage.prediction.draws import predict_with_draws
 from ullage.prediction.prediction import Prediction
-from ullage.prediction.ranks import predict_all_ranks
 from ullage.prediction.request import ALL, ALONE, Request
-from ullage.prediction.resumed import predict_resumed
+from ullage.prediction.several.compiled import predict_beside_eager
+from ullage.prediction.several.draws import predict_with_draws
+from ullage.prediction.several.ranks import predict_all_ranks
+from ullage.prediction.several.resumed import predict_resumed
 from ullage.values.choice import ValuesChoice
 
 

@@ -13,7 +13,7 @@ from ullage.report.report import Report
 from ullage.report.terminal import draw
 
 _DESCRIBED_IN: Final = {
-    "Prediction": "ullage.prediction.describe",
+    "Prediction": "ullage.prediction.description.describe",
     "Fit": "ullage.fitting.describe",
     "Explanation": "ullage.analysis.describe",
     "Tuning": "ullage.tuning.describe",

@@ -105,7 +105,7 @@ def predict(
     # Here, because what runs a script is not for those who ask another command.
     from ullage.api.predict import predict as ask
     from ullage.api.values import check_page
-    from ullage.prediction.describe import describe
+    from ullage.prediction.description.describe import describe
 
     check_page(html, script, *([snapshot] if snapshot else []))
     options = {name: value for name, value in given.items() if name not in _OWN}

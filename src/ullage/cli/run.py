@@ -58,7 +58,7 @@ def run(
     """
     from ullage.api.values import size_of
     from ullage.export.export import open_exports
-    from ullage.prediction.command import command_of
+    from ullage.prediction.command.words import command_of
     from ullage.recording.plan import HistoryMode, RecordingPlan
     from ullage.run_files.live import is_live
     from ullage.supervision.supervisor import end_alike, environment_as_given, supervise

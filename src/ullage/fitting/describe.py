@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
-from ullage.prediction.describe import describe as describe_prediction
+from ullage.prediction.description.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
-from ullage.prediction.reason import deciding
+from ullage.prediction.verdict.reason import deciding
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
 
 _PLACES_SHOWN = 2

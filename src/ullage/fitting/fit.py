@@ -14,16 +14,26 @@ from ullage._errors import ScriptError, UllageError, UsageError
 from ullage._public import public
 from ullage._secrets import without_secrets
 from ullage._units import text_of_bytes
+from ullage.changes import expandable_segments, for_loop_optimizer, fused_optimizer, large_blocks
+from ullage.changes.change import Change, text_of
+from ullage.changes.facts import TrainingFacts
 from ullage.fitting.axis import LARGEST, Axis
-from ullage.fitting.changes import CHANGES, FitChange
 from ullage.fitting.search import FitSearch, ProbedNeed
 from ullage.gpus import find_gpu
-from ullage.prediction.draws import predict_with_draws
+from ullage.prediction.changed import changed, makes_a_difference
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
+from ullage.prediction.several.draws import predict_with_draws
 
 SCHEMA: Final = 2
 PARALLEL_RUNS: Final = 2
+CHANGES: Final = (
+    (expandable_segments.CHANGE, "True"),
+    (large_blocks.CHANGE, "128"),
+    (fused_optimizer.CHANGE, "on"),
+    (for_loop_optimizer.CHANGE, "on"),
+)
+"""The changes that are tried: they leave the model, and the script, as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +62,8 @@ class Largest:
 class TriedChange:
     """A change that was tried, and the largest value with it; None where no larger value fits than without it."""
 
-    change: FitChange
+    change: Change
+    setting: str
     how: str
     """The code or setting that makes the change; for an allocator setting, the whole text to set."""
     applies: bool
@@ -161,7 +172,7 @@ class Fitter:
     margin_bytes: int
     progress: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
-    _known: dict[tuple[str | None, str | None, tuple[str, ...]], Prediction] = field(default_factory=dict)
+    _known: dict[tuple[str | None, tuple[str, ...], tuple[str, ...]], Prediction] = field(default_factory=dict)
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _takes_steps: bool = False
 
@@ -223,31 +234,31 @@ class Fitter:
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
         """Try every change: first with the smallest value that did not fit."""
-        changes = [change for change in CHANGES if change.applies_to(self.request)]
+        changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
         target = largest.next.value
         arguments = axis.put_into(self.request.arguments, target)
-        requests = [replace(change.apply(self.request), arguments=arguments) for change in changes]
-        labels = [f"{axis.name} {target} with {change.name}" for change in changes]
-        for change, prediction in zip(changes, self._run_all(requests, labels), strict=True):
-            how = change.what_to_write(self.request)
+        requests = [replace(changed(self.request, *each), arguments=arguments) for each in changes]
+        labels = [f"{axis.name} {target} with {change.name}" for change, _ in changes]
+        for (change, setting), prediction in zip(changes, self._run_all(requests, labels), strict=True):
+            how = _how(self.request, change, setting)
             if isinstance(prediction, UllageError):
                 self.notes.append(f"{change.name}: {str(prediction).splitlines()[0]}")
-                yield TriedChange(change=change, how=how, applies=False, probe=None, largest=None)
+                yield TriedChange(change=change, setting=setting, how=how, applies=False, probe=None, largest=None)
                 continue
             probe = Probe(value=target, fits=self._fits(prediction), prediction=prediction)
-            applies = not (change.optimizer_default and prediction.optimizers_changed == 0)
+            applies = change.install is None or text_of(change, setting) in prediction.changes_made
             found = None
             if applies and probe.fits:
                 known = {probe.value: probe.prediction.interval_bytes[1] for probe in largest.probes if probe.fits}
                 try:
                     found = self.largest(
-                        change.apply(self.request), axis, start=(target,), known=known, note=change.name
+                        changed(self.request, change, setting), axis, start=(target,), known=known, note=change.name
                     )
                 except UllageError as error:
                     self.notes.append(f"{change.name}: {str(error).splitlines()[0]}")
-            yield TriedChange(change=change, how=how, applies=applies, probe=probe, largest=found)
+            yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
         """Return whether this run proves that its value fits: it ran to its end, and the script handled no error."""
@@ -289,7 +300,7 @@ class Fitter:
             start = (guess, guess + axis.multiple)
 
     def _run(self, request: Request, label: str) -> Prediction:
-        key = (request.alloc_conf, request.optimizer_default, request.arguments)
+        key = (request.alloc_conf, request.changes, request.arguments)
         if key not in self._known:
             self.progress(f"running {label}")
             try:
@@ -299,6 +310,13 @@ class Fitter:
             self._known[key] = prediction
             self.progress(f"{label}: {prediction.verdict.value}")
         return self._known[key]
+
+
+def _how(request: Request, change: Change, setting: str) -> str:
+    """Return what to write for a change; for an allocator setting, the whole text to set."""
+    if change.alloc_conf is not None:
+        return changed(request, change, setting).alloc_conf or ""
+    return change.recipe_for(TrainingFacts(), setting).snippet
 
 
 def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:

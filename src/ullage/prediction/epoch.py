@@ -44,7 +44,7 @@ def epoch_of(
 ) -> EpochUse | None:
     """Return what the epoch of a run that is over uses; None where no loader fed the training."""
     from ullage.epoch.result import RunFigures, use_of
-    from ullage.prediction import trace
+    from ullage.prediction.measurement import trace
 
     device = watch.ledger.device
     levels = trace.levels_of(entries, device)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ullage._public import public
 from ullage.epoch.use import EpochUse
-from ullage.prediction.host_memory import HostUse
+from ullage.prediction.host.memory import HostUse
 from ullage.prediction.job_request import JobRequest
 
 SCHEMA: Final = 2
@@ -302,7 +302,7 @@ class Prediction:
     world_size: int | None
     """The number of ranks of which the script was one; None if it was started alone."""
     rank: int
-    ranks: list[RankPeaks]
+    ranks: list[RankPeaks] = field(default_factory=list)
     """The peaks of every rank, if all were run and this is the fullest; otherwise empty."""
     total_memory_bytes: int
     context_bytes: int
@@ -339,7 +339,7 @@ class Prediction:
     timeline: dict[str, list[int]]
     reads: list[HostRead]
     values: ValuesUse
-    draws: list[DrawPeaks]
+    draws: list[DrawPeaks] = field(default_factory=list)
     """The peaks of every seed, if values that nobody knows may have decided; otherwise empty. All other figures are of
     the seed whose run used most, but for the interval and the verdict, which are of all."""
     oom: Oom | None
@@ -351,10 +351,12 @@ class Prediction:
     """The CUDA functions that were called and returned "not supported", with the number of calls."""
     compiled_graphs: int
     """The number of graphs that torch.compile made."""
-    eager: Peaks | None
+    eager: Peaks | None = None
     """The peaks of the same script with torch.compile switched off; None if that was not run."""
-    optimizers_changed: int
-    """The number of optimizers that used the default of `Request.optimizer_default`."""
+    changes_made: dict[str, int]
+    """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
+    changes_refused: dict[str, str]
+    """Why a change could not be made, by the change."""
     picture: Picture | None
     """The data of the charts, if they were asked for; not in the JSON."""
     snapshot_error: str | None

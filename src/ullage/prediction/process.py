@@ -25,14 +25,14 @@ from typing import Any, Final
 from ullage._child_process import ChildProcess, new_pipe
 from ullage.emulator.emulate import emulate_in
 from ullage.gpus import find_gpu
-from ullage.prediction.attachment import Attachment
-from ullage.prediction.command import command_of
-from ullage.prediction.host_memory import WorkersUse
-from ullage.prediction.host_watch import HostWatch
+from ullage.prediction.child.attachment import Attachment
+from ullage.prediction.child.whereabouts import words_for
+from ullage.prediction.command.words import command_of
+from ullage.prediction.host.memory import WorkersUse
+from ullage.prediction.host.watch import HostWatch
 from ullage.prediction.lone_rank import environment_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import RunResult
-from ullage.prediction.whereabouts import words_for
 
 Progress = Callable[[str], None]
 
@@ -93,7 +93,7 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
     try:
         try:
             process = ChildProcess(
-                "ullage.prediction.child",
+                "ullage.prediction.child.run",
                 [str(channel_end), json.dumps(request.for_child().to_json())],
                 inherited=(channel_end,),
                 environment=environment,
@@ -145,7 +145,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
         process = ChildProcess(
-            "ullage.prediction.launch",
+            "ullage.prediction.command.launch",
             command_of(launch.words),
             inherited=(),
             environment=environment,

@@ -10,15 +10,16 @@ from typing import Any, Final
 from ullage._errors import UsageError, quoted
 from ullage._output import check_output
 from ullage._units import text_of_bytes
+from ullage.changes.all_changes import change_named
 from ullage.emulator.emulate import check_placement
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.choice import MadeUpChoice
-from ullage.prediction.command import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
+from ullage.prediction.command.notebook import cells_of
+from ullage.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
 from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
-from ullage.prediction.notebook import cells_of
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.values.choice import ValuesChoice
 
@@ -50,7 +51,7 @@ class ChildRequest:
     more_steps: int
     alloc_conf: str | None
     eager: bool
-    optimizer_default: str | None
+    changes: tuple[str, ...]
     total_memory_bytes: int | None
     context_bytes: int
     cudnn_workspace_bytes: int | None
@@ -94,8 +95,8 @@ class Request:
     seconds: float = 300.0
     """The time limit of the script, the import of torch not counted."""
     alloc_conf: str | None = None
-    optimizer_default: str | None = None
-    """"fused" or "foreach=False": what optimizers of torch.optim use where the script does not say."""
+    changes: tuple[str, ...] = ()
+    """The changes to make to the run from outside, as `key=setting` of `ullage.changes.all_changes`."""
     total_memory_bytes: int | None = None
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
@@ -180,6 +181,8 @@ class Request:
         self.values.check()
         check_job_request(self.job_request)
         self.made_up.check()
+        for change in self.changes:
+            change_named(change)
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
@@ -230,7 +233,7 @@ class Request:
             more_steps=self.more_steps,
             alloc_conf=self.alloc_conf,
             eager=self.eager,
-            optimizer_default=self.optimizer_default,
+            changes=self.changes,
             total_memory_bytes=self.total_memory_bytes,
             context_bytes=self.emulated_context_bytes(find_gpu(self.gpu, arch=self.arch)),
             cudnn_workspace_bytes=self.cudnn_workspace_bytes,

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ullage.block_role import Role
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.epoch.use import EpochUse
-from ullage.prediction.host_memory import HostFigures
+from ullage.prediction.host.memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
 
@@ -158,7 +158,10 @@ class RunResult:
     import_seconds: float
     step_seconds: list[float]
     notes: list[str]
-    optimizers_changed: int
+    changes_made: dict[str, int] = field(default_factory=dict)
+    """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
+    changes_refused: dict[str, str] = field(default_factory=dict)
+    """Why a change could not be made."""
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)

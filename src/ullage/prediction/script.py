@@ -14,12 +14,11 @@ from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.folder import with_folder
+from ullage.prediction.description.phases import unreached
 from ullage.prediction.epoch import judged_with, with_epoch
-from ullage.prediction.host_memory import host_use, reason_of_host
+from ullage.prediction.host.memory import host_use, reason_of_host
 from ullage.prediction.job_needs import needs_of
 from ullage.prediction.job_request import job_request_of
-from ullage.prediction.outside import outside_of
-from ullage.prediction.phases_report import unreached
 from ullage.prediction.prediction import (
     CudnnUse,
     Guess,
@@ -32,7 +31,10 @@ from ullage.prediction.prediction import (
     judge,
 )
 from ullage.prediction.process import ChildReport, Progress, run, run_command
-from ullage.prediction.reason import (
+from ullage.prediction.request import Request
+from ullage.prediction.result import NOTHING_MEASURED, Measured, Outcome, RunResult
+from ullage.prediction.verdict.outside import outside_of
+from ullage.prediction.verdict.reason import (
     deciding,
     growth_text,
     lacking_bytes,
@@ -42,10 +44,8 @@ from ullage.prediction.reason import (
     reason_of_size,
     reason_of_unknown,
 )
-from ullage.prediction.request import Request
-from ullage.prediction.result import NOTHING_MEASURED, Measured, Outcome, RunResult
-from ullage.prediction.toolchain import missing_tool
-from ullage.prediction.workspace import cudnn_of, doubt_of, guesses_of, notes_of, spare_of
+from ullage.prediction.verdict.toolchain import missing_tool
+from ullage.prediction.verdict.workspace import cudnn_of, doubt_of, guesses_of, notes_of, spare_of
 from ullage.tracing.source import is_users
 
 __all__ = ["Request", "predict"]
@@ -316,7 +316,6 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         torch=result.torch,
         world_size=result.world_size,
         rank=result.rank,
-        ranks=[],
         total_memory_bytes=use.total_bytes,
         context_bytes=use.context_bytes,
         context_interval_bytes=use.context_interval_bytes,
@@ -341,14 +340,13 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         timeline=measured.timeline,
         reads=result.reads,
         values=result.values,
-        draws=[],
         oom=_oom(result.outcome, measured) if result.outcome.kind == "oom" else None,
         oom_count=result.oom_count,
         notes=_notes(request, torch, result, use.cudnn),
         unwritten=result.unwritten,
         compiled_graphs=result.compiled_graphs,
-        eager=None,
-        optimizers_changed=result.optimizers_changed,
+        changes_made=result.changes_made,
+        changes_refused=result.changes_refused,
         picture=measured.picture,
         snapshot_error=result.snapshot_error,
         ended=result.outcome.kind,

@@ -1,0 +1,74 @@
+"""What every change declares: its cost, when it applies, how it is made from outside, how it is written by hand."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+from ullage.changes.facts import TrainingFacts
+from ullage.editing.edit import Recipe
+
+if TYPE_CHECKING:
+    from ullage.changes.training_loop import TrainingLoop
+
+
+class ChangeCost(IntEnum):
+    """What a change costs, the cheapest first."""
+
+    NOTHING = 0
+    """The same numbers, no more time to speak of."""
+    TIME = 1
+    """The same gradients, more time."""
+    NUMERICS = 2
+    """Other numbers."""
+    CARDS = 3
+    """More cards."""
+
+
+class Gradients(StrEnum):
+    """How the gradients of a changed run compare with the unchanged one's."""
+
+    SAME = "the same"
+    ROUNDING = "the same up to rounding"
+    CHANGED = "not the same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applicable:
+    """The settings of a change that are worth a run, the mildest first; or why there is none."""
+
+    settings: Sequence[str] = ()
+    why_not: str = ""
+    """One sentence without a full stop: why the change cannot be made in this run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change to a training run that needs no edit of the script."""
+
+    key: str
+    """The word by which a request names the change: `key=setting`."""
+    name: str
+    """The name for people; a setting may be put behind it."""
+    cost: ChangeCost
+    gradients: Gradients
+    explanation: str
+    """One sentence: what it does, and what that saves."""
+    settings_for: Callable[[TrainingFacts], Applicable]
+    """Returns what is worth a run."""
+    install: "Callable[[TrainingLoop, str], None] | None" = None
+    """Makes the change in the script's process, right after torch is imported; None where a variable of the
+    environment or an argument makes it."""
+    alloc_conf: Callable[[str], str] | None = None
+    """Returns the allocator's options that make the change, for a setting."""
+    recipe_for: Callable[[TrainingFacts, str], Recipe]
+    """Returns how it is written by hand: edits of the user's files where they are certain, else a text."""
+
+    def title(self, setting: str) -> str:
+        """Return the name of the change with a setting."""
+        return f"{self.name} ({setting})" if setting and setting != "on" else self.name
+
+
+def text_of(change: Change, setting: str) -> str:
+    """Return how a request names a change."""
+    return f"{change.key}={setting}"

@@ -1,0 +1,139 @@
+"""What a run tells about how it trains: its model, its loop, its optimizers. It knows no torch.
+
+A change reads here whether it can be made, and where it would be written. Lines are those of the user's own files.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePlace:
+    """A line of the user's code that runs."""
+
+    file: str
+    """Its absolute path."""
+    line: int
+    function: str
+    """The qualified name of the function; "<module>" at the top of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedObject:
+    """An expression by which a function of the user's reaches an object."""
+
+    name: str
+    """The expression, such as "model" or "self.model"."""
+    place: CodePlace
+    """The line at which it was used."""
+    assigned: CodePlace | None = None
+    """The line at which the same function assigns it, where there is one such line alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockList:
+    """The repeated blocks of a model: modules of one class, in one list or sequence."""
+
+    path: str
+    """The list's path below the model, such as "transformer.h"."""
+    kind: str
+    """The class of its blocks."""
+    count: int
+    parameter_bytes: int
+    """The parameters of one block."""
+    saved_bytes: int = 0
+    """The memory that a forward pass of one block leaves for its backward pass, on average."""
+    forward_flops: int = 0
+    """The floating-point operations of one block's forward pass, by PyTorch's own counter; 0 where not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """The model that is trained: the module whose call begins the forward pass."""
+
+    kind: str
+    """Its class."""
+    library: str
+    """The package of its class: "transformers", "torchvision", ...; "" for the user's own."""
+    names: list[NamedObject]
+    block_lists: list[BlockList]
+    parameter_bytes: int
+    dtypes: list[str]
+    """The types of its parameters, the one with most bytes first: "float32"."""
+    attention: str | None = None
+    """The way in which a model of transformers computes attention: "eager", "sdpa", ...; None for others."""
+    is_compiled: bool = False
+    wrapper: str = ""
+    """The class that is wrapped around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerFacts:
+    """An optimizer that took a step."""
+
+    kind: str
+    """Its class, such as "AdamW"."""
+    module: str
+    """The module of its class, such as "torch.optim.adamw"."""
+    names: list[NamedObject]
+    made: CodePlace | None
+    """The user's line that made it."""
+    says_implementation: bool = False
+    """Whether the script itself passes foreach or fused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTensor:
+    """A tensor that the forward pass is called with, or that the loss is computed from."""
+
+    name: str
+    """Its name in the function that calls the model; "" where it has none."""
+    shape: list[int]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossFacts:
+    """A call of `torch.nn.functional.cross_entropy`."""
+
+    place: CodePlace
+    rows: int
+    classes: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopFacts:
+    """The loop that trains."""
+
+    library: str = ""
+    """The library whose loop it is: "transformers", "lightning", "accelerate"; "" for the user's own."""
+    forward: CodePlace | None = None
+    backward: CodePlace | None = None
+    step: CodePlace | None = None
+    zero_grad: CodePlace | None = None
+    passes_per_step: int = 1
+    """The number of backward passes between two steps of an optimizer."""
+    autocast: str | None = None
+    """The type of `torch.autocast` in the forward pass: "bfloat16", "float16"; None where there is none."""
+    has_scaler: bool = False
+    clips_gradients: bool = False
+    keeps_zeroed: bool = False
+    """Whether zero_grad is called with set_to_none=False."""
+    uses_loader: bool = False
+    """Whether the batches come from a `torch.utils.data.DataLoader`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """How a run trains."""
+
+    model: ModelFacts | None = None
+    """None where no module was called that is trained."""
+    loop: LoopFacts = field(default_factory=LoopFacts)
+    optimizers: list[OptimizerFacts] = field(default_factory=list)
+    batch: list[BatchTensor] = field(default_factory=list)
+    items: int | None = None
+    """The size of the batch; None where the batch's tensors do not agree on one."""
+    losses: list[LossFacts] = field(default_factory=list)
+    step_flops: int = 0
+    """The floating-point operations of one step, by PyTorch's own counter; 0 where they were not counted."""

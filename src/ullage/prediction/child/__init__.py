@@ -1,0 +1,1 @@
+"""In the process of a script: what runs it, and tells the parent."""

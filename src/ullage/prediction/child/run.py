@@ -1,0 +1,561 @@
+"""The process in which the script runs: emulate, watch, run, tell the parent.
+
+Started by `prediction.process` with CHANNEL LIFELINE REQUEST as arguments. Messages go to the file descriptor CHANNEL,
+one JSON object a line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}.
+LIFELINE says when the parent is gone. The script's own output is untouched, and torch is imported when the script
+imports it.
+"""
+
+import builtins
+import faulthandler
+import gc
+import inspect
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ullage._child_process import run_exit_handlers, tie_to_parent
+from ullage._errors import UllageError, UsageError
+from ullage.changes.all_changes import install as install_changes
+from ullage.emulator import library
+from ullage.emulator.cudnn.start import version_of
+from ullage.emulator.emulate import Emulation, emulate
+from ullage.emulator.torch_build import find_torch
+from ullage.gpus import find_gpu
+from ullage.made_up.install import install as install_made_up
+from ullage.prediction import lone_rank
+from ullage.prediction.child.channel import Channel
+from ullage.prediction.child.whereabouts import Whereabouts
+from ullage.prediction.command.notebook import run_notebook
+from ullage.prediction.command.words import NOTEBOOK
+from ullage.prediction.host.meter import HostMeter
+from ullage.prediction.measurement.measure import measure
+from ullage.prediction.measurement.placement import addresses_count
+from ullage.prediction.observation import ending
+from ullage.prediction.request import STOP_SIGNAL, ChildRequest
+from ullage.prediction.result import Outcome, RunResult
+from ullage.settings import VARIABLES
+from ullage.tracing.journal import EntryKind, Journal
+from ullage.tracing.source import callers_line
+from ullage.tracing.torch_import import ImportWatch
+
+if TYPE_CHECKING:
+    from ullage.changes.training_loop import TrainingLoop
+    from ullage.epoch.use import EpochUse
+    from ullage.epoch.watch import EpochWatch
+    from ullage.prediction.observation.observer import Observer
+    from ullage.values.start import Values
+
+_HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
+_STEPS_FOR_A_GRAPH: Final = 20
+"""The number of further steps within which the capture of a CUDA graph is waited for."""
+_STEPS_WITH_VALUES: Final = 2
+"""The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
+_EVALUATION_SECONDS: Final = 10.0
+"""The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+class StopScript(BaseException):
+    """Unwind the script: enough steps, or enough time. Not an Exception, so that a script does not handle it."""
+
+
+class Run:
+    """One run of a script, from `prepare` to its result."""
+
+    def __init__(self, request: ChildRequest, channel: Channel) -> None:
+        self._request = request
+        self._channel = channel
+        self._journal = Journal()
+        self._observer: Observer | None = None
+        self._values: Values | None = None
+        self._whereabouts: Whereabouts | None = None
+        self._emulation: Emulation | None = None
+        self._reserved_at_ends: list[list[int]] = []
+        self._is_over = False
+        self._has_gone_on = False
+        self._started = 0.0
+        self._import_seconds = 0.0
+        self._step_times: list[float] = []
+        self._notes: list[str] = []
+        self._loop: TrainingLoop | None = None
+        self._epoch: EpochWatch | None = None
+        self._epoch_use: EpochUse | None = None
+        self._give_history_back: Callable[[], None] = lambda: None
+        self._clear_history: Callable[[], None] = lambda: None
+        self._exit = os._exit
+        self._meter = HostMeter(self._journal)
+
+    # ---- before the script
+
+    def prepare(self) -> None:
+        """Emulate the card, and wait for the script to import torch."""
+        request = self._request
+        self._torch = find_torch()
+        self._emulation = emulate(
+            find_gpu(request.gpu, arch=request.arch),
+            total_memory_bytes=request.total_memory_bytes,
+            context_bytes=request.context_bytes,
+            cudnn_workspace_bytes=request.cudnn_workspace_bytes,
+            placement=request.placement,
+            count=request.count,
+            values=request.values.mode,
+            values_seed=request.values.seed,
+            routing=request.values.routing,
+        )
+        if request.world_size:
+            lone_rank.announce(request.rank, request.world_size)
+        self._watch()
+        install_made_up(request.made_up, self._notes.append)
+        ImportWatch("torch", before=self._before_import, after=self._after_import).install()
+
+    def _watch(self) -> None:
+        """Begin the journal, and be asked before this process ends or becomes two."""
+        if self._request.eager:  # the newer and the older name of the same switch
+            os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
+        self._environment = {name: os.environ.get(name) for name in VARIABLES}
+        self._journal.open()
+        self._meter.open()
+        os.register_at_fork(after_in_child=self._leave)
+        os._exit = self._exit_at_once
+        self._on_signals()
+
+    def _on_signals(self) -> None:
+        signal.signal(STOP_SIGNAL, self._on_time)
+
+    def _before_import(self) -> None:
+        self._channel.send("import")
+        self._meter.look()
+        self._import_began = time.perf_counter()
+        self._choose_allocator_settings()
+        self._choose_cards()
+
+    def _choose_allocator_settings(self) -> None:
+        """Put --alloc-conf in place of what the script or its environment says."""
+        wanted = self._request.alloc_conf
+        if wanted is None:
+            return
+        for name, before in self._environment.items():
+            if os.environ.get(name) != before:
+                self._notes.append(f"the script sets {name}={os.environ.get(name)}; --alloc-conf took its place")
+        for name in VARIABLES:
+            os.environ.pop(name, None)
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = wanted
+
+    def _choose_cards(self) -> None:
+        """Show as many cards as the script chose with CUDA_VISIBLE_DEVICES: whichever they are, they are the same."""
+        text = os.environ.get(_VISIBLE)
+        if text is None:
+            return
+        chosen = 0
+        for name in text.split(","):
+            if not name.strip() or name.strip().startswith("-"):
+                break
+            chosen += 1
+        emulation = self._emulation
+        assert emulation is not None
+        count = min(chosen, emulation.count)
+        if not count:
+            self._notes.append(f"the script hides every GPU from torch with {_VISIBLE}={text!r}")
+        os.environ[_VISIBLE] = ",".join(str(index) for index in range(count))
+        library.describe_cards(
+            emulation.gpu,
+            emulation.figures,
+            count=count,
+            cuda_number=self._torch.cuda_number,
+            cudnn=version_of(self._torch),
+        )
+
+    def _after_import(self, torch: ModuleType) -> None:
+        self._meter.look()
+        with self._meter.own_part():
+            self._begin_to_observe(torch)
+        self._channel.send("imported")
+
+    def _begin_to_observe(self, torch: ModuleType) -> None:
+        from ullage.prediction.observation.observer import Observer
+        from ullage.values.start import current
+
+        self._values = current()
+        self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
+        self._observer.install()
+        self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
+        self._whereabouts.begin(torch)
+        if self._request.world_size:
+            lone_rank.stand_in_for_the_others(torch)
+        lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
+        if self._request.changes:
+            self._loop = install_changes(self._request.changes, self._notes.append)
+        self._keep_history(torch)
+        self._watch_epoch()
+        self._check_allocator_settings(torch)
+        self._import_seconds = time.perf_counter() - self._import_began
+        torch.cuda._lazy_call(self._meter.look)
+
+    def _check_allocator_settings(self, torch: Any) -> None:
+        """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
+        wanted = self._request.alloc_conf
+        if wanted is None or not torch.cuda.is_available():
+            return
+        try:
+            torch._C._cuda_attach_out_of_memory_observer(lambda *_: None)  # has the allocator read its settings
+        except (ValueError, RuntimeError) as error:
+            self._refuse(UsageError(f"--alloc-conf {wanted!r} cannot be read by PyTorch: {_first_line(error)}"))
+
+    def _refuse(self, error: UllageError) -> NoReturn:
+        self._is_over = True
+        self._channel.send("refused", text=str(error), type=type(error).__name__)
+        self._stop()
+
+    def _keep_history(self, torch: Any) -> None:
+        """Have PyTorch record requests from the moment CUDA is initialised, and keep it so.
+
+        A script that records its own history reads the same one.
+        """
+        start = torch.cuda.memory._record_memory_history
+        wanted: dict[str, Any] = {"context": "alloc", "stacks": "python"}
+        if self._journal.stacks.are_recorded and not self._request.snapshot:
+            wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
+            # Frees tell what another placement would do, and cost as much again: only where addresses decide.
+            skips = not addresses_count(self._torch.version)
+            skips = skips and self._request.batches is None
+            if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
+                wanted["skip_actions"] = ["free_requested", "free_completed"]
+
+        self._meter.follow(self._values, history_entries=1 if "skip_actions" in wanted else 3)
+
+        def begin() -> None:
+            start(enabled="all", max_entries=_HISTORY_ENTRIES, **wanted)
+
+        def clear() -> None:
+            if "clear_history" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
+                start(enabled="all", max_entries=_HISTORY_ENTRIES, clear_history=True, **wanted)
+            else:  # older ones forget when they stop
+                start(enabled=None)
+                begin()
+
+        self._clear_history = clear
+        torch.cuda._lazy_call(begin)
+        torch.cuda.memory._record_memory_history = lambda *arguments, **keywords: None
+        self._give_history_back = lambda: setattr(torch.cuda.memory, "_record_memory_history", start)
+
+    def _watch_epoch(self) -> None:
+        """Follow the loader that feeds training, where an epoch is asked for."""
+        observer = self._observer
+        if self._request.batches is None or observer is None:
+            return
+        from ullage.epoch.watch import EpochWatch
+
+        self._epoch = EpochWatch(
+            clear_history=lambda: self._clear_history(),
+            backward_passes=lambda: len(observer.backward_lines),
+            steps_ended=lambda: len(observer.step_ends),
+            journal_length=self._journal.length,
+            finish=self._finish_epoch,
+            widen=self._widen,
+            progress=lambda text: self._channel.send("epoch", text=text),
+            first_steps=self._request.steps,
+            seconds=60 * self._request.minutes,
+        )
+        self._epoch.install()
+
+    def _widen(self) -> int:
+        from ullage.prediction.epoch import widen
+
+        assert self._emulation is not None
+        return widen(self._emulation)
+
+    def _finish_epoch(self) -> NoReturn:
+        self._finish(Outcome(kind="steps"))
+        raise StopScript
+
+    # ---- the script
+
+    def run(self) -> None:
+        """Run the script as `python SCRIPT ARGS` would, until it ends, fails, or is stopped."""
+        self._started = time.perf_counter()
+        try:
+            self.prepare()
+            self._channel.send("start")
+            self._execute()
+            self._wait_for_threads()
+            self._finish(self._end())
+        except StopScript:
+            pass
+        except UllageError as error:
+            if self._emulation is not None:
+                self._finish_failed(error)
+            else:
+                self._channel.send("refused", text=str(error), type=type(error).__name__)
+        except SystemExit as error:
+            if error.code is None or (isinstance(error.code, int) and not error.code):
+                self._finish(self._end())
+            else:
+                if not isinstance(error.code, int) and sys.stderr is not None:
+                    print(error.code, file=sys.stderr, flush=True)
+                self._finish_failed(error)
+        except BaseException as error:
+            self._finish_failed(error)
+
+    def _execute(self) -> None:
+        script = self._request.script
+        sys.argv = [self._request.name, *self._request.arguments]
+        if not sys.flags.safe_path:
+            sys.path.insert(0, str(Path(script).resolve().parent))
+        module = ModuleType("__main__")
+        loader = SourceFileLoader("__main__", script)
+        vars(module).update(__file__=script, __builtins__=builtins, __loader__=loader, __cached__=None)
+        sys.modules["__main__"] = module  # for good: pickled classes, spawned processes and exit handlers look there
+        if script.endswith(NOTEBOOK):
+            run_notebook(Path(script), module)
+            return
+        with io.open_code(script) as stream:
+            source = stream.read()
+        exec(compile(source, script, "exec", dont_inherit=True), vars(module))
+
+    def _wait_for_threads(self) -> None:
+        """A script whose threads train has not ended when its last line has."""
+        if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+            threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself does next
+
+    def _leave(self) -> None:
+        """Be an ordinary process after a fork: the run is the parent's."""
+        self._is_over = True
+        self._channel.close()
+        self._journal.close()
+        os._exit = self._exit
+        if self._observer is not None:
+            self._observer.remove()
+            self._give_history_back()
+        if self._epoch is not None:
+            self._epoch.leave()
+
+    # ---- the ends of a run
+
+    def _stop(self) -> NoReturn:
+        """Do nothing more of the script."""
+        raise StopScript
+
+    def _end(self) -> Outcome:
+        """Return the outcome of a process that ends without an error."""
+        return ending.end_outcome(self._gave_up())
+
+    def _on_step(self, number: int) -> None:
+        import torch
+
+        self._step_times.append(time.perf_counter())
+        self._meter.look()
+        # torch.cuda.memory_reserved() would sort all statistics of the card for this one number.
+        self._reserved_at_ends.append(
+            [
+                torch._C._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"]
+                for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+            ]
+        )
+        self._channel.send("step", step=number)
+        if self._whereabouts is not None:
+            self._whereabouts.note_step()
+        self._look_after_values(number)
+        if self._epoch is not None and not self._is_over:
+            self._epoch.step_ended()
+            if self._epoch.wants_more(number):
+                return
+        if not self._is_over and self._is_enough(number) and not self._goes_on():
+            self._finish(Outcome(kind="steps"))
+            self._stop()
+
+    def _is_enough(self, number: int) -> bool:
+        """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
+        wanted, more = self._request.steps, self._request.more_steps
+        if number < wanted or not self._is_far_enough():
+            return False
+        if more and number < wanted + _STEPS_FOR_A_GRAPH and self._observer is not None:
+            graphs = self._observer.graphs
+            if graphs.is_capturing or graphs.is_awaited:
+                return False
+        return number >= wanted + more or self._has_settled()
+
+    def _on_recount(self) -> None:
+        """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
+        self._step_times.clear()
+        self._reserved_at_ends.clear()
+
+    def _goes_on(self) -> bool:
+        """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
+        observer = self._observer
+        if self._has_gone_on or self._request.until is not None or observer is None:
+            return False
+        if not observer.phases.evaluation_is_due or observer.reached().evaluation:
+            return False
+        self._has_gone_on = True
+        so_far = time.perf_counter() - self._started - self._import_seconds
+        self._channel.send("further", seconds=so_far + _EVALUATION_SECONDS)
+        return True
+
+    def _is_far_enough(self) -> bool:
+        """Tell whether the run has come to what it is to go on to."""
+        until, observer = self._request.until, self._observer
+        if until is None or observer is None:
+            return True
+        reached = observer.reached()
+        return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
+
+    def _look_after_values(self, number: int) -> None:
+        """Stop to work values out where the first steps have read none: it costs time at every operation."""
+        values = self._values
+        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
+            return
+        if values.is_on and not values.reads.counts:
+            values.stop()
+
+    def _has_settled(self) -> bool:
+        from ullage.prediction.measurement import trace
+
+        entries, observer = self._journal.entries(), self._observer
+        device = trace.busiest_device(entries)
+        if device is None or observer is None:
+            return True
+        levels = trace.levels_of(entries, device)
+        reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
+        steps = trace.steps_of(levels, observer.step_ends, reserved, [], len(entries))
+        is_even = trace.is_level(steps) and not trace.second_keeps(entries, observer.step_ends, device)
+        return trace.is_settled(steps) and is_even
+
+    def _on_time(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_over:
+            self._finish(Outcome(kind="steps" if self._has_gone_on else "time"))
+            self._stop()
+
+    def _gave_up(self) -> ending.SeenOom | None:
+        """The last time that memory ran out, if no step ended and nothing was allocated after it."""
+        if self._observer is None or not self._observer.ooms:
+            return None
+        last, ends = self._observer.ooms[-1], self._observer.step_ends
+        went_on = bool((self._journal.entries()[last.index + 1 :]["kind"] == EntryKind.ALLOC).any())
+        return None if went_on or (ends and ends[-1] > last.index) else last
+
+    def _exit_at_once(self, status: int) -> NoReturn:
+        """Stand in for os._exit, which leaves no later moment to tell the result."""
+        if status:
+            self._finish(ending.exit_outcome(status, callers_line(), self._gave_up()))
+        else:
+            self._finish(self._end())
+        self._exit(status)
+
+    def _finish_failed(self, error: BaseException) -> None:
+        self._finish(ending.error_outcome(error, self._gave_up()))
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Send the result, once: whatever the script does after it is not measured."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._whereabouts is not None:
+            self._whereabouts.end()
+        self._meter.look()  # before anything is put together, which takes memory
+        if outcome.kind == "time":
+            self._channel.send("stopping")
+        try:
+            self._epoch_use = self._foresee()
+            self._channel.send("stopping")
+            result = self._result(outcome).to_json()
+        except Exception:
+            self._channel.send("broken", traceback=traceback.format_exc())
+        else:
+            self._channel.send("result", result=result)
+
+    def _foresee(self) -> "EpochUse | None":
+        """Put the epoch together, where one is asked for."""
+        watch, emulation = self._epoch, self._emulation
+        if watch is None or emulation is None or self._observer is None:
+            return None
+        from ullage.prediction.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of
+
+        self._channel.send("epoch", text="replaying the epoch")
+        watch.remove()
+        entries, version = self._journal.entries(), self._torch.version
+        epoch = epoch_of(watch, entries, emulation, version, ran_out=bool(self._observer.ooms))
+        if epoch is None:
+            self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
+        return epoch
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        if outcome.kind == "ended" and self._observer is not None:
+            self._observer.end_backward_step()  # no forward pass has come after the last
+        if self._step_times and self._observer is not None and not self._observer.has_optimizer:
+            self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
+        times = [self._started + self._import_seconds, *self._step_times]
+        result = RunResult(
+            outcome=outcome,
+            torch=self._torch.version,
+            notes=self._notes,
+            imported=self._observer is not None,
+            import_seconds=self._import_seconds,
+            changes_made=dict(self._loop.effects) if self._loop is not None else {},
+            changes_refused=self._loop.refusals if self._loop is not None else {},
+            world_size=self._request.world_size,
+            rank=self._request.rank,
+            step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
+            epoch=self._epoch_use,
+        )
+        if self._observer is None:
+            result = replace(result, host=self._meter.figures())
+            return (
+                replace(result, snapshot_error="the script did not import torch") if self._request.snapshot else result
+            )
+        self._observer.note_everything()
+        self._journal.close()
+        gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
+        self._observer.remove()
+        self._give_history_back()
+        emulation, values = self._emulation, self._values
+        assert emulation is not None
+        assert values is not None
+        result = replace(
+            result,
+            missed_values=values.has_stopped and bool(values.reads.counts),
+            host=None
+            if values.choice.mode == "all"
+            else self._meter.figures(),  # "all": the card's memory is the host's
+        )
+        values.stop()
+        return measure(
+            result,
+            self._journal,
+            self._observer,
+            self._reserved_at_ends,
+            snapshot=self._request.snapshot,
+            picture=self._request.picture,
+            emulation=emulation,
+            values=values,
+            history=None if self._epoch is None else self._epoch.ledger.history(),
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def main() -> None:
+    """Run the request in argv and send its result."""
+    tie_to_parent()
+    if sys.stderr is not None:
+        faulthandler.enable()
+    process = os.getpid()
+    end = os._exit
+    Run(ChildRequest.from_json(json.loads(sys.argv[3])), Channel(int(sys.argv[2]))).run()
+    if os.getpid() == process:  # not what the script forked
+        run_exit_handlers()
+        end(0)

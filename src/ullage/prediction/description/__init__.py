@@ -1,0 +1,1 @@
+"""A prediction arranged into a report."""

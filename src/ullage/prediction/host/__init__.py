@@ -1,0 +1,1 @@
+"""The host's memory that a run takes."""

@@ -1,0 +1,1 @@
+"""From the journal of a finished run to its figures."""

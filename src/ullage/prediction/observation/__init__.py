@@ -1,0 +1,1 @@
+"""Seen while a script runs: its steps, its owners of memory, its end."""

@@ -1,0 +1,1 @@
+"""The phases of a run: where each begins and ends."""

@@ -1,0 +1,1 @@
+"""What a verdict follows from, beside the figures of PyTorch's allocator."""
