@@ -49,13 +49,26 @@ class StorePost:
 
     def send(self, key: str, value: bytes) -> None:
         """Leave a message in the store."""
-        torch.distributed.distributed_c10d._get_default_store().set(key, value)
+        store: Any = torch.distributed.distributed_c10d._get_default_store()
+        store.set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
         """Wait for a message in the store."""
         store = torch.distributed.distributed_c10d._get_default_store()
         store.wait([key], _PATIENCE)
         return bytes(store.get(key))
+
+
+class NoPost:
+    """A rank that runs alone, and of which nobody knows the others."""
+
+    is_alone = True
+
+    def send(self, key: str, value: bytes) -> None:
+        """Do nothing: nobody asks for it."""
+
+    def receive(self, key: str, source: int) -> bytes | None:
+        """Return None: no message comes."""
 
 
 class _Received:
@@ -126,7 +139,9 @@ class Messages:
     def _sent(self, tensors: Sequence[torch.Tensor], group: Any, destination: int, tag: int) -> bool:
         team = _Team(group)
         key = self._key(team, f"{team.rank}>{destination}#{tag}")
-        return all([self._give(each, f"{key}.{place}") for place, each in enumerate(tensors)])
+        for place, each in enumerate(tensors):
+            self._give(each, f"{key}.{place}")
+        return True
 
     def _awaited(self, tensors: Sequence[torch.Tensor], group: Any, source: int, tag: int) -> bool:
         team = _Team(group)
@@ -184,7 +199,7 @@ class Messages:
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part; a lone rank takes what it sends to itself for what each of the others sends to it."""
+        """Send each rank its part; a lone rank takes what it sends to itself for what each other sends to it."""
         team = _Team(group)
         if not _is_told(sent):
             return False
@@ -220,10 +235,10 @@ class Messages:
             self._counts[team.name, kind] += 1
         return f"ullage/{team.name}/{kind}/{number}"
 
-    def _give(self, tensor: torch.Tensor, key: str) -> bool:
+    def _give(self, tensor: torch.Tensor, key: str) -> None:
         """Send what a tensor holds, or that nobody knows it."""
         if not self._is_ours(tensor):
-            return False
+            return
         self.are_used = True
         held = (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
         message = _NOTHING
@@ -232,7 +247,6 @@ class Messages:
             if certainty <= Certainty.ASSUMED or (certainty == Certainty.DRAWN and tensor.nbytes <= _MOST_DRAWN_BYTES):
                 message = bytes([certainty]) + _bytes_of(value)
         self.post.send(key, message)
-        return True
 
     def _take(self, tensor: torch.Tensor, keys: Sequence[tuple[str, int]], *, may_keep: bool = False) -> None:
         """Have a tensor hold what comes with messages, once it is read.
@@ -316,7 +330,9 @@ class _Team:
 
     def __init__(self, group: Any) -> None:
         distributed = torch.distributed.distributed_c10d
-        found = group if isinstance(group, torch.distributed.ProcessGroup) else torch.distributed.ProcessGroup.unbox(group)
+        found = (
+            group if isinstance(group, torch.distributed.ProcessGroup) else torch.distributed.ProcessGroup.unbox(group)
+        )
         self.rank: int = found.rank()
         self.size: int = found.size()
         self.ranks: list[int] = distributed.get_process_group_ranks(found)

@@ -41,6 +41,7 @@ from ullage.prediction.child.whereabouts import Whereabouts
 from ullage.prediction.command.notebook import run_notebook
 from ullage.prediction.command.words import NOTEBOOK
 from ullage.prediction.host.meter import HostMeter
+from ullage.prediction.lone_post import LonePost
 from ullage.prediction.measurement.measure import measure
 from ullage.prediction.measurement.placement import addresses_count
 from ullage.prediction.observation import ending
@@ -96,6 +97,7 @@ class Run:
         self._give_history_back: Callable[[], None] = lambda: None
         self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
+        self._post: LonePost | None = None
         self._meter = HostMeter(self._journal)
 
     # ---- before the script
@@ -195,6 +197,7 @@ class Run:
         self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
+            self._hear_of_others()
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
         if self._request.changes:
             self._loop = install_changes(self._request.changes, self._notes.append)
@@ -203,6 +206,15 @@ class Run:
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
         torch.cuda._lazy_call(self._meter.look)
+
+    def _hear_of_others(self) -> None:
+        """Have what other ranks send come from the exchange of messages, and what this one sends go there."""
+        request, values = self._request, self._values
+        if request.exchange is None or values is None or values.messages is None:
+            return
+        self._post = LonePost(request.exchange, request.variant, request.rank, request.helps, self._channel.send)
+        self._post.connect()
+        values.messages.post = self._post
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -417,7 +429,7 @@ class Run:
         values = self._values
         if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
             return
-        if values.is_on and not values.reads.counts:
+        if values.is_on and not values.reads.counts and not (values.messages and values.messages.are_used):
             values.stop()
 
     def _has_settled(self) -> bool:
@@ -496,6 +508,8 @@ class Run:
             self._observer.end_backward_step()  # no forward pass has come after the last
         if self._step_times and self._observer is not None and not self._observer.has_optimizer:
             self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
+        if self._post is not None and self._post.sources:
+            self._notes.append(f"{_ranks(self._post.sources)} run too, as far as this one needs what is sent to it")
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,
@@ -542,6 +556,11 @@ class Run:
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
         )
+
+
+def _ranks(numbers: set[int]) -> str:
+    one, *more = sorted(numbers)
+    return f"rank {one} was" if not more else f"ranks {', '.join(map(str, sorted(numbers)))} were"
 
 
 def _first_line(error: Exception) -> str:
