@@ -167,7 +167,7 @@ class Messages:
             self._take(outputs[0], [(f"{key}.{team.rank}", team.ranks[root])])
             return True
         for rank, each in enumerate(inputs[0]):
-            if rank == root:
+            if rank == root and self._is_ours(each):
                 self._copy(outputs[0], each)
             else:
                 self._give(each, f"{key}.{rank}")
@@ -201,7 +201,7 @@ class Messages:
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
         """Send each rank its part; a lone rank takes what it sends to itself for what each other sends to it."""
         team = _Team(group)
-        if not _is_told(sent):
+        if not self._is_ours(sent):
             return False
         parts = sent.split(list(sent_sizes) or sent.size(0) // team.size)
         if self.post.is_alone:
@@ -215,7 +215,7 @@ class Messages:
 
     def _exchanged_lists(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
         team = _Team(group)
-        if not all(_is_told(each) for each in inputs):
+        if not all(self._is_ours(each) for each in inputs):
             return False
         key = self._key(team, "alltoall")
         for rank, (output, sent) in enumerate(zip(outputs, inputs, strict=True)):
@@ -281,6 +281,8 @@ class Messages:
     def _copy(self, output: torch.Tensor, sent: torch.Tensor, times: int = 1) -> None:
         """Have a tensor hold what another does, several times over."""
         if not output.is_cuda:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+                output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
             return
         held = self._notes.held(sent)
         if held is None or held[0].numel() * times != output.numel():
