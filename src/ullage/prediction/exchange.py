@@ -19,8 +19,8 @@ from ullage._errors import UllageError
 from ullage.prediction.peer import peer_of
 
 MOST_HELPERS: Final = 64
-Start = Callable[[int, Callable[[], bool]], None]
-"""Runs a rank as a helper until it is told that it is not wanted any more."""
+Start = Callable[[int, Callable[[], bool]], str | None]
+"""Runs a rank as a helper until it is told that it is not wanted any more; returns why it failed, if it did."""
 
 
 @dataclass(slots=True)
@@ -38,8 +38,10 @@ class _Variant:
     """The ranks that have a helper, or had one."""
     ended: set[int] = field(default_factory=set)
     """Those whose helper has ended."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why helpers failed."""
     asks: dict[int, int] = field(default_factory=dict)
-    """Which rank waits for which."""
+    """The rank that each of those waits for that wait."""
     wanted: set[tuple[int, str]] = field(default_factory=set)
     """The messages that are waited for, with the rank that sends them."""
 
@@ -143,7 +145,7 @@ class Exchange:
                     said = json.loads(line)
                     if "value" in said:
                         self._told(variant, rank, said["key"], said["value"], helps=helps)
-                        answer = None
+                        answer: Any = None
                     else:
                         answer = self._asked(variant, rank, said["key"], int(said["source"]))
                     stream.write(json.dumps(answer).encode() + b"\n")
@@ -180,8 +182,8 @@ class Exchange:
                     )
                 )
 
-    def _asked(self, variant: str, rank: int, key: str, source: int) -> str | None:
-        """Wait for a message; None: it will not come."""
+    def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None]:
+        """Wait for a message, and return it; None, and why, if that is known: it will not come."""
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             want = (source, key)
@@ -199,7 +201,7 @@ class Exchange:
                 mine.wanted.discard(want)
                 mine.asks.pop(rank, None)
                 self._changed.notify_all()
-            return mine.messages.get(key)
+            return mine.messages.get(key), mine.failures.get(source)
 
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
         """Run a rank that somebody waits for."""
@@ -210,11 +212,15 @@ class Exchange:
             return
 
         def run() -> None:
+            failure: str | None = None
             try:
-                with suppress(UllageError):
-                    start(rank, lambda: self._is_closed)
+                failure = start(rank, lambda: self._is_closed)
+            except UllageError as error:
+                failure = str(error)
             finally:
                 with self._changed:
+                    if failure is not None:
+                        mine.failures[rank] = failure
                     mine.ended.add(rank)
                     self._changed.notify_all()
 

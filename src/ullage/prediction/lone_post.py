@@ -25,6 +25,8 @@ class LonePost:
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
     """The ranks that something was received of."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why ranks failed that something was to come from."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -36,19 +38,38 @@ class LonePost:
 
     def receive(self, key: str, source: int) -> bytes | None:
         """Wait for a rank's message, and return it; None if it will not come."""
-        answer = self._ask(key=key, source=source)
-        if answer is None:
+        value, failure = self._ask(key=key, source=source)
+        if value is None:
+            if failure is not None:
+                self.failures[source] = failure
             return None
         self.sources.add(source)
-        return base64.b64decode(answer)
+        return base64.b64decode(value)
+
+    def notes(self) -> list[str]:
+        """Return what a report has to say of it."""
+        one, *more = [str(rank) for rank in sorted(self.sources)] or [""]
+        who = f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"
+        found = [f"{who} run too, as far as this one needs what is sent to it"] if one else []
+        return found + [
+            f"rank {rank}, which has to send something to this one, failed: {why}"
+            for rank, why in sorted(self.failures.items())
+        ]
 
     def connect(self) -> None:
         """Come to the exchange, so that others know that this rank runs; again in a process that was forked."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.connect("\0" + self.address)
         self._stream = connection.makefile("rwb")
+        connection.close()  # once the stream is
         self._process = os.getpid()
         self._say(variant=self.variant, rank=self.rank, helps=self.helps)
+
+    def close(self) -> None:
+        """Go: nothing more is sent or asked for."""
+        if self._stream is not None:
+            with suppress(OSError):
+                self._stream.close()
 
     def _ask(self, **said: Any) -> Any:
         with self._lock:

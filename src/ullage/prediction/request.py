@@ -139,7 +139,7 @@ class Request:
     """Whether weights and data that are not here are made up."""
 
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
-    """What carries the messages of ranks that run alone; None: one is made where there are such ranks."""
+    """The messages of ranks that run alone; None: one is made where there are such ranks."""
     helps: bool = False
     """Whether a rank runs only so that others have what it sends."""
 

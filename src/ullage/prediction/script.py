@@ -110,8 +110,10 @@ def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) ->
     with nullcontext(request.exchange) if request.exchange is not None else Exchange() as exchange:
         asked = replace(request, exchange=exchange)
 
-        def help_with(rank: int, is_over: Callable[[], bool]) -> None:
-            runs(helper_of(asked, rank), lambda text: None, is_over)
+        def help_with(rank: int, is_over: Callable[[], bool]) -> str | None:
+            told = runs(helper_of(asked, rank), lambda text: None, is_over)[0]
+            failed = told.result is not None and told.result.outcome.kind in ("error", "oom")
+            return f"{told.result.outcome.type}: {told.result.outcome.text}" if failed and told.result else None
 
         with exchange.measures(asked.variant, asked.rank, help_with, are_all=asked.processes == ALL):
             return runs(asked, progress, cancelled)

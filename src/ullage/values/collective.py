@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 
 from ullage.values.content import BlockContents, Certainty
-from ullage.values.messages import Messages
+from ullage.values.messages import RankMessages
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""
@@ -19,7 +19,7 @@ Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 def note_collective(
-    contents: BlockContents, messages: Messages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
+    contents: BlockContents, messages: RankMessages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
 ) -> None:
     """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
 

@@ -11,7 +11,7 @@ from ullage.values.content import BlockContents
 from ullage.values.counted import COUNTED, CountedOperators
 from ullage.values.dispatch import PYTHON, Watch, run_on
 from ullage.values.evaluation import Evaluation
-from ullage.values.messages import Messages
+from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes, is_on_card
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import Reads
@@ -35,8 +35,8 @@ class Interception(Watch):
     ) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
-        self.messages = Messages(self.notes)
-        """What ranks tell each other."""
+        self.messages = RankMessages(self.notes)
+        """Sizes and objects that ranks tell each other."""
         self.waiting = Waiting(evaluation.seed)
         self._writes = Writes(self.notes, self.waiting, take_sent)
         self._answers = Answers(self.notes, reads, self.waiting, answer)

@@ -77,7 +77,7 @@ class _Received:
     _schema = SimpleNamespace(name="ullage::received")
     _overloadname = ""
 
-    def __init__(self, messages: "Messages", keys: Sequence[tuple[str, int]], own: Operand | None) -> None:
+    def __init__(self, messages: "RankMessages", keys: Sequence[tuple[str, int]], own: Operand | None) -> None:
         self._messages = messages
         self._keys = keys
         self._own = own
@@ -100,13 +100,13 @@ class _Received:
         return out.copy_(value.view(out.shape))
 
 
-class Messages:
+class RankMessages:
     """The messages of this process: sent when an operator of torch.distributed runs, received when they are read."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """What carries them."""
+        """The way on which they go."""
         self.are_used = False
         """Whether there has been one."""
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -254,7 +254,8 @@ class Messages:
         Args:
             tensor: what it is received in.
             keys: the messages, whose bytes lie one behind the other, and which rank sends each.
-            may_keep: whether a lone rank's own numbers stay if there are any: a broadcast makes equal what is alike.
+            may_keep: whether a lone rank's own numbers stay if they are not all the same: a broadcast makes states of
+                random numbers equal, and any will do.
         """
         if not self._is_ours(tensor):
             return
@@ -300,12 +301,16 @@ class Messages:
     # ---- what is received
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return what a rank has of its own in a tensor that others send; None where that is nothing, or zeros."""
+        """Return what a rank has of its own in a tensor that is broadcast; None where it only waits to be filled.
+
+        One number, or the same many times, is no state of random numbers: 0 and -1 are what scripts put there.
+        """
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None
         value = self._notes.evaluation.value_of(own)
         certainty = own.content.certainty
-        return (value, certainty) if certainty < Certainty.UNKNOWN and bool(value.any()) else None
+        differ = value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
+        return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, keys: Sequence[tuple[str, int]]) -> tuple[torch.Tensor, Certainty]:
         """Wait for messages, and return their bytes and how well they are known.

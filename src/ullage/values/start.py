@@ -16,7 +16,7 @@ from ullage.values.content import KEY, BlockContents, UnseenWrites
 from ullage.values.dispatch import is_thread_seen
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
-from ullage.values.messages import Messages
+from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
@@ -101,7 +101,7 @@ class Values:
         return self._interception.contents
 
     @property
-    def messages(self) -> Messages | None:
+    def messages(self) -> RankMessages | None:
         """What ranks tell each other; None where everything is computed."""
         return self._interception.messages if isinstance(self._interception, Interception) else None
 

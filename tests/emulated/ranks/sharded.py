@@ -31,9 +31,10 @@ optimizer = torch.optim.AdamW(model.parameters())
 
 
 def step(number: int) -> None:
-    """Train on one batch, with the gradient's norm bounded."""
+    """Train on one batch, with the norm of gradients bounded where they are all of one mesh."""
     model(torch.randn(16, 512, device="cuda")).float().square().mean().backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if tensor == 1:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
 train(step, optimizer)

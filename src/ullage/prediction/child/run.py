@@ -508,8 +508,8 @@ class Run:
             self._observer.end_backward_step()  # no forward pass has come after the last
         if self._step_times and self._observer is not None and not self._observer.has_optimizer:
             self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
-        if self._post is not None and self._post.sources:
-            self._notes.append(f"{_ranks(self._post.sources)} run too, as far as this one needs what is sent to it")
+        if self._post is not None:
+            self._notes += self._post.notes()
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,
@@ -556,11 +556,6 @@ class Run:
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
         )
-
-
-def _ranks(numbers: set[int]) -> str:
-    one, *more = sorted(numbers)
-    return f"rank {one} was" if not more else f"ranks {', '.join(map(str, sorted(numbers)))} were"
 
 
 def _first_line(error: Exception) -> str:
