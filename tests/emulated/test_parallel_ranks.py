@@ -5,13 +5,26 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.layouts.ranks import CASES, SCRIPTS, Case, alone, together
+from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, together
 
 from .conftest import Predict, command, environment_of, slow
 
+EARLY = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+said = [{"width": 777}] if dist.get_rank() == 0 else [None]
+dist.broadcast_object_list(said, src=0)
+model = torch.nn.Linear(512, said[0]["width"]).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100):
+    model(torch.ones(2, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2")
 """One kind whose shapes another rank decides, and one whose objects do; `make ranks` runs all."""
 
@@ -37,13 +50,21 @@ def test_a_rank_has_those_run_that_tell_it_something(predict: Predict) -> None:
     assert not any("was run too" in note for note in first.json["notes"])
 
 
-def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path, predict: Predict) -> None:
-    script = SCRIPTS / "objects.py"
-    plain = predict(script, "--world-size", "2", "--rank", "1", "--json", "--steps", "3")
-    assert plain.code == 0, plain.error
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path) -> None:
+    """Alone (`--rank`), each alone (`--rank all`), and all of them together."""
+    case = next(each for each in CASES if each.name == "by_hand.py on 2")
+    real = together(case, environment_of(workplace), workplace)
+    for how in (("--rank", "1"), ("--rank", "all"), ("--processes", "real")):
+        answer = predict_command(workplace, *how, "--nproc-per-node", "2", SCRIPTS / "by_hand.py")
+        assert (answer["peak_allocated_bytes"], answer["peak_reserved_bytes"]) == real[1], how
+        assert answer["rank"] == 1, how
+
+
+def predict_command(workplace: Path, option: str, value: str, *words: object) -> dict[str, Any]:
+    """What `ullage predict` foretells of torchrun's command."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", *words)
     done = subprocess.run(
-        command("--gpu", "T4", "--json", "--steps", "3", "--rank", "1", *launcher, script),
+        command("--gpu", GPU, "--json", "--steps", str(STEPS), option, value, *launcher),
         capture_output=True,
         text=True,
         cwd=workplace,
@@ -53,9 +74,17 @@ def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path, predi
     for logs in (workplace / "tmp").glob("torchelastic_*"):  # torchrun keeps them
         shutil.rmtree(logs)
     assert done.returncode == 0, done.stderr
-    names = ("peak_allocated_bytes", "peak_reserved_bytes", "rank")
-    answer = json.loads(done.stdout)
-    assert [answer[name] for name in names] == [plain.json[name] for name in names]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_hosts_tell_each_other_before_the_card_is_used(predict: Predict, tmp_path: Path) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    ended = predict(script, "--world-size", "2", "--rank", "1", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["role_peaks"]["parameters"] == 4 * (512 * 777 + 777)
+    assert ended.json["ended"] == "steps"
 
 
 def test_why_a_message_does_not_come_is_told(predict: Predict, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
 
     def create(*arguments: Any, **keywords: Any) -> Any:
         stores.append(store_type())
-        values.begin()  # objects may be sent from now on, between hosts too
+        if messages is not None:
+            values.begin()  # objects may be sent from now on, between hosts too
         return stores[-1]
 
     vars(rendezvous)["_create_c10d_store"] = create

@@ -421,8 +421,8 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
     if result.world_size:
         notes.append(
-            "NCCL's own buffers lie outside of PyTorch's allocator and are not counted; what a collective used is let "
-            "go by a thread that looks a few times a second, so a peak may differ by a bucket from run to run"
+            "what a collective used is let go by a thread of PyTorch's that looks a few times a second, so a peak may "
+            "differ by a bucket from run to run"
         )
     if result.oom_count and result.outcome.kind != "oom":
         notes.append(f"memory ran out {_times(result.oom_count)}, and the script went on")

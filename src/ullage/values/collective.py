@@ -56,7 +56,7 @@ def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
         return flat.view(output.size())
     if sent and wanted % sent == 0:  # gathered
         return flat.repeat(wanted // sent).view(output.size())
-    if wanted and sent % wanted == 0:  # scattered
+    if wanted and sent and sent % wanted == 0:  # scattered
         rank = torch.distributed.get_rank() % (sent // wanted)
         return flat[rank * wanted : (rank + 1) * wanted].view(output.size())
     return None

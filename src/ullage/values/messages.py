@@ -6,10 +6,11 @@ real card: a rank posts a receive long before its neighbour sends.
 
 import ctypes
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
@@ -25,7 +26,9 @@ _MOST_BYTES: Final = 16 * MIB
 """Whole numbers of a larger tensor are not sent."""
 _MOST_DRAWN_BYTES: Final = 64 * KIB
 """Drawn ones of a larger tensor are not sent: they are no sizes."""
-_PATIENCE: Final = timedelta(seconds=60)
+_PATIENCE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.01
+_END: Final = "ullage/ended/{}"
 _NOTHING: Final = b""
 
 
@@ -47,16 +50,34 @@ class StorePost:
 
     is_alone = False
 
+    def __init__(self) -> None:
+        self.without: Callable[[], None] = lambda: None
+        """Called where a message will not come because its sender has ended."""
+
     def send(self, key: str, value: bytes) -> None:
         """Leave a message in the store."""
-        store: Any = torch.distributed.distributed_c10d._get_default_store()
-        store.set(key, value)
+        _store().set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message in the store."""
-        store = torch.distributed.distributed_c10d._get_default_store()
-        store.wait([key], _PATIENCE)
+        """Wait for a message in the store, as long as its sender has not ended; None after a minute."""
+        store = _store()
+        latest = time.monotonic() + _PATIENCE_SECONDS
+        while not store.check([key]):
+            if store.check([_END.format(source)]) and not store.check([key]):
+                self.without()
+                return None
+            if time.monotonic() > latest:
+                return None
+            time.sleep(_PAUSE_SECONDS)
         return bytes(store.get(key))
+
+    def end(self) -> None:
+        """Say that this rank sends nothing more."""
+        _store().set(_END.format(torch.distributed.get_rank()), b"ended")
+
+
+def _store() -> Any:
+    return torch.distributed.distributed_c10d._get_default_store()
 
 
 class NoPost:
@@ -133,6 +154,12 @@ class RankMessages:
             return handler(*arguments)
         except (RuntimeError, NotImplementedError, AttributeError, KeyError):  # a group that is no group of PyTorch's
             return False
+
+    def end(self) -> None:
+        """Say that this rank sends nothing more, to those that run beside it."""
+        if self.are_used and isinstance(self.post, StorePost):
+            with suppress(RuntimeError, ValueError):  # the script has left its group already
+                self.post.end()
 
     # ---- operators
 

@@ -188,11 +188,14 @@ class Run:
 
     def _begin_to_observe(self, torch: ModuleType) -> None:
         from ullage.prediction.observation.observer import Observer
+        from ullage.values.messages import StorePost
         from ullage.values.start import current
 
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        if self._values.messages is not None and isinstance(self._values.messages.post, StorePost):
+            self._values.messages.post.without = self._end_with_others
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
         if self._request.world_size:
@@ -388,6 +391,12 @@ class Run:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
+    def _end_with_others(self) -> None:
+        """End where another rank has had enough and tells nothing more, if this one has taken its steps too."""
+        if not self._is_over and len(self._step_times) >= self._request.steps:
+            self._finish(Outcome(kind="steps"))
+            self._stop()
+
     def _is_enough(self, number: int) -> bool:
         """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
         wanted, more = self._request.steps, self._request.more_steps
@@ -477,6 +486,8 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.end()
         self._meter.look()  # before anything is put together, which takes memory
+        if self._values is not None and self._values.messages is not None:
+            self._values.messages.end()
         if outcome.kind == "time":
             self._channel.send("stopping")
         try:
