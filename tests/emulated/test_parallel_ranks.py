@@ -25,6 +25,20 @@ for step in range(100):
     optimizer.step()
     optimizer.zero_grad()
 """
+EMPTY = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+model = torch.nn.Linear(512, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100):
+    none = torch.empty(0, dtype=torch.long, device="cuda")
+    dist.broadcast(none, src=0)
+    assert none.cpu().tolist() == none.nonzero().tolist() == []
+    model(torch.ones(2, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2")
 """One kind whose shapes another rank decides, and one whose objects do; `make ranks` runs all."""
 
@@ -85,6 +99,15 @@ def test_hosts_tell_each_other_before_the_card_is_used(predict: Predict, tmp_pat
     assert ended.code == 0, ended.error
     assert ended.json["role_peaks"]["parameters"] == 4 * (512 * 777 + 777)
     assert ended.json["ended"] == "steps"
+
+
+def test_what_is_empty_is_known(predict: Predict, tmp_path: Path) -> None:
+    """A rank that gets no tokens reads counts of none; that decides nothing."""
+    script = tmp_path / "empty.py"
+    script.write_text(EMPTY)
+    ended = predict(script, "--world-size", "2", "--rank", "1", "--json")
+    assert ended.code == 0, ended.error
+    assert [read for read in ended.json["reads"] if read["certainty"] == "unknown"] == []
 
 
 def test_why_a_message_does_not_come_is_told(predict: Predict, tmp_path: Path) -> None:
