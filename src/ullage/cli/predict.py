@@ -40,7 +40,7 @@ def predict(
     arch: options.Arch = None,
     count: Annotated[int, typer.Option(help="How many such cards the script sees.")] = 1,
     world_size: Annotated[
-        int | None, typer.Option(help="Run as one rank of so many (DDP, FSDP, tensor parallel), in one process.")
+        int | None, typer.Option(help="Run as one rank of so many (of any parallel layout), in one process.")
     ] = None,
     rank: Annotated[str, typer.Option(help="Which rank; all: each in turn, and the answer for the fullest.")] = "0",
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the run.")] = None,

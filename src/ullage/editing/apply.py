@@ -80,7 +80,9 @@ class _EditedPage:
             tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
             raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
-        self._lines = [_EditedLine(text) for text in source.split("\n")]  # splitlines() knows more ends than Python does
+        self._lines = [
+            _EditedLine(text) for text in source.split("\n")
+        ]  # splitlines() knows more ends than Python does
         self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
         self._imports: dict[str, None] = {}

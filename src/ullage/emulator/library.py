@@ -92,6 +92,12 @@ class _GuessFiguresStruct(ctypes.Structure):
     )
 
 
+class _CommunicatorFiguresStruct(ctypes.Structure):
+    """Field for field `struct communicator_figures` of cuda/card.h."""
+
+    _fields_ = (("communicators", ctypes.c_int64), ("peers", ctypes.c_int64))
+
+
 class _OutsideFiguresStruct(ctypes.Structure):
     """Field for field `struct outside_figures` of cuda/card.h."""
 
@@ -115,6 +121,15 @@ class GuessFigures:
     above_bytes: int
     expected_below_bytes: int
     """Bytes by which a real card may use less, of the last request, over which memory ran out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicatorFigures:
+    """The communicators of NCCL, with more than one rank, that have done something; at most at once."""
+
+    communicators: int
+    peers: int
+    """The ranks that they send to or receive from, summed over communicators; collectives do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +368,13 @@ def guesses() -> dict[str, GuessFigures]:
         if figures.count:
             found[kind] = GuessFigures(**_fields(figures))
     return found
+
+
+def communicators() -> CommunicatorFigures:
+    """Return the most communicators of NCCL that have worked, and the ranks that they send to."""
+    figures = _CommunicatorFiguresStruct()
+    _card().card_communicator_figures(ctypes.byref(figures))
+    return CommunicatorFigures(**_fields(figures))
 
 
 def outside() -> dict[str, OutsideFigures]:

@@ -192,7 +192,8 @@ class Guess:
     """Sizes that a library reports only with a real card, and that are therefore estimated; in bytes, at their peak."""
 
     kind: str
-    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`."""
+    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`; or `nccl`, whose buffers are beside all
+    that was counted."""
     count: int
     guessed_bytes: int
     low_bytes: int

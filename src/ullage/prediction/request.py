@@ -3,10 +3,11 @@
 import math
 import os
 import signal
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ullage._errors import UsageError, quoted
 from ullage._output import check_output
@@ -24,6 +25,9 @@ from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.tracing.edited_source import packed
 from ullage.values.choice import ValuesChoice
+
+if TYPE_CHECKING:
+    from ullage.prediction.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
@@ -71,6 +75,11 @@ class ChildRequest:
     diagnose: bool = False
     edited: str = ""
     """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
+    exchange: str | None = None
+    """The address of the messages of ranks that run alone."""
+    variant: str = ""
+    """The name of the run there."""
+    helps: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -140,6 +149,16 @@ class Request:
     diagnose: bool = False
     """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
 
+    exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
+    """The messages of ranks that run alone; None: one is made where there are such ranks."""
+    helps: bool = False
+    """Whether a rank runs only so that others have what it sends."""
+
+    @property
+    def variant(self) -> str:
+        """What tells the runs apart whose ranks do not tell each other anything."""
+        return f"{self.values.seed} {self.values.routing} {self.eager}"
+
     @property
     def limit_seconds(self) -> float:
         """The time after which the script is stopped in any case."""
@@ -149,6 +168,11 @@ class Request:
     def is_command(self) -> bool:
         """Whether a program is started that starts Python itself, instead of a script in a process of ours."""
         return not self.script.is_file() or is_program(self.script)
+
+    @property
+    def has_lone_ranks(self) -> bool:
+        """Whether what runs are ranks, each alone in its process; of a command that is not known before."""
+        return bool(self.world_size and self.world_size > 1) or (self.is_command and self.processes != REAL)
 
     @property
     def name(self) -> str:
@@ -271,7 +295,27 @@ class Request:
             made_up=self.made_up,
             diagnose=self.diagnose,
             edited=packed(self.edited),
+            exchange=None if self.exchange is None else self.exchange.address,
+            variant=self.variant,
+            helps=self.helps,
         )
+
+
+def helper_of(request: Request, rank: int) -> Request:
+    """Return the request of another rank, which runs until nobody waits for what it sends any more."""
+    return replace(
+        request,
+        rank=rank,
+        helps=True,
+        processes=ALONE,
+        steps=sys.maxsize,
+        more_steps=0,
+        snapshot=None,
+        picture=False,
+        echo=False,
+        until=None,
+        batches=None,
+    )
 
 
 def check_batches(batches: str | None, minutes: float, *, with_snapshot: bool) -> None:

@@ -84,9 +84,9 @@ class Answers:
             operand = self._notes.operand(source)
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, keywords)
-        certainty = Certainty.UNKNOWN
         size = source.numel() * source.dtype.itemsize
-        if isinstance(operand, Operand) and size <= self._notes.evaluation.bound_of(source.dtype):
+        certainty = Certainty.UNKNOWN if size else Certainty.KNOWN
+        if size and isinstance(operand, Operand) and size <= self._notes.evaluation.bound_of(source.dtype):
             try:
                 value = self._notes.evaluation.value_of(operand)
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):

@@ -12,6 +12,7 @@ from ullage.values.counted import COUNTED, CountedOperators
 from ullage.values.dispatch import PYTHON, Watch, run_on
 from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import FLOAT_BYTES, Evaluation
+from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes, is_on_card
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.products import PRODUCTS, is_small
@@ -35,6 +36,8 @@ class Interception(Watch):
     ) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
+        self.messages = RankMessages(self.notes)
+        """Sizes and objects that ranks tell each other."""
         self.waiting = Waiting(evaluation.seed)
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
@@ -115,6 +118,10 @@ class Interception(Watch):
     ) -> None:
         """Write down what an operator has returned."""
         notes = self.notes
+        if plan.is_collective and not plan.name.startswith("symm_mem::"):
+            # one that returns its result has called another that writes it, which was seen
+            note_collective(notes.contents, self.messages, plan.name, arguments, notes.held, notes.keep)
+            return
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
@@ -124,8 +131,6 @@ class Interception(Watch):
                     notes.forget_parts(result)
         elif kind in _SEVERAL and any(is_on_card(each) for each in result):
             notes.results(plan, operator, arguments, keywords, result)
-        if plan.is_collective:
-            note_collective(notes.contents, plan.name, arguments, notes.held, notes.keep)
 
     def stop(self) -> None:
         """Note nothing any more, in no thread, and give back the memory of what was noted."""

@@ -19,6 +19,7 @@ from ullage.values.dispatch import is_thread_seen
 from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
+from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
@@ -110,6 +111,11 @@ class Values:
         return self._interception.contents
 
     @property
+    def messages(self) -> RankMessages | None:
+        """What ranks tell each other; None where everything is computed."""
+        return self._interception.messages if isinstance(self._interception, Interception) else None
+
+    @property
     def failures(self) -> dict[str, str]:
         """What the host could not compute, with the reason."""
         writes = self._unseen_writes
@@ -142,8 +148,13 @@ class Values:
         if isinstance(self._interception, Interception):
             self._interception.stop()
 
+    def begin(self) -> None:
+        """Begin now, where ranks meet before CUDA is initialised; once."""
+        if self.choice.mode != "off":
+            self._begin()
+
     def _begin(self) -> None:
-        if self._is_on:
+        if self._is_on or self.has_stopped:
             return
         before = resident().bytes
         self._begin_to_see()

@@ -41,6 +41,7 @@ from ullage.prediction.child.whereabouts import Whereabouts
 from ullage.prediction.command.notebook import run_notebook
 from ullage.prediction.command.words import NOTEBOOK
 from ullage.prediction.host.meter import HostMeter
+from ullage.prediction.lone_post import LonePost
 from ullage.prediction.measurement.measure import measure
 from ullage.prediction.measurement.placement import addresses_count
 from ullage.prediction.observation import ending
@@ -102,6 +103,7 @@ class Run:
         self._give_history_back: Callable[[], None] = lambda: None
         self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
+        self._post: LonePost | None = None
         self._meter = HostMeter(self._journal)
         self._edited = EditedSources(request.edited)
 
@@ -194,6 +196,7 @@ class Run:
 
     def _begin_to_observe(self, torch: ModuleType) -> None:
         from ullage.prediction.observation.observer import Observer
+        from ullage.values.messages import StorePost
         from ullage.values.start import current
 
         self._values = current()
@@ -204,10 +207,13 @@ class Run:
 
             self._diagnosis = AvoidableSearch(self._journal, self._observer, self._values)
             self._diagnosis.begin()
+        if self._values.messages is not None and isinstance(self._values.messages.post, StorePost):
+            self._values.messages.post.without = self._end_with_others
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
+            self._hear_of_others()
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
         self._change(self._request)
         self._keep_history(torch)
@@ -221,6 +227,15 @@ class Run:
         if request.changes or request.diagnose:
             journal = self._journal if request.diagnose else None
             self._loop = install_changes(request.changes, self._notes.append, journal)
+
+    def _hear_of_others(self) -> None:
+        """Have what other ranks send come from the exchange of messages, and what this one sends go there."""
+        request, values = self._request, self._values
+        if request.exchange is None or values is None or values.messages is None:
+            return
+        self._post = LonePost(request.exchange, request.variant, request.rank, request.helps, self._channel.send)
+        self._post.connect()
+        values.messages.post = self._post
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -396,6 +411,12 @@ class Run:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
+    def _end_with_others(self) -> None:
+        """End where another rank has had enough and tells nothing more, if this one has taken its steps too."""
+        if not self._is_over and len(self._step_times) >= self._request.steps:
+            self._finish(Outcome(kind="steps"))
+            self._stop()
+
     def _is_enough(self, number: int) -> bool:
         """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
         wanted, more = self._request.steps, self._request.more_steps
@@ -442,7 +463,8 @@ class Run:
             or self._diagnosis is not None
         ):
             return
-        if values.is_on and values.reads.are_logged_only:
+        is_unused = values.messages is None or not values.messages.are_used
+        if values.is_on and values.reads.are_logged_only and is_unused:
             values.stop()
 
     def _has_settled(self) -> bool:
@@ -490,6 +512,8 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.end()
         self._meter.look()  # before anything is put together, which takes memory
+        if self._values is not None and self._values.messages is not None:
+            self._values.messages.end()
         if outcome.kind == "time":
             self._channel.send("stopping")
         try:
@@ -524,6 +548,8 @@ class Run:
             self._observer.end_backward_step()  # no forward pass has come after the last
         if self._step_times and self._observer is not None and not self._observer.has_optimizer:
             self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
+        if self._post is not None:
+            self._notes += self._post.notes()
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
+from ullage.emulator.library import GuessFigures
+from ullage.emulator.nccl import buffers_of
+from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.measurement import placement
 from ullage.prediction.measurement.growth import growing
 from ullage.prediction.observation.ending import SeenOom
@@ -138,7 +141,7 @@ def _measured(
         history_is_partial=len(memory.requests.bytes_by_index) < allocations,
         cudnn_version=library.cudnn_version(),
         cudnn=library.cudnn_plans(),
-        guesses=library.guesses(),
+        guesses=library.guesses() | _communicators(result, device),
         elsewhere=_elsewhere(result, recorded, history, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
@@ -271,3 +274,19 @@ def _write_snapshot(path: Path) -> str | None:
     except OSError as error:
         return os.strerror(error.errno) if error.errno else str(error)
     return None
+
+
+def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
+    """Return what NCCL's buffers may take beside all that was counted."""
+    import torch
+
+    figures = library.communicators()
+    if not figures.communicators:
+        return {}
+    across = (result.world_size or 1) > CARDS_OF_A_NODE
+    low, high = buffers_of(figures, torch.cuda.get_device_capability(device), across=across)
+    return {
+        "nccl": GuessFigures(
+            count=figures.communicators, guessed_bytes=0, below_bytes=-low, above_bytes=high, expected_below_bytes=0
+        )
+    }
