@@ -169,7 +169,7 @@ def test_what_pip_has_put_into_a_folder_of_pythonpath_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pip install --target .` fills the user's own folder, too, which the user's modules stay in."""
-    record = "../../bin/tune,,\ntune/cli.py,sha256=x,10\n\"od,d.py\",,\nsingle.py,,\ntune-1.dist-info/RECORD,,\n"
+    record = '../../bin/tune,,\ntune/cli.py,sha256=x,10\n"od,d.py",,\nsingle.py,,\ntune-1.dist-info/RECORD,,\n'
     (tmp_path / "tune-1.dist-info").mkdir()
     (tmp_path / "tune-1.dist-info" / "RECORD").write_text(record)
     files = [str(tmp_path / name) for name in ("tune/cli.py", "single.py", "od,d.py", "train.py", "bin/mine.py")]
