@@ -95,6 +95,13 @@ def test_libraries_that_go_round_the_loader(predict: Predict, library: str) -> N
     check_equal(foreseen, run)
 
 
+def test_cuda_graphs_are_no_epoch_that_is_known(predict: Predict) -> None:
+    """Their pools are kept, one for each length: what the order of an epoch makes of them is not foreseen."""
+    found = answer(predict, HEAVIEST, "padded.py", "--graphs", "--collate", "multiple")
+    assert not found["epoch"]["is_exact"]
+    assert any("CUDA graphs were captured" in note for note in found["notes"]), found["notes"]
+
+
 def test_a_stream_is_run_as_it_comes(predict: Predict) -> None:
     found = answer(predict, HEAVIEST, "padded.py", "--kind", "stream")
     epoch = found["epoch"]

@@ -43,6 +43,8 @@ class RunFigures:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     ran_out: bool
+    graphs: int
+    """The number of CUDA graphs that were captured."""
 
 
 def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
@@ -243,6 +245,11 @@ class _Foreseen:
         if not levels.is_whole:
             self._doubts.append(
                 f"only the first {len(levels.reserved_bytes):,} of {units:,} batches were replayed in the time given"
+            )
+        if self._run.graphs:
+            self._doubts.append(
+                f"{self._run.graphs:,} CUDA graphs were captured, whose memory is kept in pools of their own; a replay "
+                "has one pool for all, so the figures are an estimate: --steps runs the batches themselves"
             )
         if watch.ledger.late_frees:
             self._doubts.append("blocks were used on several streams; each counts until it was free for all of them")

@@ -538,7 +538,9 @@ class Run:
         self._channel.send("epoch", text="replaying the epoch")
         watch.remove()
         entries, version = self._journal.entries(), self._torch.version
-        epoch = epoch_of(watch, entries, emulation, version, ran_out=bool(self._observer.ooms))
+        observer = self._observer
+        ran_out, graphs = bool(observer.ooms), observer.graphs.captured
+        epoch = epoch_of(watch, entries, emulation, version, ran_out=ran_out, graphs=graphs)
         if epoch is None:
             self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
         return epoch
