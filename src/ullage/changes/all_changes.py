@@ -13,6 +13,7 @@ from ullage.changes import (
     for_loop_optimizer,
     fused_optimizer,
     large_blocks,
+    step_in_backward,
     zeroed_gradients,
 )
 from ullage.changes.change import Change
@@ -27,6 +28,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     zeroed_gradients.CHANGE,
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
+    step_in_backward.CHANGE,
     accumulate.CHANGE,
     eight_bit_optimizer.CHANGE,
     checkpoint.CHANGE,
