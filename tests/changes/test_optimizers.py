@@ -1,6 +1,7 @@
 """Changes to optimizers: the bytes of the same lines by hand, and what they leave as it is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def by_recipe(script: Path, change: Change, setting: str, **loop: object) -> str:
+def by_recipe(script: Path, change: Change, setting: str, **loop: Any) -> str:
     known = facts_of(script, **loop)
     assert change.settings_for(known).settings == (setting,)
     return edited(script.read_text(), change.recipe_for(known, setting).edits)
@@ -159,5 +160,5 @@ def test_steps_during_the_backward_pass_are_the_same_steps(script: Path, tmp_pat
         ({"library": "lightning"}, "lightning's own"),
     ],
 )
-def test_where_steps_need_all_gradients(script: Path, loop: dict[str, object], said: str) -> None:
+def test_where_steps_need_all_gradients(script: Path, loop: dict[str, Any], said: str) -> None:
     assert said in step_in_backward.CHANGE.settings_for(facts_of(script, **loop)).why_not
