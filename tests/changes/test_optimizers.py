@@ -1,11 +1,12 @@
 """Changes to optimizers: the bytes of the same lines by hand, and what they leave as it is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.changes.runs import bytes_of, difference, facts_of, peaks, place, told_on_cpu
-from ullage.changes import eight_bit_optimizer, for_loop_optimizer, fused_optimizer, zeroed_gradients
+from ullage.changes import eight_bit_optimizer, for_loop_optimizer, fused_optimizer, step_in_backward, zeroed_gradients
 from ullage.changes.change import Change
 from ullage.editing.apply import edited
 
@@ -30,7 +31,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def by_recipe(script: Path, change: Change, setting: str, **loop: object) -> str:
+def by_recipe(script: Path, change: Change, setting: str, **loop: Any) -> str:
     known = facts_of(script, **loop)
     assert change.settings_for(known).settings == (setting,)
     return edited(script.read_text(), change.recipe_for(known, setting).edits)
@@ -124,3 +125,40 @@ def test_an_argument_that_eight_bit_states_do_not_know_is_told(script: Path) -> 
 def test_eight_bit_states_need_an_adam(script: Path) -> None:
     known = facts_of(script, optimizer="SGD")
     assert "no AdamW or Adam" in eight_bit_optimizer.CHANGE.settings_for(known).why_not
+
+
+STEPS = SCRIPT.replace("set_to_none=False", "set_to_none=True")
+
+
+def test_steps_during_the_backward_pass(script: Path) -> None:
+    """The gradients of eight layers are never there together."""
+    script.write_text(STEPS)
+    text = by_recipe(script, step_in_backward.CHANGE, "on")
+    changed = peaks(script, "step_in_backward=on")
+    assert changed.changes_made == {"step_in_backward=on": 1}
+    assert bytes_of(changed) == bytes_of(peaks(script, edited={str(script): text}))
+    assert changed.peak_allocated_bytes < peaks(script).peak_allocated_bytes
+
+
+def test_steps_during_the_backward_pass_are_the_same_steps(script: Path, tmp_path: Path) -> None:
+    """A scheduler changes the rate of the optimizer that the script has."""
+    schedule = "schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)\n"
+    script.write_text(STEPS.replace("for step", f"{schedule}for step").replace("told =", "    schedule.step()\ntold ="))
+    by_hand = tmp_path / "by_hand.py"
+    by_hand.write_text(by_recipe(script, step_in_backward.CHANGE, "on"))
+    whole = told_on_cpu(script)
+    assert difference(whole, told_on_cpu(script, "step_in_backward=on")) < 1e-12
+    assert difference(whole, told_on_cpu(by_hand)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        ({"clips_gradients": True}, "clips"),
+        ({"has_scaler": True}, "GradScaler"),
+        ({"passes_per_step": 2}, "several backward passes"),
+        ({"library": "lightning"}, "lightning's own"),
+    ],
+)
+def test_where_steps_need_all_gradients(script: Path, loop: dict[str, Any], said: str) -> None:
+    assert said in step_in_backward.CHANGE.settings_for(facts_of(script, **loop)).why_not

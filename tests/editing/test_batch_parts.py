@@ -8,7 +8,7 @@ import pytest
 
 from tests.guard.inside import inside
 from ullage.editing.apply import edited
-from ullage.editing.batch_parts import Pass, in_parts
+from ullage.editing.batch_parts import PassPlaces, in_parts
 from ullage.editing.edit import NotCertain
 
 BEGINNING = """
@@ -29,7 +29,7 @@ def parts_of(source: str, *, parts: int = 3, batch: dict[str, bool] | None = Non
     lines = source.splitlines()
     forward = [number for number, line in enumerate(lines, 1) if "model(" in line and "def " not in line]
     [backward] = [number for number, line in enumerate(lines, 1) if ".backward(" in line]
-    passes = Pass(
+    passes = PassPlaces(
         file="",
         function=function,
         forward_line=forward[0] if forward else None,

@@ -7,7 +7,7 @@ from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.library_recipe import LIBRARIES, library_recipe
 from ullage.changes.user_source import check_certain, source_of
-from ullage.editing.batch_parts import Pass, in_parts
+from ullage.editing.batch_parts import PassPlaces, in_parts
 from ullage.editing.edit import NotCertain, Recipe, SourceEdit
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
         loop.backward.file,
         loop.backward.function,
     )
-    passes = Pass(
+    passes = PassPlaces(
         file=loop.backward.file,
         function=loop.backward.function,
         forward_line=loop.forward.line if loop.forward is not None and is_same else None,

@@ -18,6 +18,7 @@ from ullage.changes import (
     large_blocks,
     offload,
     sdpa,
+    step_in_backward,
     zeroed_gradients,
 )
 from ullage.changes.change import Change
@@ -34,6 +35,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
     sdpa.CHANGE,
+    step_in_backward.CHANGE,
     checkpoint.CHANGE,
     fused_loss.CHANGE,
     offload.CHANGE,

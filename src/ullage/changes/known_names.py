@@ -8,7 +8,7 @@ from typing import Any
 
 from ullage.changes.facts import CodePlace, NamedObject
 from ullage.editing.edit import NotCertain
-from ullage.editing.scope import MODULE, Level, Scope, arguments_of, levels_to, parse, scope_of, stored_in
+from ullage.editing.scope import MODULE, BlockPlace, Scope, arguments_of, levels_to, parse, scope_of, stored_in
 from ullage.ownership.root import variables_of
 from ullage.ownership.safe_inspection import instance_dict
 from ullage.tracing.source import is_users
@@ -87,13 +87,13 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
     return None if level is None else CodePlace(file=use.file, line=level.statement.lineno, function=use.function)
 
 
-def _last_before(scope: Scope, name: str, line: int) -> Level | None:
+def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
     """Return the statement behind which a name has the value that it has at a line, whatever way led there."""
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
             if name in _given_by(level.block[index]):
-                found = Level(level.block, index, level.parent)
+                found = BlockPlace(level.block, index, level.parent)
         if isinstance(level.statement, ast.For | ast.AsyncFor) and name in stored_in(level.statement.target):
             found = None
     return found

@@ -24,8 +24,8 @@ from ullage.editing.edit import (
     WrapStatements,
 )
 from ullage.editing.scope import (
+    BlockPlace,
     Fate,
-    Level,
     Scope,
     arguments_of,
     common_level,
@@ -45,7 +45,7 @@ _COUNTERS: Final = frozenset({"range", "count"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class PassPlaces:
     """A forward pass and the backward pass of its loss, in a function of a file."""
 
     file: str
@@ -63,7 +63,7 @@ class _Region:
     """The statements from the forward pass to the backward pass."""
 
     scope: Scope
-    levels: list[Level]
+    levels: list[BlockPlace]
     """The way to the first of them."""
     statements: list[ast.stmt]
     last: int
@@ -73,7 +73,7 @@ class _Region:
     """The expression that the backward pass begins at."""
 
 
-def in_parts(source: str, passes: Pass, parts: int) -> tuple[SourceEdit, ...]:
+def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, ...]:
     """Return the edits that take a batch in parts.
 
     Raises:
@@ -111,7 +111,7 @@ def in_parts(source: str, passes: Pass, parts: int) -> tuple[SourceEdit, ...]:
 # ---- the statements
 
 
-def _region(source: str, passes: Pass) -> _Region:
+def _region(source: str, passes: PassPlaces) -> _Region:
     scope = scope_of(parse(source), passes.function)
     backward = levels_to(scope, passes.backward_line)
     call = _backward_call(backward[-1].statement, passes.backward_line)
@@ -300,7 +300,7 @@ class _Split:
         return f"for {self.target} in zip({', '.join(f'{name}.chunk({parts})' for name in self.names)}):"
 
 
-def _split_of(region: _Region, passes: Pass) -> _Split:
+def _split_of(region: _Region, passes: PassPlaces) -> _Split:
     kinds: dict[str, str] = {}
     for name in sorted(_given(region)):
         uses = _uses_of(region.statements, name)

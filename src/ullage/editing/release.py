@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from ullage.editing.edit import InsertAfter, NotCertain
 from ullage.editing.scope import (
+    BlockPlace,
     Fate,
-    Level,
     Scope,
     blocks_of,
     fate_in,
@@ -73,7 +73,7 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
     raise NotCertain(why)
 
 
-def _place_in(levels: Sequence[Level], name: str) -> tuple[int, bool]:
+def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
     """Return the place in the innermost of these statements, which is a loop."""
     loop = levels[-1].statement
     assert isinstance(loop, _LOOPS)
@@ -81,14 +81,14 @@ def _place_in(levels: Sequence[Level], name: str) -> tuple[int, bool]:
         raise NotCertain(f"{name} is what the loop goes through")
     way, block, last = list(levels), loop.body, _last_use(loop.body, name)
     while (inner := _block_of_all_uses(block, name, last)) is not None:  # as deep as all its uses are
-        way.append(Level(block, last, way[-1].statement))
+        way.append(BlockPlace(block, last, way[-1].statement))
         block, last = inner, _last_use(inner, name)
     statement = block[last]
     if isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break):
         raise NotCertain(f"the function or the loop ends with the last use of {name}")
     if isinstance(statement, ast.Delete):
         raise NotCertain(f"{name} is deleted already")
-    if is_read_behind([*way, Level(block, last, way[-1].statement)], name):
+    if is_read_behind([*way, BlockPlace(block, last, way[-1].statement)], name):
         raise NotCertain(f"{name} may be read again after its last use in the loop")
     is_sure = _is_sure(block[: last + 1], name)
     return statement.lineno, is_sure

@@ -28,7 +28,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class BlockPlace:
     """A statement in the block that holds it."""
 
     block: list[ast.stmt]
@@ -84,13 +84,13 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
             yield from _functions(child, prefix)
 
 
-def levels_to(scope: Scope, line: int) -> list[Level]:
+def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
     """Return the statements that hold a line, from the scope's own block to the innermost.
 
     Raises:
         NotCertain: no statement of the scope's own holds it.
     """
-    levels: list[Level] = []
+    levels: list[BlockPlace] = []
     parent: ast.AST = scope
     while True:
         found = next((level for level in _levels_below(parent) if _holds(level.statement, line)), None)
@@ -105,10 +105,10 @@ def levels_to(scope: Scope, line: int) -> list[Level]:
     return levels
 
 
-def _levels_below(parent: ast.AST) -> Iterator[Level]:
+def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
     for block in blocks_of(parent):
         for index in range(len(block)):
-            yield Level(block, index, parent)
+            yield BlockPlace(block, index, parent)
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -128,7 +128,7 @@ def _holds(statement: ast.stmt, line: int) -> bool:
     return first <= line <= (statement.end_lineno or statement.lineno)
 
 
-def common_level(first: Sequence[Level], second: Sequence[Level]) -> tuple[int, Level, Level]:
+def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
     """Return the deepest block that holds both of two lines: its depth, and the statement of each in it.
 
     Raises:
@@ -217,7 +217,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node))
 
 
-def is_read_behind(levels: Sequence[Level], name: str, *, last: int | None = None) -> bool:
+def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None = None) -> bool:
     """Tell whether what a name holds behind a statement may be read: further on, or in the loop's next turn.
 
     Args:
