@@ -4,6 +4,7 @@ Settings: "liger" for models of transformers where Liger-Kernel is installed; a 
 `torch.nn.functional.cross_entropy` itself.
 """
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,8 @@ from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import LossFacts, TrainingFacts
 from ullage.changes.fused_loss_edits import LARGE, LIGER, ROWS, has_liger, recipe_for
 from ullage.tracing.source import is_users
+
+_LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
 
 if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
@@ -48,6 +51,7 @@ def _install_chunks(loop: "TrainingLoop", setting: str) -> None:
     from ullage.changes.chunked_cross_entropy import chunked_cross_entropy
 
     text, rows = f"fused_loss={setting}", int(setting)
+    chunked: Any = chunked_cross_entropy
     functional: Any = loop.torch.nn.functional
     original = functional.cross_entropy
     is_compiling, allowed = loop.torch.compiler.is_compiling, {"ignore_index", "label_smoothing"}
@@ -61,7 +65,7 @@ def _install_chunks(loop: "TrainingLoop", setting: str) -> None:
         if source.ndim != 2 or source.numel() < LARGE or source.shape[0] <= rows:
             return original(source, target, *arguments, **keywords)
         loop.effects[text] += 1
-        return chunked_cross_entropy(source, target, rows=rows, **keywords)
+        return chunked(source, target, rows=rows, **keywords)
 
     functional.cross_entropy = cross_entropy
 
@@ -76,11 +80,10 @@ def _apply_liger(loop: "TrainingLoop", module: Any) -> None:
     if path is None or not has_liger():
         loop.refuse(text, "Liger-Kernel is not installed" if path is not None else "it is no model of transformers")
         return
-    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
-
+    known: dict[str, Any] = importlib.import_module(_LIGER_PATCHES).MODEL_TYPE_TO_APPLY_LIGER_FN
     inner: Any = model.get_submodule(path)
     kind = inner.config.model_type
-    apply = MODEL_TYPE_TO_APPLY_LIGER_FN.get(kind)
+    apply = known.get(kind)
     if apply is None:
         loop.refuse(text, f"Liger-Kernel has no loss for models of type {kind}")
         return

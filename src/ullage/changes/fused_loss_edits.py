@@ -50,8 +50,7 @@ def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 def _function_text() -> str:
     """Return the function's source, as it is put into a script."""
     spec = importlib.util.find_spec(_MODULE)
-    loader: Any = spec.loader if spec is not None else None
-    text = loader.get_source(_MODULE)
+    text = source_of(spec.origin or "") if spec is not None else ""
     [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     lines = text.splitlines()[function.lineno - 1 : function.end_lineno]
     return "\n".join(line.partition("  # ")[0] for line in lines)

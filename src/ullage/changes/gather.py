@@ -34,7 +34,7 @@ from ullage.changes.facts import (
 )
 from ullage.changes.known_names import names_of, place_of, users_frames
 from ullage.changes.library_calls import watch_calls
-from ullage.changes.saved_bytes import Span, largest_of, left_by
+from ullage.changes.saved_bytes import BlockSpan, largest_of, left_by
 from ullage.changes.training_loop import TrainingLoop, users_frame
 from ullage.ownership.storage import addresses, tensors_in
 from ullage.tracing.journal import Entries, Journal
@@ -45,7 +45,7 @@ _STEPS: int = 3
 
 
 @dataclass(slots=True)
-class _Model:
+class _SeenModel:
     """A model that was trained."""
 
     facts: ModelFacts
@@ -54,13 +54,13 @@ class _Model:
 
 
 @dataclass(slots=True)
-class _Pass:
+class _SeenPass:
     """A forward pass and what came of it, in indices of the journal."""
 
     start: int
     backward: int = 0
-    spans: dict[tuple[int, int], Span] = field(default_factory=dict)
-    """What each block allocated, by the number of its list and its own."""
+    spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
+    """The part of each block, by the number of its list and its own."""
     flops: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
@@ -71,14 +71,14 @@ class Gatherer:
         self._loop = loop
         self._journal = journal
         self._steps = 0
-        self._models: list[_Model] = []
+        self._models: list[_SeenModel] = []
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
         self._items: int | None = None
         self._losses: dict[CodePlace, LossFacts] = {}
         self._found = LoopFacts()
-        self._passes: list[_Pass] = []
+        self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
 
@@ -154,10 +154,10 @@ class Gatherer:
             wrapper=wrapper,
         )
         if not self._models or facts.parameter_bytes > self._models[0].facts.parameter_bytes:
-            self._models.insert(0, _Model(facts))
+            self._models.insert(0, _SeenModel(facts))
             self._watch_blocks(blocks)
         else:
-            self._models.append(_Model(facts))
+            self._models.append(_SeenModel(facts))
 
     def _watch_blocks(self, blocks: list[model_structure.Blocks]) -> None:
         self._loop.watched.clear()
@@ -178,7 +178,7 @@ class Gatherer:
         def tell(output: Any) -> None:
             current = self._passes[-1]
             outputs = tuple(addresses(tensors_in(output)))
-            current.spans.setdefault(key, Span(start=start, end=self._now(), outputs=outputs))
+            current.spans.setdefault(key, BlockSpan(start=start, end=self._now(), outputs=outputs))
             if self._loop.flops_now:
                 current.flops[key] = current.flops.get(key, 0) + self._loop.flops_now() - flops
 
@@ -200,7 +200,7 @@ class Gatherer:
         if not self._batch:
             given = list(tensors_in(self._loop.arguments))
             self._batch, self._items = batch_of(frame, given), items_of(given)
-        self._passes.append(_Pass(start=self._now()))
+        self._passes.append(_SeenPass(start=self._now()))
 
     def _backward(self) -> None:
         if self._is_over:
@@ -350,7 +350,7 @@ class Gatherer:
         ]
         return replace(facts, block_lists=lists, scores=self._scores(entries, last))
 
-    def _scores(self, entries: Entries | None, last: _Pass) -> CodePlace | None:
+    def _scores(self, entries: Entries | None, last: _SeenPass) -> CodePlace | None:
         """Return the line that holds the largest result of a softmax inside the model."""
         if entries is None or self._journal is None or not self._journal.stacks.are_recorded:
             return None

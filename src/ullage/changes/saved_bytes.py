@@ -7,7 +7,7 @@ from ullage.tracing.journal import Entries, EntryKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class BlockSpan:
     """A part of a forward pass: what was allocated between two indices of the journal."""
 
     start: int
@@ -16,7 +16,7 @@ class Span:
     """The addresses of what it returned, which somebody else needs."""
 
 
-def left_by(entries: Entries, spans: Sequence[Span], moment: int) -> list[int]:
+def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[int]:
     """Return for each span the bytes that were allocated in it and are alive at a moment, its outputs left out.
 
     Args:

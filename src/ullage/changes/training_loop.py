@@ -62,7 +62,7 @@ class TrainingLoop:
         """Around a module's call inside a forward pass, by the module's `id`: it enters what the function returns, and
         calls what that gives with the module's output."""
         self.arguments: tuple[Any, ...] = ()
-        """What the module is called with, while `before_first_forward` and `before_forward` are called."""
+        """The arguments of the module that is called, while `before_first_forward` and `before_forward` are called."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self._is_forward = self._is_backward = False
         self._stepping: set[int] = set()

@@ -361,7 +361,7 @@ class Prediction:
     changes_refused: dict[str, str]
     """Why a change could not be made, by the change."""
     training: TrainingFacts | None = None
-    """How the run trains, with `Request.diagnose`; otherwise None. Not in the JSON."""
+    """The way in which the run trains, with `Request.diagnose`; otherwise None. Not in the JSON."""
     picture: Picture | None
     """The data of the charts, if they were asked for; not in the JSON."""
     snapshot_error: str | None

@@ -167,7 +167,7 @@ class RunResult:
     changes_refused: dict[str, str] = field(default_factory=dict)
     """Why a change could not be made."""
     training: TrainingFacts | None = None
-    """How the run trains, with `Request.diagnose` or where floating-point operations are counted."""
+    """The way in which the run trains, with `Request.diagnose`; otherwise None."""
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)
