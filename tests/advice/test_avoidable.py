@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.advice.corpora import CORPUS, marked_lines, mended, names_in
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.script import Request, predict
 

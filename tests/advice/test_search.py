@@ -9,7 +9,7 @@ import pytest
 
 from tests.golden.test_report import FITS
 from ullage.advice.search import AdviceSearch
-from ullage.advice.trial import ChangeSetting, Combination, Trial, combination, excludes
+from ullage.advice.trial import ChangeSetting, ChangeTrial, Combination, combination, excludes
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.editing.edit import Recipe
 
@@ -43,15 +43,15 @@ class Card:
             for moment in self.moments
         )
 
-    def run(self, combinations: Sequence[Combination]) -> list[Trial]:
+    def run(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
         self.seen += combinations
         return [self.trial(one) for one in combinations]
 
-    def trial(self, one: Combination) -> Trial:
+    def trial(self, one: Combination) -> ChangeTrial:
         assert not any(excludes(a, b) for a, b in itertools.combinations(one.parts, 2)), one.title
         need = self.need(one)
         found = replace(FITS, interval_bytes=(need, need), oom=None)
-        return Trial(combination=one, prediction=found, fits=need <= ROOM)
+        return ChangeTrial(combination=one, prediction=found, fits=need <= ROOM)
 
 
 def settings(changes: Sequence[tuple[Change, int]]) -> dict[str, list[ChangeSetting]]:
@@ -70,7 +70,7 @@ def every(known: dict[str, list[ChangeSetting]]) -> list[Combination]:
 FREE, SLOW, OTHER = ChangeCost.NOTHING, ChangeCost.TIME, ChangeCost.NUMERICS
 
 
-def searched(card: Card, known: dict[str, list[ChangeSetting]]) -> Trial | None:
+def searched(card: Card, known: dict[str, list[ChangeSetting]]) -> ChangeTrial | None:
     search = AdviceSearch(known, card.need(combination([])), card.run)
     search.singles()
     return search.best()

@@ -11,12 +11,12 @@ from ullage._secrets import without_secrets
 from ullage.advice.candidates import Candidates, candidates_of
 from ullage.advice.cost import TimeEstimate, estimate_of
 from ullage.advice.search import AdviceSearch
-from ullage.advice.trial import Combination, NotMade, Trial
-from ullage.advice.written import Written, written
+from ullage.advice.trial import ChangeTrial, Combination, NotMade
+from ullage.advice.written import WrittenAdvice, written
 from ullage.changes.facts import CodePlace, HeldVariable, TrainingFacts
 from ullage.editing.edit import NotCertain
 from ullage.gpus import find_gpu
-from ullage.prediction.avoidable.avoidable import AvoidableKind
+from ullage.prediction.avoidable_memory import AvoidableKind
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.several.parallel import ParallelRuns
@@ -40,17 +40,17 @@ class Advice:
     need: Prediction
     """The script as it is, on a card with room for it: what it would need."""
     facts: TrainingFacts
-    """How the script trains."""
-    trials: tuple[Trial, ...]
+    """The model, the loop and the optimizers that the changes were made to."""
+    trials: tuple[ChangeTrial, ...]
     """Every change that was tried alone."""
     not_made: tuple[NotMade, ...]
     """The changes that cannot be made in this script, and why."""
-    best: Trial | None
+    best: ChangeTrial | None
     """The cheapest combination of changes that fits; None where none does, or where the script fits as it is."""
     estimate: TimeEstimate | None
-    """What the best combination adds to a step."""
-    written: Written | None
-    """How the best combination is written by hand, and the proof that it is the same."""
+    """The time that the best combination adds to a step."""
+    written: WrittenAdvice | None
+    """The best combination as lines to write, and the proof that they need the same."""
     is_complete: bool
     """Whether the search came to its end."""
     seconds: float
@@ -91,7 +91,7 @@ def _peaks(found: Prediction) -> dict[str, Any]:
     }
 
 
-def _trial(trial: Trial, facts: TrainingFacts) -> dict[str, Any]:
+def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
     estimate = estimate_of(trial.combination, facts)
     return {
         "changes": [part.text for part in trial.combination.parts],
@@ -124,7 +124,7 @@ class Adviser:
             ScriptError: the script fails for another reason than memory.
         """
         diagnosed = replace(self.roomy, diagnose=True)
-        counted = replace(self.roomy, changes=("count_flops=on",), steps=1, more_steps=0)
+        counted = replace(diagnosed, changes=("count_flops=on",), steps=1, more_steps=0)
         base, need, count = self._runs.run_all(
             [self.request, diagnosed, counted],
             ["the script as it is", "it on a card with room", "it with its operations counted"],
@@ -140,7 +140,7 @@ class Adviser:
         self.facts = facts
         return base, need, facts
 
-    def try_all(self, combinations: Sequence[Combination]) -> list[Trial]:
+    def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
         """Run combinations on a card with room, and those that may fit under pressure on the card itself."""
         found = self._run_all(self.roomy, combinations, [one.title for one in combinations])
         trials = [self._trial(one, result) for one, result in zip(combinations, found, strict=True)]
@@ -171,17 +171,17 @@ class Adviser:
         found = iter(self._runs.run_all([each for each, _ in runs], [label for _, label in runs]))
         return [next(found) if isinstance(each, Request) else each for each in made]
 
-    def _trial(self, one: Combination, result: Prediction | UllageError) -> Trial:
+    def _trial(self, one: Combination, result: Prediction | UllageError) -> ChangeTrial:
         if isinstance(result, UllageError):
-            return Trial(combination=one, problem=f"the script fails with it: {_last_line(result)}")
+            return ChangeTrial(combination=one, problem=f"the script fails with it: {_last_line(result)}")
         for part in one.parts:
             if part.text in result.changes_refused:
-                return Trial(combination=one, prediction=result, problem=result.changes_refused[part.text])
+                return ChangeTrial(combination=one, prediction=result, problem=result.changes_refused[part.text])
             is_hook = part.change.install is not None and not part.is_edit(self.facts)
             if is_hook and part.text not in result.changes_made:
-                return Trial(combination=one, prediction=result, problem="it had no effect in this run")
+                return ChangeTrial(combination=one, prediction=result, problem="it had no effect in this run")
         fits = result.interval_bytes[1] <= self.total_bytes and result.oom is None and _has_trained(result)
-        return Trial(combination=one, prediction=result, fits=fits and not result.oom_count)
+        return ChangeTrial(combination=one, prediction=result, fits=fits and not result.oom_count)
 
     def _may_fit(self, found: Prediction) -> bool:
         """Tell whether the allocator may do with the card, by giving back what it keeps without need."""
@@ -250,8 +250,8 @@ def _advice(
     begun: tuple[Prediction, Prediction, TrainingFacts],
     candidates: Candidates,
     search: AdviceSearch,
-    best: Trial | None,
-    proof: Written | None,
+    best: ChangeTrial | None,
+    proof: WrittenAdvice | None,
     complete: bool,  # noqa: FBT001  positional inside of this module alone
     began: float,
 ) -> Advice:

@@ -7,7 +7,7 @@ from ullage._secrets import SourceCode
 from ullage._units import text_of_bytes
 from ullage.advice.advice import Advice
 from ullage.advice.cost import estimate_of
-from ullage.advice.trial import Trial
+from ullage.advice.trial import ChangeTrial
 from ullage.changes.change import ChangeCost, Gradients
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.report.report import Meter, Plot, Point, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
@@ -137,7 +137,7 @@ def _changes(advice: Advice) -> Table:
     )
 
 
-def _change(advice: Advice, trial: Trial, base: int) -> TableRow:
+def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
     need = trial.need_bytes
     gain = base - need if need is not None else 0
     estimate = estimate_of(trial.combination, advice.facts)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ullage.advice.trial import ChangeSetting, Combination, Trial, combination, excludes
+from ullage.advice.trial import ChangeSetting, ChangeTrial, Combination, combination, excludes
 from ullage.changes.change import ChangeCost
 
-Try = Callable[[Sequence[Combination]], Sequence[Trial]]
+Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
 """A function that runs combinations, in parallel as far as it can."""
 
 _WORTH: Final = 0.01
@@ -26,18 +26,18 @@ class AdviceSearch:
     settings: Mapping[str, Sequence[ChangeSetting]]
     """The settings of every change that can be made, the mildest first."""
     base_bytes: int
-    """What the unchanged script needs."""
+    """The bytes that the unchanged script uses of the card at most."""
     run: Try
     time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
     """Returns a number to order combinations by the time that they add."""
-    tried: dict[Combination, Trial] = field(default_factory=dict)
+    tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
     """Every combination that was run."""
 
     def singles(self) -> None:
         """Run every change alone, as strong as it can be."""
         self._try([combination([settings[-1]]) for settings in self.settings.values()])
 
-    def best(self) -> Trial | None:
+    def best(self) -> ChangeTrial | None:
         """Return the cheapest combination that fits; None where none does."""
         alone = [trial for trial in self.tried.values() if trial.fits and len(trial.combination.parts) == 1]
         lowest = min((trial.combination.cost for trial in alone), default=None)
@@ -45,7 +45,7 @@ class AdviceSearch:
         added = self._add_up(lowest)
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
-    def _add_up(self, limit: ChangeCost | None) -> Trial | None:
+    def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
         """Add changes from the cheapest class on until it fits, and take out what is not needed.
 
         Args:
@@ -77,7 +77,7 @@ class AdviceSearch:
                 found.append(strongest)
         return sorted(found, key=lambda part: -self._gain(combination([part])))
 
-    def _without_harmful(self, parts: list[ChangeSetting], trial: Trial) -> list[ChangeSetting]:
+    def _without_harmful(self, parts: list[ChangeSetting], trial: ChangeTrial) -> list[ChangeSetting]:
         """Leave out what could not be made beside the others."""
         if trial.prediction is not None and not trial.problem:
             return parts
@@ -85,7 +85,7 @@ class AdviceSearch:
         kept = [part for part, other in zip(parts, trials, strict=True) if other.prediction is None or other.problem]
         return kept or parts[:1]
 
-    def _shrunk(self, trial: Trial) -> Trial:
+    def _shrunk(self, trial: ChangeTrial) -> ChangeTrial:
         """Take out every part without which it still fits, the dearest and the least useful first."""
         parts = sorted(trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part]))))
         for part in parts:
@@ -97,7 +97,7 @@ class AdviceSearch:
                 trial = without
         return trial
 
-    def _milder(self, trial: Trial) -> Trial:
+    def _milder(self, trial: ChangeTrial) -> ChangeTrial:
         """Make every part as mild as still fits, by bisection."""
         for part in trial.combination.parts:
             settings = self.settings[part.change.key]
@@ -116,23 +116,23 @@ class AdviceSearch:
         need = trial.need_bytes if trial is not None else None
         return self.base_bytes - need if need is not None else 0
 
-    def is_worth(self, trial: Trial) -> bool:
+    def is_worth(self, trial: ChangeTrial) -> bool:
         """Tell whether a trial saves enough to be worth a line in the script."""
         need = trial.need_bytes
         return need is not None and self.base_bytes - need > _WORTH * self.base_bytes
 
-    def _order(self, trial: Trial) -> tuple[int, int, tuple[float, int], int, int]:
+    def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
         """Cheaper first: by class, by the number of changes, by the time they add, by strength, by what they save."""
         parts = trial.combination.parts
         strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
         return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
 
-    def _try(self, combinations: Sequence[Combination]) -> list[Trial]:
+    def _try(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
         new = list(dict.fromkeys(one for one in combinations if one not in self.tried))
         if new:
             for one, trial in zip(new, self.run(new), strict=True):
                 self.tried[one] = trial
         return [self.tried[one] for one in combinations]
 
-    def __iter__(self) -> Iterator[Trial]:
+    def __iter__(self) -> Iterator[ChangeTrial]:
         return iter(self.tried.values())

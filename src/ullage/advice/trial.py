@@ -102,7 +102,7 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ChangeTrial:
     """A combination that was run, or could not be."""
 
     combination: Combination

@@ -7,7 +7,7 @@ from typing import Any
 
 from ullage._errors import ScriptError
 from ullage._secrets import SourceCode
-from ullage.advice.trial import ChangeSetting, Trial
+from ullage.advice.trial import ChangeSetting, ChangeTrial
 from ullage.changes.facts import TrainingFacts
 from ullage.changes.user_source import source_of
 from ullage.editing.apply import edited
@@ -32,14 +32,14 @@ class WrittenPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenAdvice:
     """How a combination is written, and the proof."""
 
     parts: tuple[WrittenPart, ...]
     diff: SourceCode
     """A unified diff of the user's files; "" where nothing of it is in them."""
     command: str
-    """What to set or to add on the command line; "" where nothing is."""
+    """The lines of the shell that set a variable or add arguments; "" where there are none."""
     proof: Prediction | None
     """The edited script, run without a change from outside; None where not everything can be written with certainty."""
     is_proved: bool
@@ -63,7 +63,7 @@ class Written:
         }
 
 
-def written(roomy: Request, request: Request, facts: TrainingFacts, best: Trial) -> Written:
+def written(roomy: Request, request: Request, facts: TrainingFacts, best: ChangeTrial) -> WrittenAdvice:
     """Write a combination by hand, and run what was written on the card with room.
 
     Args:
@@ -83,7 +83,7 @@ def written(roomy: Request, request: Request, facts: TrainingFacts, best: Trial)
         elif recipe.arguments:
             by_hand = replace(by_hand, arguments=(*by_hand.arguments, *recipe.arguments))
             command.append(f"{request.name} ... {' '.join(recipe.arguments)}")
-    whole = Written(
+    whole = WrittenAdvice(
         parts=tuple(parts), diff=SourceCode(diff_of(texts)), command="\n".join(command), proof=None, is_proved=False
     )
     missing = [part.name for part in parts if not part.is_in_diff]
@@ -92,7 +92,7 @@ def written(roomy: Request, request: Request, facts: TrainingFacts, best: Trial)
     return _proved(whole, by_hand, best)
 
 
-def _proved(whole: Written, by_hand: Request, best: Trial) -> Written:
+def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> WrittenAdvice:
     assert best.prediction is not None
     try:
         proof = predict_with_draws(by_hand)

@@ -5,19 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
+from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import (
-    SCRIPT_HELP,
-    ConfigOption,
-    LengthsOption,
-    MadeUpDataOption,
-    PlacementOption,
-    RandomWeightsOption,
-    RoutingOption,
-    SeedOption,
-    ValuesOption,
-)
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -35,8 +25,8 @@ _OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"}
 
 def advise(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help=SCRIPT_HELP, metavar="COMMAND...")],
-    gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
+    script: options.Script,
+    gpu: options.Card,
     patch: Annotated[
         Path | None, typer.Option(help="Write the lines to change as a diff, for `git apply`.", metavar="FILE")
     ] = None,
@@ -46,20 +36,20 @@ def advise(
         int | None, typer.Option(help="Optimizer steps of each run. [default: 3, and up to 6 more to settle]")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Stop each run after this time.")] = 300.0,
-    arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
+    arch: options.Arch = None,
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the runs.")] = None,
-    total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
-    context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    placement: PlacementOption = "linux",
-    values: ValuesOption = "auto",
-    values_seed: SeedOption = 0,
-    routing: RoutingOption = "drawn",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
-    random_weights: RandomWeightsOption = False,
-    config: ConfigOption = None,
-    made_up_data: MadeUpDataOption = None,
-    lengths: LengthsOption = None,
+    total_memory: options.TotalMemory = None,
+    context_size: options.ContextSize = None,
+    html: options.Page = None,
+    placement: options.Placement = "linux",
+    values: options.Values = "auto",
+    values_seed: options.Seed = 0,
+    routing: options.Routing = "drawn",
+    as_json: options.Json = False,
+    random_weights: options.RandomWeights = False,
+    config: options.Config = None,
+    made_up_data: options.MadeUpData = None,
+    lengths: options.Lengths = None,
 ) -> None:
     """Find what to change so that a script fits on a GPU that is not there.
 
@@ -73,8 +63,8 @@ def advise(
     from ullage.api.values import check_page
 
     check_page(html, script)
-    options = {name: value for name, value in given.items() if name not in _OWN}
-    options["context"] = context_size
-    answer = with_progress(lambda progress: ask(script, context.args, **options, progress=progress))
+    chosen = {name: value for name, value in given.items() if name not in _OWN}
+    chosen["context"] = context_size
+    answer = with_progress(lambda progress: ask(script, context.args, **chosen, progress=progress))
     show(describe(answer), answer.to_json() if as_json else None, page=html)
     raise typer.Exit(answer.exit_code if answer.is_complete else INTERRUPTED)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ullage._public import public
 from ullage.changes.facts import TrainingFacts
 from ullage.epoch.use import EpochUse
-from ullage.prediction.avoidable.avoidable import Avoidable
+from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.host.memory import HostUse
 from ullage.prediction.job_request import JobRequest
 

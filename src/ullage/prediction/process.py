@@ -364,12 +364,7 @@ class Listener:
             case "step":
                 voice.look_at_workers(now=message["step"] <= self.request.steps)
                 step, wanted = message["step"], self.request.steps
-                further = (
-                    ""
-                    if self.request.batches
-                    else ", " + _FURTHER.get(self.request.until or "", "until the peaks settle")
-                )
-                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}{further}"
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}{self._why_further()}"
                 self.progress(self._done)
             case "at":
                 if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):

@@ -74,7 +74,7 @@ class ChildRequest:
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     diagnose: bool = False
     edited: str = ""
-    """What `ullage.tracing.edited_source.packed` made of the texts that run in place of files."""
+    """The texts that run in place of files, as `ullage.tracing.edited_source.packed` writes them."""
     exchange: str | None = None
     """The address of the messages of ranks that run alone."""
     variant: str = ""

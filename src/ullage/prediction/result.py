@@ -10,7 +10,7 @@ from ullage.block_role import Role
 from ullage.changes.facts import TrainingFacts
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.epoch.use import EpochUse
-from ullage.prediction.avoidable.avoidable import Avoidable
+from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.host.memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse

@@ -9,7 +9,6 @@ from torch import nn
 from ullage._errors import UllageError
 from ullage.emulator.emulate import Emulation
 from ullage.ownership.safe_inspection import is_of
-from ullage.prediction.avoidable.avoidable import Avoidable
 from ullage.prediction.avoidable.gain import Gains
 from ullage.prediction.avoidable.held_over import held_over
 from ullage.prediction.avoidable.held_over_rows import rows_of_held_over
@@ -21,6 +20,7 @@ from ullage.prediction.avoidable.of_optimizer import gradients_beside_copies, op
 from ullage.prediction.avoidable.passes import TrainingPasses
 from ullage.prediction.avoidable.uses import LastUses, UseLog
 from ullage.prediction.avoidable.weight_copies import WeightCopy, rows_of_copies, weight_copies
+from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.measurement.placement import rebuilt_of
 from ullage.prediction.measurement.trace import Levels, Memory
 from ullage.tracing.journal import Journal

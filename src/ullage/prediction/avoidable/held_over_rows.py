@@ -3,15 +3,16 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ullage.ownership.holders import BlockHolder
 from ullage.ownership.holding import HolderKind
 from ullage.prediction.avoidable.assignment import FoundAssignment, assignment_of
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
 from ullage.prediction.avoidable.gain import Gains
 from ullage.prediction.avoidable.held_over import HeldOverBlock
 from ullage.prediction.avoidable.moment import PeakMoment
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 
 if TYPE_CHECKING:
     from ullage.tracing.source import Line
@@ -44,7 +45,7 @@ def _row(
     largest = max(alive, key=lambda block: moment.size_of([block.number]))
     holder = largest.holder
     hold = _assigned(holder, moment.stack_of(largest.number))
-    return moment.row(
+    row = moment.row(
         AvoidableKind.HELD_OVER,
         [block.number for block in alive],
         gains.with_ends({block.number: block.since for block in blocks}),
@@ -53,6 +54,8 @@ def _row(
         evidence=_evidence(alive, moment),
         remedy=_remedy(holder, hold) + _also(holder),
     )
+    variables = dict.fromkeys(name for name in (holder.variable, *holder.others) if name.isidentifier())
+    return replace(row, hold_function=holder.function, variables=tuple(variables))
 
 
 def _names(holder: BlockHolder) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from ullage.block_role import Role
 from ullage.prediction.avoidable.assignment import FoundAssignment
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
 from ullage.prediction.avoidable.gain import PeaksWithout
 from ullage.prediction.avoidable.share import LEAST_SHARE
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.prediction.measurement.trace import Memory
 from ullage.tracing.journal.stacks import JournalStacks
 from ullage.tracing.source import Line

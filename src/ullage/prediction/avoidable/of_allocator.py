@@ -3,10 +3,10 @@
 import numpy as np
 
 from ullage.block_role import Role
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
 from ullage.prediction.avoidable.gain import Gains
 from ullage.prediction.avoidable.moment import PeakMoment
 from ullage.prediction.avoidable.share import LEAST_SHARE
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.prediction.measurement.trace import Levels
 
 

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from ullage.block_role import Role
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
 from ullage.prediction.avoidable.gain import Gains
 from ullage.prediction.avoidable.moment import PeakMoment
 from ullage.prediction.avoidable.uses import UseTable
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.tracing.journal import Phase
 
 _LEAST_VOCABULARY: Final = 1000

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from ullage.block_role import Role
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
 from ullage.prediction.avoidable.gain import Gains
 from ullage.prediction.avoidable.moment import PeakMoment
 from ullage.prediction.avoidable.passes import TrainingPasses
 from ullage.prediction.avoidable.uses import LastUses, UseTable
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.tracing.journal import Phase
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from ullage.ownership.holders import BlockHolder, holders_at
 from ullage.ownership.safe_inspection import is_of, table_of
 from ullage.ownership.storage import addresses
-from ullage.prediction.avoidable.avoidable import Avoidable, AvoidableKind
 from ullage.prediction.avoidable.gain import Gains
 from ullage.prediction.avoidable.moment import PeakMoment
+from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 
 _LEAST_TENSORS: Final = 2
 """The number of tensors from which on equal shapes are no chance."""

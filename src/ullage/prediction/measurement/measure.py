@@ -4,13 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
 from ullage.emulator.library import GuessFigures
 from ullage.emulator.nccl import buffers_of
+from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.measurement import placement
 from ullage.prediction.measurement.growth import growing
@@ -22,11 +23,26 @@ from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.journal import Entries, EntryKind, Journal
 
 if TYPE_CHECKING:
-    from ullage.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.prediction.measurement.trace import Levels, Memory
     from ullage.prediction.observation.observer import Observer
     from ullage.values.reads import Reads
     from ullage.values.start import Values
+
+
+class FindsAvoidable(Protocol):
+    """What has looked, while the script ran, for memory that it could do without."""
+
+    def found(
+        self,
+        memory: "Memory",
+        levels: "Levels",
+        recorded: Mapping[str, Any],
+        history: Sequence[Mapping[str, Any]],
+        *,
+        torch_version: str,
+        emulation: Emulation,
+    ) -> list[Avoidable]:
+        """Return what is avoidable, the largest first."""
 
 
 def measure(
@@ -40,7 +56,7 @@ def measure(
     emulation: Emulation,
     values: "Values",
     history: Sequence[Mapping[str, Any]] | None = None,
-    diagnosis: "AvoidableSearch | None" = None,
+    diagnosis: "FindsAvoidable | None" = None,
 ) -> RunResult:
     """Say what a run used.
 
@@ -104,7 +120,7 @@ def _measured(
     with_picture: bool,
     emulation: Emulation,
     taken: Sequence[Mapping[str, Any]] | None,
-    diagnosis: "AvoidableSearch | None",
+    diagnosis: "FindsAvoidable | None",
 ) -> Measured:
     """Say what was allocated on a device."""
     import torch
