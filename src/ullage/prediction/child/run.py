@@ -540,7 +540,8 @@ class Run:
         entries, version = self._journal.entries(), self._torch.version
         observer = self._observer
         ran_out, graphs = bool(observer.ooms), observer.graphs.captured
-        epoch = epoch_of(watch, entries, emulation, version, ran_out=ran_out, graphs=graphs)
+        ranks = self._request.world_size or 1
+        epoch = epoch_of(watch, entries, emulation, version, ran_out=ran_out, graphs=graphs, ranks=ranks)
         if epoch is None:
             self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
         return epoch
