@@ -20,8 +20,8 @@ _QUIET: Final = (
     "torch/autograd/graph.py",  # save_on_cpu: what is saved on the host comes back as it was
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Files that read in order to print, to share the state of random numbers, to keep on the host what comes back as it was
-(`save_on_cpu`), or to write a checkpoint."""
+"""Files that read in order to print, to share the state of random numbers, to keep on the host what comes back
+unchanged (`save_on_cpu`), or to write a checkpoint."""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 _NUMBER_BYTES: Final = 8
