@@ -169,13 +169,11 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor) -> None:
-        """Take floats for about what they were: a second moment stays positive, a weight of its size."""
+        """Take floats for what they were: what was noted of a weight before and not worked out yet must not see it move."""
         block = self._notes.contents.block_of(tensor)
         content = self._notes.contents.get(block)
         if content is not None and content.is_float:
             content.certainty = max(content.certainty, Certainty.DRAWN)
-            content.updates += 1
-            content.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
         else:
             self._notes.contents.put(block, unknown(self._notes.contents.whole_bytes(block), tensor.dtype))
 
