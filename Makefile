@@ -27,7 +27,7 @@ MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values made-up commands cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values made-up commands ranks cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -137,6 +137,10 @@ values: setup  ## Measure what values decide beside what is drawn, program by pr
 made-up: setup  ## Predict programs of others on made-up weights and data, and write docs/made_up_programs.md (installs trl, peft, bitsandbytes, ...).
 	tools/packages.sh $(OLDEST_ENV) $(MADE_UP) benchmarks/made_up
 	PYTHONPATH=$(MADE_UP) $(OLDEST_ENV)/bin/python -m benchmarks.made_up.run --write docs/made_up_programs.md
+
+ranks: setup  ## Run each kind of rank alone and among others, and write the table of docs/layouts.md (installs deepspeed; ONLY=pipeline).
+	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
+	$(OLDEST_ENV)/bin/python -m benchmarks.layouts.ranks --packages $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/layouts.md)
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md

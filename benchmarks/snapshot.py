@@ -1,16 +1,21 @@
 """How fast snapshots are opened and explained, beside other tools on the same files: `make bench`.
 
 The files are recorded runs of tests/snapshot/data, the largest that `make snapshots` has fetched, if any, and one that
-is made of a million entries: a recorded run is repeated, its times shifted. Beside the whole `ullage explain` stand
-torch.cuda._memory_viz (who holds what at the end, and its picture) and mosaic (the peak, and who held it), which is
-fetched from GitHub, or from where ULLAGE_REPOSITORIES says. PyTorch's tools are measured without importing torch,
-which takes longer than they do. Times are the processor's. `--make MB FILE` only writes a file. Exits 1 where mosaic
-is faster on a small file, or any is smaller on the large one, or past a bound of memory; never for a time alone.
+is made of a million entries: a recorded run is repeated, its times shifted. The others are torch.cuda._memory_viz and
+mosaic, which is fetched from GitHub, or from where ULLAGE_REPOSITORIES says.
+
+Like stands beside like: the same question, in a Python that has everything imported (`snapshot_tools`). Below it stand
+whole commands, of which `ullage explain` also replays ten settings and tells roles and the cause, and loads numpy for
+that: what lists the end of a small file starts sooner, and what only puts a file into a page has nothing to compute
+(its page does so later, with scripts of the network). PyTorch's tools run without importing torch, which takes longer
+than they do. Times are the processor's. `--make MB FILE` only writes a file. Exits 1 where another tool is faster or
+smaller at the same question, smaller on the large file, or past a bound of memory; never for seconds alone.
 """
 
 import argparse
 import gzip
 import importlib.util
+import json
 import os
 import pickle
 import struct
@@ -29,15 +34,9 @@ from ullage.snapshot.writer import plain_of
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from benchmarks.real_cards.case import Origin  # noqa: E402
-from benchmarks.real_cards.source import GITHUB, SourceError, fetched  # noqa: E402
+from benchmarks.snapshot_tools import END, END_OF_VIEWER, KEPT, PEAK, PEAK_OF_MOSAIC, mosaic  # noqa: E402
 
 DATA = ROOT / "tests" / "snapshot" / "data"
-KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage"
-MOSAIC_ORIGIN = Origin(
-    name="facebookresearch/mosaic", revision="67b27bb19660e009db47ad071fd377208732ad59", licence="BSD-3-Clause"
-)
-MOSAIC_NEEDS = ("pandas", "altair", "tabulate", "click", "omegaconf", "importlib_resources")
 LARGE_BYTES = 50_000_000
 MILLION_MEGABYTES = 62
 """So large is a file with a million entries."""
@@ -202,31 +201,39 @@ def mosaic_peak(path: Path, folders: list[str]) -> tuple[float, float, str]:
     return min(run(command, os.environ | {"PYTHONPATH": ":".join(folders)}) for _ in range(ROUNDS))
 
 
-def mosaic() -> list[str]:
-    """The folders from which mosaic is imported; none where it cannot be had."""
-    try:
-        source = fetched(MOSAIC_ORIGIN, KEPT / "rivals", os.environ.get("ULLAGE_REPOSITORIES", GITHUB))
-        packages = KEPT / "rivals" / "mosaic-packages"
-        if not (packages / ".ready").exists():
-            wanted = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *MOSAIC_NEEDS]
-            subprocess.run(wanted, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            (packages / ".ready").touch()
-    except (SourceError, subprocess.CalledProcessError) as error:
-        print(f"     mosaic is left out: {error}")
-        return []
-    return [str(source), str(packages)]
-
-
-def others(folder: Path) -> dict[str, Callable[[Path], tuple[float, float, str]]]:
-    """The other tools that are here, each as what measures it on a file."""
+def others(folder: Path, folders: list[str]) -> dict[str, Callable[[Path], tuple[float, float, str]]]:
+    """The other tools' commands that are here, each as what measures it on a file."""
     picture = str(folder / "picture.html")
     found: dict[str, Callable[[Path], tuple[float, float, str]]] = {}
     if importlib.util.find_spec("torch"):
         found["_memory_viz, the end as lines"] = lambda path: python(VIEWER, path)
         found["_memory_viz, its picture"] = lambda path: python(PICTURE, path, picture)
-    if folders := mosaic():
+    if folders:
         found["mosaic, the peak"] = lambda path: mosaic_peak(path, folders)
     return found
+
+
+def alone(code: str, path: Path, folders: list[str]) -> tuple[float, float, Any]:
+    """Seconds and MiB of the work alone, and its figure; of several processes the least."""
+    command = [sys.executable, "-c", code, str(path)]
+    found = [json.loads(run(command, os.environ | {"PYTHONPATH": ":".join(folders)})[2]) for _ in range(ROUNDS)]
+    return min(one[0] for one in found), min(one[1] for one in found), found[0][2]
+
+
+def same_question(path: Path, name: str, folders: list[str]) -> Iterator[Measured]:
+    """The time and memory of the work alone, beside those of others for the same answer."""
+    pairs = []
+    if importlib.util.find_spec("torch"):
+        pairs.append((f"{name}: who held what at the end: ullage / _memory_viz", END, END_OF_VIEWER))
+    if folders:
+        pairs.append((f"{name}: when most was held, and who held it: ullage / mosaic", PEAK, PEAK_OF_MOSAIC))
+    for what, own, theirs in pairs:
+        seconds, memory, figure = alone(own, path, [])
+        their_seconds, their_memory, their_figure = alone(theirs, path, folders)
+        if figure != their_figure:
+            sys.exit(f"{what}: {figure} and {their_figure} are not the same answer")
+        yield Measured(f"{what}, time ({their_seconds * 1e3:.1f} ms)", seconds / their_seconds, "x", 1.0)
+        yield Measured(f"{what}, memory ({their_memory:.1f} MiB)", memory / their_memory, "x", 1.0)
 
 
 def beside(path: Path, name: str, rivals: dict[str, Callable[[Path], tuple[float, float, str]]]) -> Iterator[Measured]:
@@ -261,8 +268,10 @@ def files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def measurements(folder: Path) -> Iterator[Measured]:
-    rivals = others(folder)
+    folders = mosaic()
+    rivals = others(folder, folders)
     for path, name in files(folder):
+        yield from same_question(path, name, folders)
         yield from beside(path, name, rivals)
     huge = folder / "huge.pickle"
     make(huge, 500)

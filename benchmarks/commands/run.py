@@ -99,7 +99,7 @@ def _predicted(words: Sequence[str], gpu: str, environment: dict[str, str]) -> d
     command = [sys.executable, "-m", "ullage", "predict", "--gpu", gpu, "--json", *words]
     with tempfile.TemporaryDirectory() as folder:  # some refuse one in which they have run before
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1, 4):  # 4: unknown, with figures
         return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}"}
     found: dict[str, Any] = json.loads(done.stdout)
     return found

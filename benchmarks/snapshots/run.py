@@ -16,19 +16,20 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.real_cards.case import Origin
 from benchmarks.real_cards.source import GITHUB, SourceError, fetched
-from benchmarks.snapshots.page import page_of
+from benchmarks.snapshots.page import page_of, summary
 from benchmarks.snapshots.raw import RawCard, cards_of, read
 
 HERE: Final = Path(__file__).parent
 _POINTER: Final = b"version https://git-lfs"
 _NO_LINE: Final = "(no line of yours)"
+_NO_STACK: Final = ("(before recording began)", "(no stack was recorded)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +92,33 @@ class Explained:
         return "equal" if peak == expected else f"{peak:,} and not {expected:,}"
 
     @property
+    def without_stack(self) -> float:
+        """The share of what was held of which the file has no stack, so that nobody can tell a line."""
+        return self._share(self._holders, lambda line: line in _NO_STACK)
+
+    @property
     def without_line(self) -> float:
-        """The share of what was held that has neither a line nor the name of an operation."""
-        holders = self.answer["holders"] if self.answer else []
-        nameless = sum(holder["bytes"] for holder in holders if holder["line"] == _NO_LINE)
-        return nameless / max(1, sum(holder["bytes"] for holder in holders))
+        """The share of what has a stack that is told neither a line of the user's nor an operation."""
+        return self._share(self._with_stack, lambda line: line == _NO_LINE)
+
+    @property
+    def operation_alone(self) -> Mapping[str, float]:
+        """What is told an operation and no line, as shares of what has a stack, the largest first."""
+        named = [line for line in self._with_stack if line.startswith("(") and line != _NO_LINE]
+        shares = {name: self._share(self._with_stack, name.__eq__) for name in named}
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    @property
+    def _holders(self) -> Mapping[str, int]:
+        return {holder["line"]: holder["bytes"] for holder in self.answer["holders"]} if self.answer else {}
+
+    @property
+    def _with_stack(self) -> Mapping[str, int]:
+        return {line: size for line, size in self._holders.items() if line not in _NO_STACK}
+
+    @staticmethod
+    def _share(sizes: Mapping[str, int], is_counted: Callable[[str], bool]) -> float:
+        return sum(size for line, size in sizes.items() if is_counted(line)) / max(1, sum(sizes.values()))
 
     @property
     def unexpected(self) -> list[str]:
@@ -191,6 +214,8 @@ def main() -> int:
     options = parser.parse_args()
     wanted = [one for one in published(options.list) if options.only in f"{one.repository}/{one.path}"]
     found = list(_all(wanted, options.folder.resolve(), options.pattern))
+    for what, figure in summary(found):
+        print(f"{what}: {figure}")
     if options.write:
         options.write.write_text(page_of(found), "utf-8")
     return 0 if all(one.is_right for one in found) else 1

@@ -2,7 +2,7 @@
 
 python benchmarks/values/picture.py
 
-The layer gives each expert as many rows as the one with the most has (`moe_padded` in programs.py): of all ways to run
+The layer gives each expert as many rows as the one with the most has (`moe_padded` in programs/): of all ways to run
 experts the one in which routing decides most. Each dot is a run.
 """
 

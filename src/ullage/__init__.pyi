@@ -7,7 +7,9 @@ from ullage._errors import TorchMissingError as TorchMissingError
 from ullage._errors import UllageError as UllageError
 from ullage._errors import UnknownGpuError as UnknownGpuError
 from ullage._errors import UsageError as UsageError
+from ullage.advice.advice import Advice as Advice
 from ullage.analysis.explain import Explanation as Explanation
+from ullage.api.advise import advise as advise
 from ullage.api.diff import diff as diff
 from ullage.api.explain import explain as explain
 from ullage.api.fit import fit as fit

@@ -77,7 +77,8 @@ class OwnFolder:
         """
         for _ in range(_TRIES):
             unique = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
-            with suppress(FileExistsError, FileNotFoundError):  # a run that ended has just removed the other folder
+            # Another run has just made the other folder and begun in it, or has ended and removed it.
+            with suppress(FileExistsError, FileNotFoundError):
                 return cls.make(home / unique)
         raise OSError(errno.EEXIST, "what is made there is removed or there already", str(home))
 
@@ -109,10 +110,11 @@ class OwnFolder:
             SharedFolderError: it is somebody else's, or others can write to it or to the folder that it is in.
             OSError: it cannot be opened or made.
         """
-        with suppress(FileNotFoundError):
-            return cls.open(path)
-        with suppress(FileExistsError):  # somebody made it meanwhile
-            return cls.make(path)
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):
+                return cls.open(path)
+            with suppress(FileExistsError):  # another process has made it meanwhile, or only what it is to lie in
+                return cls.make(path)
         return cls.open(path)
 
     @property
@@ -446,9 +448,15 @@ def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
         os.close(parent)
         raise
     folder = OwnFolder(descriptor, path, parent=parent, home=home)
-    if os.fstat(descriptor).st_uid != os.geteuid() or folder.names():
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            text = f"somebody else has put another folder in the place of {path}; choose another place"
+            raise SharedFolderError(text)
+        if folder.names():  # of another process of this user's, or put there by somebody else
+            raise FileExistsError(errno.EEXIST, "something is in it already", str(path))
+    except BaseException:
         folder.close()
-        raise SharedFolderError(f"somebody else has put another folder in the place of {path}; choose another place")
+        raise
     return folder
 
 

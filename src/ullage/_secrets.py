@@ -174,8 +174,32 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
+_IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).)+)(?P=quote)""")
+
+
+class SourceCode(str):
+    """Python's source, or a diff of it: what a name is given there is secret only where it is written out in quotes."""
+
+    __slots__ = ()
+
+    def without_secrets(self) -> "SourceCode":
+        """Return it with the secrets in its quotes hidden."""
+        return SourceCode("".join(_hidden_line_of_code(line) for line in self.splitlines(keepends=True)))
+
+
+def _hidden_line_of_code(line: str) -> str:
+    shown = hidden_text(line)
+    if shown == line:
+        return line
+    return _IN_QUOTES.sub(
+        lambda found: found[0] if found["text"] in shown else found["quote"] + HIDDEN + found["quote"], line
+    )
+
+
 def hidden_data(thing: Any) -> Any:
     """Return an answer of ours, plain data or data classes, with the secrets in its texts hidden."""
+    if isinstance(thing, SourceCode):
+        return thing.without_secrets()
     if isinstance(thing, str):
         return hidden_text(thing)
     if isinstance(thing, dict):

@@ -14,6 +14,8 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
+BOGUS_BYTES: Final = 16 * TIB
+"""A request of more than this comes from a size that was computed wrongly."""
 
 _BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 # The number of digits is bounded: int() refuses very long ones with an error that says nothing of sizes.

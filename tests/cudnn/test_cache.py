@@ -135,7 +135,7 @@ def test_processes_that_write_at_once_read_whole_answers(tmp_path: Path) -> None
     for process in processes:
         out, _ = process.communicate(timeout=60)
         assert process.returncode == 0
-        assert int(out) >= 20  # what another is writing at the moment may count as not there
+        assert int(out) >= 29 * 20  # each question is asked in vain once at most: then this process has written it
     assert len(files_of(tmp_path)) == 20
 
 

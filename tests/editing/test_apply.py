@@ -6,8 +6,16 @@ import textwrap
 
 import pytest
 
-from ullage.editing.apply import EditError, edited
-from ullage.editing.edit import AddImport, AddKeyword, InsertAfter, InsertBefore, ReplaceCall, WrapStatements
+from ullage.editing.apply import edited
+from ullage.editing.edit import (
+    AddImport,
+    AddKeyword,
+    InsertAfter,
+    InsertBefore,
+    NotCertain,
+    ReplaceCall,
+    WrapStatements,
+)
 
 LOOP = """\
 import torch
@@ -74,7 +82,7 @@ def test_lines_before_and_behind_a_wrapped_block_stand_outside_of_it() -> None:
 
 
 def test_blocks_that_would_cross_are_refused() -> None:
-    with pytest.raises(EditError, match="cross"):
+    with pytest.raises(NotCertain, match="cross"):
         edited(LOOP, [wrapped(5, 7), wrapped(7, 11)])
 
 
@@ -148,7 +156,7 @@ def test_what_is_not_certain_is_refused_or_takes_the_whole_statement(
         tree = ast.parse(edited(source, [edit]))
         assert len(tree.body) in (1, 2)
         return
-    with pytest.raises(EditError, match=message):
+    with pytest.raises(NotCertain, match=message):
         edited(source, [edit], file="train.py")
 
 
@@ -200,3 +208,10 @@ def test_an_example_reads_well() -> None:
         optimizer = AdamW(model.parameters())
         """
     )
+
+
+def test_several_keywords_of_one_call_stand_in_their_order() -> None:
+    keywords = [AddKeyword(file="", line=1, function="f", keyword=name, value="1") for name in ("z", "b", "m")]
+    assert edited("f(a=2)\n", keywords) == "f(a=2, z=1, b=1, m=1)\n"
+    assert edited("f(\n    a=2,\n)\n", keywords) == "f(\n    a=2,\nz=1, b=1, m=1)\n"
+    assert edited("f()\n", keywords) == "f(z=1, b=1, m=1)\n"

@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from .fresh import USUAL
+
 SCRIPTS = Path(__file__).parent / "scripts"
 slow = pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="half a minute for one more of a kind: ULLAGE_SLOW=1")
 
@@ -78,7 +80,7 @@ def environment_of(workplace: Path, **changes: str) -> dict[str, str]:
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
     # PyTorch makes the folder of its compiler at the first optimizer, on a real card too.
     places = {"TMPDIR": os.path.realpath(workplace / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(workplace / "inductor")}
-    return {**cleaned, **places, "COLUMNS": "160", **changes}
+    return {**cleaned, **places, "COLUMNS": "160", **USUAL, **changes}
 
 
 @pytest.fixture

@@ -5,7 +5,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
+
+_FOLDERS = (str(Path(__file__).parent.parent / "compiler_later"), os.environ.get("PYTHONPATH", ""))
+COMPILER_LATER = {"PYTHONPATH": os.pathsep.join(filter(None, _FOLDERS))}
+"""Variables with which a process imports torch's compiler when it is used (tests/compiler_later)."""
+USUAL = {} if "ULLAGE_SLOW" in os.environ else COMPILER_LATER
+"""Variables of most processes of the tests."""
 
 
 def run(code: str, *, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -15,7 +22,7 @@ def run(code: str, *, environment: dict[str, str] | None = None) -> subprocess.C
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | (environment or {}),
+        env=os.environ | USUAL | (environment or {}),
         timeout=300,
     )
 

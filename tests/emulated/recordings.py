@@ -23,7 +23,7 @@ from tests.emulated.random_programs import in_a_fork, known_confs, set_settings
 
 MIB = 1 << 20
 CARDS, CARD_BYTES, CONTEXT_BYTES = 3, 1 << 30, 64 * MIB
-ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, count=CARDS)  # before torch is imported
+ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, count=CARDS, values="off")  # before torch is imported
 
 import torch  # noqa: E402  the cards have to be there first
 import torch._inductor  # noqa: E402  PyTorch imports it for every snapshot: once here, not in every program's process

@@ -80,7 +80,18 @@ def peaks(ended: Ended) -> tuple[int, int]:
     return ended.json["peak_allocated_bytes"], ended.json["peak_reserved_bytes"]
 
 
-def test_every_form_of_a_training_has_the_peak_of_the_script(ask: Ask, workplace: Path) -> None:
+_peaks_of_the_script: list[tuple[int, int]] = []
+
+
+@pytest.fixture
+def plain(ask: Ask) -> tuple[int, int]:
+    """The peaks of the script with a batch of 64, run once in this process of pytest."""
+    if not _peaks_of_the_script:
+        _peaks_of_the_script.append(peaks(ask("--json", "train.py", "--batch-size", "64")))
+    return _peaks_of_the_script[0]
+
+
+def test_every_form_of_a_training_has_the_peak_of_the_script(ask: Ask, plain: tuple[int, int], workplace: Path) -> None:
     package = workplace / "package"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -88,7 +99,6 @@ def test_every_form_of_a_training_has_the_peak_of_the_script(ask: Ask, workplace
     shell = workplace / "train.sh"
     shell.write_text("#!/bin/sh\npython train.py --batch-size 64\n")
     shell.chmod(0o755)
-    plain = peaks(ask("--json", "train.py", "--batch-size", "64"))
     for words in (
         ("-m", "package.train"),
         ("python", "train.py"),
@@ -100,9 +110,9 @@ def test_every_form_of_a_training_has_the_peak_of_the_script(ask: Ask, workplace
     assert peaks(ask("train.py", "--batch-size", "64", "--json")) == plain
 
 
-def test_the_cells_of_a_notebook_run_in_their_order(ask: Ask, workplace: Path) -> None:
-    plain = peaks(ask("--json", "train.py"))
-    lines = TRAINING.replace("parser.parse_known_args()", "parser.parse_known_args([])").splitlines(keepends=True)
+def test_the_cells_of_a_notebook_run_in_their_order(ask: Ask, plain: tuple[int, int], workplace: Path) -> None:
+    code = TRAINING.replace("parser.parse_known_args()", "parser.parse_known_args(['--batch-size', '64'])")
+    lines = code.splitlines(keepends=True)
     cells = [lines[:4], ["# notes\n", "!pip install nothing-of-this-name\n"], lines[4:9], lines[9:], ["1 / 0"]]
     sources = [{"cell_type": "code", "source": cell, "outputs": [], "metadata": {}} for cell in cells]
     sources.insert(1, {"cell_type": "markdown", "source": ["1 / 0"], "metadata": {}})
@@ -180,6 +190,36 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     assert "--processes some is not known; expected alone or real" in ended.error.replace("'", "")
 
 
+ENDS = """
+import sys
+import torch
+kept = torch.ones(1 << 20, device="cuda")
+"""
+
+
+@pytest.mark.parametrize("raising", ["raise SystemExit(3)", "sys.exit(3)", "import os; os._exit(3)"])
+def test_an_exit_code_is_a_failure_however_a_process_comes_to_it(ask: Ask, workplace: Path, raising: str) -> None:
+    (workplace / "ends.py").write_text(ENDS + raising)
+    ended = ask("sh", "-c", "python ends.py; exit 0")
+    assert ended.code == 3
+    assert "sh exited with code 3" in ended.error
+
+
+def test_an_exit_code_of_a_process_that_has_done_nothing_on_the_card(ask: Ask, workplace: Path) -> None:
+    (workplace / "ends.py").write_text("import torch\nraise SystemExit('no data')")
+    ended = ask("sh", "-c", "python ends.py; exit 0")
+    assert ended.code == 3
+    assert "sh exited with code 1; it said:\nno data" in ended.error
+
+
+def test_an_error_that_was_handled_is_no_end(ask: Ask, workplace: Path) -> None:
+    """What shows an error in the interpreter's way, as a console in a script does, leaves it where ends are noted."""
+    (workplace / "ends.py").write_text(ENDS + "sys.last_value = ValueError('handled')\n")
+    ended = ask("--json", "python", "ends.py")
+    assert peaks(ended) == (4 << 20, 20 << 20)
+    assert ended.json["ended"] == "ended"
+
+
 def test_memory_that_runs_out_in_a_process_of_a_command(ask: Ask) -> None:
     ended = ask("--json", "torchrun", "--nproc-per-node", "1", "train.py", "--batch-size", "90000000")
     assert ended.code == 1, ended.error
@@ -187,10 +227,12 @@ def test_memory_that_runs_out_in_a_process_of_a_command(ask: Ask) -> None:
     assert ended.json["oom"]["line"] is not None
 
 
-def test_an_option_that_a_script_has_too_is_the_scripts_behind_its_name(ask: Ask, workplace: Path) -> None:
+def test_an_option_that_a_script_has_too_is_the_scripts_behind_its_name(
+    ask: Ask, plain: tuple[int, int], workplace: Path
+) -> None:
     (workplace / "ranked.py").write_text(TRAINING.replace('"--batch-size"', '"--rank", dest="batch_size"'))
     ended = ask("--json", "ranked.py", "--rank", "64")
-    assert peaks(ended) == peaks(ask("--json", "train.py", "--batch-size", "64"))
+    assert peaks(ended) == plain
     assert "note: --rank went to ranked.py, which has it too; ullage's comes before it" in ended.error
     assert ended.json["arguments"] == ["--rank", "64"]
 

@@ -1,11 +1,13 @@
 """torch.compile on the emulated card: Inductor and Triton compile for it, CUDA graphs are captured and replayed."""
 
+import os
 from importlib.metadata import version as version_of
 from pathlib import Path
 
 import pytest
 
 from .conftest import Predict, slow
+from .fresh import COMPILER_LATER, answer
 
 
 @pytest.mark.parametrize("mode", ["default", pytest.param("reduce-overhead", marks=slow)])
@@ -52,3 +54,34 @@ def test_without_a_c_compiler_one_sentence_says_what_to_do(
     assert "compiles.py cannot go on at line 12 of " in last
     assert "no C compiler; install gcc, or name a compiler in CC, or set TORCHDYNAMO_DISABLE=1" in last
     assert "Traceback" not in ended.error
+
+
+def test_a_process_of_the_tests_imports_the_compiler_when_it_is_used() -> None:
+    """Until then an optimizer runs as it does untraced (tests/compiler_later), and afterwards as torch has it."""
+    found = answer(
+        """
+        import sys, ullage
+        ullage.emulate("T4")
+        import torch
+        layer = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        def step(function):
+            function(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        step(layer)
+        found = ["torch._dynamo.eval_frame" in sys.modules]
+        step(torch.compile(layer, backend="eager"))
+        found.append("torch._dynamo.eval_frame" in sys.modules)
+        import torch._dynamo.config
+        tell([*found, torch._dynamo.config.disable, torch._dynamo is sys.modules["torch._dynamo"]])
+        """
+    )
+    assert found == ["ULLAGE_SLOW" in os.environ, True, False, True]
+
+
+def test_a_prediction_is_the_same_with_the_compiler_imported_at_the_first_optimizer(predict: Predict) -> None:
+    found = [predict("train.py", "--json", PYTHONPATH=path).json for path in ("", COMPILER_LATER["PYTHONPATH"])]
+    for answer_of_one in found:
+        del answer_of_one["seconds"], answer_of_one["host"]
+    assert found[0] == found[1]

@@ -24,7 +24,7 @@ CARD_BYTES, CONTEXT_BYTES = 1 << 30, 64 * MIB
 BEGINNINGS = {"linux": (0x500000000000, 0x780000000000), "windows": (0x0A0000000000, 0x700000000000)}
 PLACEMENT = os.environ.get("TWIN_PLACEMENT", "linux")
 THEIRS, OURS = BEGINNINGS[PLACEMENT]
-ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, placement=PLACEMENT)  # before torch is imported
+ullage.emulate("1GiB", context_bytes=CONTEXT_BYTES, placement=PLACEMENT, values="off")  # before torch is imported
 
 import torch  # noqa: E402  the card has to be there first
 

@@ -95,6 +95,29 @@ def test_libraries_that_go_round_the_loader(predict: Predict, library: str) -> N
     check_equal(foreseen, run)
 
 
+def test_cuda_graphs_are_no_epoch_that_is_known(predict: Predict) -> None:
+    """Their pools are kept, one for each length: what the order of an epoch makes of them is not foreseen."""
+    found = answer(predict, HEAVIEST, "padded.py", "--graphs", "--collate", "multiple")
+    assert not found["epoch"]["is_exact"]
+    assert any("CUDA graphs were captured" in note for note in found["notes"]), found["notes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "doubt"),
+    [
+        (("--world-size", 4, "--rank", 1), ("--ddp", "--items", 960), "what a collective used is let go by a thread"),
+        ((), ("--compile",), "torch.compile made"),
+    ],
+)
+def test_what_the_order_of_an_epoch_decides_is_not_called_exact(
+    predict: Predict, options: tuple[object, ...], arguments: tuple[object, ...], doubt: str
+) -> None:
+    """Both were seen to differ from an epoch that was really run, by some hundred KiB."""
+    found = answer(predict, (*HEAVIEST, *options), "padded.py", *arguments)
+    assert not found["epoch"]["is_exact"]
+    assert any(doubt in note for note in found["notes"]), found["notes"]
+
+
 def test_a_stream_is_run_as_it_comes(predict: Predict) -> None:
     found = answer(predict, HEAVIEST, "padded.py", "--kind", "stream")
     epoch = found["epoch"]

@@ -74,7 +74,7 @@ from counted import counting
 from pathlib import Path
 calls = counting(Path({library!r}))
 import overhead
-overhead.ullage.emulate("T4")
+overhead.ullage.emulate("T4", values="off")
 overhead.COUNTED_STEPS = 4
 def counts(name, way):
     gc.collect()

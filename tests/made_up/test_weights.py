@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..emulated.conftest import Predict, command, environment_of, processes_of
-from .conftest import SCRIPTS, offline
+from .conftest import SCRIPTS, gated_hub, offline
 
 RANDOM = ("--random-weights", "--config", SCRIPTS)
 KNOWN = "(the weights of 'someone/unknown' are not here; --random-weights makes them up from the configuration)"
@@ -98,6 +98,22 @@ def test_without_the_option_the_failure_names_it(predict: Predict, what: str, se
     assert ended.code == 3
     assert sentence in ended.error
     assert ended.error.count(sentence) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(("what", "named"), [("model", "the weights"), ("tokenizer", "the files of the tokenizer")])
+def test_a_gated_repository_says_where_to_ask(predict: Predict, what: str, named: str, status: int) -> None:
+    """The library's own errors, of the answers that a hub gives."""
+    with gated_hub(status) as changes:
+        ended = predict("fails.py", what, **changes)
+        assert ended.code == 3
+        assert (
+            f"({named} of 'someone/unknown' are gated: ask for access at 'https://huggingface.co/someone/unknown', "
+            "then log in with `hf auth login` or set HF_TOKEN; --random-weights makes them up from the configuration)"
+        ) in ended.error
+        if status == 403 and what == "model":
+            made = predict("trains_a_llama.py", "someone/llama", options=("--json", *RANDOM), **changes)
+            assert made.code == 0, made.error
 
 
 @pytest.mark.parametrize("what", ["model", "tokenizer"])

@@ -42,12 +42,16 @@ def test_a_framework(predict: Predict, script: str, checkpoint: str) -> None:
     assert set(run.figures) == EVERYTHING
     again = predict(script, checkpoint, options=TO_THE_END)
     assert again.code == 0, again.error
-    # Where Lightning's resumed run differs is not understood: docs/phases.md tells the figures.
-    differs = {"resuming", "steady step"} if "lightning" in script else set()
-    assert {name: peak for name, peak in again.peaks.items() if name not in differs} == {
-        name: peak for name, peak in again.figures.items() if name not in differs
-    }
+    assert again.peaks == again.figures
     assert {"loading", "resuming", "first step"} <= set(again.figures)
+
+
+@pytest.mark.parametrize("way", ["gathered", "module", "sharded"])
+def test_what_fsdp_gathers_to_save_is_of_saving(predict: Predict, way: str) -> None:
+    run = predict("with_fsdp.py", way, options=(*TO_THE_END, "--world-size", "4"))
+    assert run.code == 0, run.error
+    assert run.peaks == run.figures
+    assert set(run.figures) == EVERYTHING - {"evaluation"}
 
 
 def test_generate_inside_an_evaluation(predict: Predict) -> None:

@@ -286,6 +286,35 @@ def test_a_run_that_ends_may_take_the_common_folder_with_it(tmp_path: Path) -> N
     assert steps > 5
 
 
+def test_two_that_make_one_folder_at_once_both_have_it(tmp_path: Path) -> None:
+    """At any moment of the one's beginning the other makes it, what it lies in, and a file."""
+    step, steps = 0, 1
+    while step < steps:
+        path = tmp_path / f"{step}" / "caches" / "91900" / "card"
+        with _before_step(step, partial(_make_and_write, path)) as calls, OwnFolder.open_or_make(path) as folder:
+            folder.write_whole("ours", b"x")
+        with OwnFolder.open(path) as folder:
+            assert {"ours", "the other's"} >= set(folder.names()) >= {"ours"}
+        step, steps = step + 1, max(steps, len(calls))
+    assert steps > 15
+
+
+def test_two_runs_that_make_the_common_folder_at_once_both_begin(tmp_path: Path) -> None:
+    step, steps = 0, 1
+    while step < steps:
+        home = tmp_path / f"{step}" / "ullage-runs"
+        with _before_step(step, lambda home=home: _begin(home).close()) as calls, _begin(home) as folder:
+            assert folder.is_in_place
+        assert len(list(home.iterdir())) in (1, 2)  # the last steps are of the file, when it has begun
+        step, steps = step + 1, max(steps, len(calls))
+    assert steps > 15
+
+
+def _make_and_write(path: Path) -> None:
+    with OwnFolder.open_or_make(path) as folder:
+        folder.write_whole("the other's", b"x")
+
+
 def _remove_empty(path: Path) -> None:
     with suppress(OSError):
         path.rmdir()
@@ -368,6 +397,7 @@ def test_nothing_else_in_the_package_makes_or_removes_files() -> None:
 
 
 READERS = {
+    "_packed.py": "the only file of an archive that somebody else has opened as a regular one",
     "__init__.py": "its own stub",
     "_foreign_files.py": "it is the one",
     "_own_files.py": "what it has made, by descriptor",

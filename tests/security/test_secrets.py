@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.security.forms import NAMES, Form, forms
-from ullage._secrets import hidden_data, hidden_text, told_environment, without_secrets
+from ullage._secrets import SourceCode, hidden_data, hidden_text, told_environment, without_secrets
 from ullage.cli.run import name_of
 
 FORMS = list(forms())
@@ -132,3 +132,20 @@ def test_a_line_for_a_shell_does_not_name_the_folder() -> None:
     assert name_of(["-m", "package.train"]) == "package.train"
     assert name_of(["sub/token=SECRET.py"]) == "token____"
     assert name_of(["a b\x1b[31m.py"]) == "a_b__31m.py"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('tokens = torch.randint(0, 9, (4,)).to("cuda")', None),
+        ('hf_token = os.environ["HF_TOKEN"]', None),
+        ('tokenizer = "gpt2"', None),
+        ('+api_key = "abc-def-ghi-jkl"', '+api_key = "***"'),
+        ('-login(token="hf_abcdefghijklmnopqrstuvwx", add=True)', '-login(token="***", add=True)'),
+        ("password = 'hunter2'; x = \"cuda\"", "password = '***'; x = \"cuda\""),
+    ],
+)
+def test_of_source_only_what_is_written_out_is_hidden(line: str, shown: str | None) -> None:
+    """A diff is there to be applied: a name beside an expression is no secret."""
+    source = SourceCode(f"a = 1\n{line}\nb = 2\n")
+    assert hidden_data({"diff": source}) == {"diff": f"a = 1\n{shown or line}\nb = 2\n"}

@@ -15,7 +15,7 @@ import pytest
 
 import ullage
 from ullage import cli
-from ullage.cli import diff, doctor, explain, fit, predict, repro, tune  # noqa: F401
+from ullage.cli import advise, diff, doctor, explain, fit, predict, repro, tune  # noqa: F401
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
 
@@ -25,9 +25,11 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 NAMES = {
-    *("predict", "fit", "explain", "tune", "diff", "repro", "diagnose", "load_snapshot", "show", "write_page"),
+    *("predict", "fit", "advise", "explain", "tune", "diff", "repro", "diagnose"),
+    *("load_snapshot", "show", "write_page"),
     *("emulate", "Guard", "TokenBudgetBatchSampler", "owners", "release", "isolated", "Monitor"),
-    *("Prediction", "Fit", "Explanation", "Tuning", "Difference", "Reproduction", "Diagnosis", "Snapshot", "Emulation"),
+    *("Prediction", "Fit", "Advice", "Explanation", "Tuning", "Difference", "Reproduction", "Diagnosis"),
+    *("Snapshot", "Emulation"),
     *("Holding", "Holdings", "Certificate"),
     *("UllageError", "UsageError", "UnknownGpuError", "EmulationError", "ScriptError", "IsolationError"),
     "TorchMissingError",
@@ -63,6 +65,7 @@ def test_every_field_of_an_answer_is_typed_and_pickles() -> None:
     [
         (cli.predict.predict, ullage.predict),
         (cli.fit.run_fit, ullage.fit),
+        (cli.advise.advise, ullage.advise),
         (cli.explain.explain, ullage.explain),
         (cli.tune.tune, ullage.tune),
         (cli.diff.diff, ullage.diff),

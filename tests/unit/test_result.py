@@ -17,6 +17,7 @@ from ullage.prediction.result import (
     Alive,
     AtOom,
     Elsewhere,
+    ExitReport,
     Measured,
     OomLevels,
     Outcome,
@@ -141,3 +142,33 @@ def test_an_error_of_ours_in_the_child_is_one_in_the_parent(
     with pytest.raises(UllageError, match="the sentence that says what") as raised:
         script.predict(Request(script=path, gpu="T4"))
     assert type(raised.value) is kind
+
+
+ENDED = Outcome(kind="ended")
+UNCAUGHT = Outcome(kind="error", type="ValueError", text="no data")
+RAN_OUT = Outcome(kind="oom", type="OutOfMemoryError")
+
+
+@pytest.mark.parametrize(
+    ("noted", "of_success", "did_nothing", "status", "expected"),
+    [
+        (ENDED, ENDED, False, 0, ENDED),
+        (ENDED, ENDED, True, 0, None),
+        (ENDED, ENDED, True, 3, Outcome(kind="error", type="SystemExit", exit_code=3)),
+        (ENDED, ENDED, False, None, ENDED),  # its last message did not arrive
+        (UNCAUGHT, ENDED, True, 1, UNCAUGHT),
+        (UNCAUGHT, ENDED, False, None, UNCAUGHT),  # KeyboardInterrupt: the interpreter ends by the signal
+        (UNCAUGHT, ENDED, False, 0, ENDED),
+        (UNCAUGHT, ENDED, True, 0, None),
+        (UNCAUGHT, ENDED, False, 7, Outcome(kind="error", type="SystemExit", exit_code=7)),
+        (RAN_OUT, RAN_OUT, False, 1, RAN_OUT),
+        (RAN_OUT, RAN_OUT, False, 7, RAN_OUT),
+        (RAN_OUT, RAN_OUT, False, 0, RAN_OUT),  # the script has handled it, and given up
+    ],
+)
+def test_what_a_process_tells_at_its_exit_is_judged_by_its_status(
+    noted: Outcome, of_success: Outcome, did_nothing: bool, status: int | None, expected: Outcome | None
+) -> None:
+    report = ExitReport(result=replace(RESULT, outcome=noted), outcome_of_success=of_success, did_nothing=did_nothing)
+    found = ExitReport.from_json(json.loads(json.dumps(report.to_json()))).result_with(status)
+    assert (found and found.outcome) == expected

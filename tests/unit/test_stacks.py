@@ -11,7 +11,7 @@ import pytest
 
 from ullage.tracing import journal
 from ullage.tracing.journal.stacks import _LAYOUTS, JournalStacks
-from ullage.tracing.source import Line, is_users
+from ullage.tracing.source import Line, is_librarys, is_users
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the journal is built on Linux")
 
@@ -163,3 +163,18 @@ def test_a_table_that_is_wrong_is_found_out(library: ctypes.CDLL, monkeypatch: p
 def test_a_package_of_any_environment_is_not_the_users(file: str, expected: bool) -> None:
     """An environment may stand on another's packages (PYTHONPATH, a .pth file): these are libraries as well."""
     assert is_users(file) == expected
+
+
+def test_what_pip_has_put_into_a_folder_of_pythonpath_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --target .` fills the user's own folder, too, which the user's modules stay in."""
+    record = '../../bin/tune,,\ntune/cli.py,sha256=x,10\n"od,d.py",,\nsingle.py,,\ntune-1.dist-info/RECORD,,\n'
+    (tmp_path / "tune-1.dist-info").mkdir()
+    (tmp_path / "tune-1.dist-info" / "RECORD").write_text(record)
+    files = [str(tmp_path / name) for name in ("tune/cli.py", "single.py", "od,d.py", "train.py", "bin/mine.py")]
+    assert [is_users(file) for file in files[1:3]] == [True, True]  # not on the path
+    monkeypatch.syspath_prepend(str(tmp_path))
+    is_users.cache_clear()
+    assert [is_users(file) for file in files] == [False, False, False, True, True]
+    assert [is_librarys(file) for file in files] == [True, True, True, False, False]

@@ -23,6 +23,16 @@ def test_the_pythons_are_those_of_the_metadata() -> None:
     assert tuple(told) == wheel.PYTHONS
 
 
+def test_what_pythons_have_to_agree_on_is_all_but_the_hosts_memory() -> None:
+    """The interpreter itself and what it loads is resident: no two versions take as much."""
+    card, host, lines = (
+        "The card\n  allocated  5.24 GiB\n",
+        "The host's memory\n  resident  529 MiB\n",
+        "Your lines\n  a\n",
+    )
+    assert wheel.answer_of(f"{card}\n{host}\n{lines}") == [card.strip(), lines.strip()]
+
+
 def tools_with(folder: Path, auditwheel: str) -> Path:
     """A folder of tools whose auditwheel is the given Python code."""
     path = folder / "auditwheel"

@@ -12,10 +12,15 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def _run(mode: str) -> dict[str, Any]:
+Found = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    """Return what each case came to, with values on and off."""
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.values.faults", mode],
+        [sys.executable, "-W", "ignore", "-m", "tests.values.faults"],
         cwd=_ROOT,
         env=environment,
         capture_output=True,
@@ -24,19 +29,12 @@ def _run(mode: str) -> dict[str, Any]:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-
-
-@pytest.fixture(scope="module")
-def on() -> dict[str, Any]:
-    """Return what each case came to with values."""
-    return _run("on")
-
-
-@pytest.fixture(scope="module")
-def off() -> dict[str, Any]:
-    """Return what each case came to without."""
-    return _run("off")
+    modes: Found = {"on": {}, "off": {}}
+    for line in done.stdout.splitlines():
+        if line.startswith("["):
+            mode, name, answer = json.loads(line)
+            modes[mode][name] = answer
+    return modes
 
 
 CASES: dict[str, list[list[str]] | None] = {
@@ -64,16 +62,17 @@ CASES: dict[str, list[list[str]] | None] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_goes_on_as_without_values(on: dict[str, Any], off: dict[str, Any], name: str) -> None:
+def test_a_run_goes_on_as_without_values(found: Found, name: str) -> None:
     """Answers, errors and their texts are the same, and reads are known as well as they can be."""
-    assert "error" not in on[name], on[name]["error"]
-    assert "error" not in off[name], off[name]["error"]
-    assert on[name]["answer"] == off[name]["answer"]
-    assert CASES[name] is None or on[name]["reads"] == CASES[name]
+    on, off = found["on"][name], found["off"][name]
+    assert "error" not in on, on["error"]
+    assert "error" not in off, off["error"]
+    assert on["answer"] == off["answer"]
+    assert CASES[name] is None or on["reads"] == CASES[name]
 
 
-def test_what_failed_is_named_and_nothing_is_kept(on: dict[str, Any]) -> None:
+def test_what_failed_is_named_and_nothing_is_kept(found: Found) -> None:
     """Operators that the host cannot run are said; what was kept went with its memory."""
     failures = ["ullage_test.card_only.default", "ullage_test.fails_on_the_host.default"]
-    assert on[""] == {"failures": failures, "kept_bytes": 0}
-    assert {name for name in on if name} == set(CASES)
+    assert found["on"][""] == {"failures": failures, "kept_bytes": 0}
+    assert {name for name in found["on"] if name} == set(CASES)

@@ -73,3 +73,18 @@ def test_what_is_not_seen_is_not_known() -> None:
     assert kept == [16, 16]
     assert "KNOWN" not in (*updated, *several)
     assert same, "the script's own random numbers changed"
+
+
+NOTHING = """
+import ullage
+ullage.emulate("T4")
+import torch
+from ullage.values.start import current
+found = [torch.tensor([], device="cuda").cpu().tolist(), torch.empty(0, 4, device="cuda").tolist()]
+tell([found, [read.certainty.name for read in current().reads.counts]])
+"""
+
+
+def test_a_copy_of_nothing_reads_nothing() -> None:
+    """DeepSpeed's ZeRO 3 copies an empty list of numbers, and its verdict was "unknown" for that."""
+    assert answer(NOTHING) == [[[], []], []]

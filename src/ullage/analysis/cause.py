@@ -5,12 +5,11 @@ from typing import Final
 
 import numpy as np
 
-from ullage._units import MIB
+from ullage._units import BOGUS_BYTES, MIB
 from ullage.allocator.replay import BlockColumns, State
 from ullage.analysis.accumulation import Accumulation
 from ullage.analysis.growth import StepGrowth
 from ullage.analysis.recording import Recording, segment_bytes
-from ullage.message.message import BOGUS_BYTES
 from ullage.rebuild import UNBOUNDED_BYTES
 
 Evidence = dict[str, int]

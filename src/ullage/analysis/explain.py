@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from ullage._public import public
+from ullage._units import BOGUS_BYTES
 from ullage.analysis.accumulation import Accumulation, accumulation_of
 from ullage.analysis.assumption import Assumptions, closest
 from ullage.analysis.blocks import block_history_of
@@ -25,7 +26,6 @@ from ullage.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
 from ullage.analysis.role.advice import advice_of
 from ullage.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
 from ullage.history import History
-from ullage.message.message import BOGUS_BYTES
 from ullage.rebuild import Rebuilt
 from ullage.report.blocks import BlockHistory
 

@@ -1,9 +1,7 @@
-"""Read a log for `ullage explain`: a file of any length, gzip too, or standard input, in pieces."""
+"""Read a log for `ullage explain`: a file of any length, packed too, or standard input, in pieces."""
 
 import codecs
-import gzip
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -12,15 +10,19 @@ from typing import IO, Final, cast
 
 from ullage._errors import UsageError
 from ullage._foreign_files import open_regular
+from ullage._packed import DAMAGED, unpacked
 from ullage._units import text_of_bytes
+from ullage.message.notebook import is_notebook, printed_by
+from ullage.snapshot.form import is_no_log
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
+_MOST_NOTEBOOK_BYTES: Final = 256 << 20
+"""More than any notebook has: what is longer is searched as it stands."""
 _PROGRESS_BYTES: Final = 32 << 20
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
 """The bytes that logs are made of, colours and progress bars among them."""
 _MOST_OTHERS_ONE_IN: Final = 50
-_GZIP: Final = b"\x1f\x8b"
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 
 
@@ -36,6 +38,8 @@ def is_text(file: Path) -> bool:
         return True
     with _opened(file) as source:
         beginning = source.read(4096)
+    if is_no_log(beginning):
+        return False
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # a protocol from 2 on, or protocol 0
     # A log that was cut while it was written has zeros in the place of what was cut off.
     others = len(beginning.translate(None, _OF_TEXTS))
@@ -60,6 +64,13 @@ def pieces_of(file: Path, progress: Callable[[str], None]) -> Iterator[str]:
         encoding = next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8")
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         piece = beginning
+        if is_notebook(beginning[:200].decode(encoding, errors="replace")):
+            content = beginning + source.read(_MOST_NOTEBOOK_BYTES)
+            printed = printed_by(content.decode(encoding, errors="replace"))
+            if printed is not None:
+                yield printed
+                return
+            piece = content
         while piece:
             yield decoder.decode(piece).replace("\0", "")
             read += len(piece)
@@ -77,10 +88,9 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
     try:
         raw = cast(BufferedReader, sys.stdin.buffer if file == STANDARD_INPUT else open_regular(file))
         try:
-            is_gzip = raw.peek(2)[:2] == _GZIP
-            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if is_gzip else raw
+            yield unpacked(raw, "standard input" if file == STANDARD_INPUT else str(file))
         finally:
             if file != STANDARD_INPUT:
                 raw.close()
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, *DAMAGED) as error:
         raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None

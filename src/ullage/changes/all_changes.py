@@ -5,23 +5,45 @@ from typing import TYPE_CHECKING, Final
 
 from ullage._errors import UsageError, quoted
 from ullage.changes import (
+    accumulate,
+    autocast,
+    checkpoint,
+    count_flops,
+    eight_bit_optimizer,
     expandable_segments,
     for_loop_optimizer,
+    fused_loss,
     fused_optimizer,
+    held_over,
     large_blocks,
+    offload,
+    sdpa,
+    step_in_backward,
+    zeroed_gradients,
 )
 from ullage.changes.change import Change
 
 if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
+    from ullage.tracing.journal import Journal
 
 CHANGES: Final[tuple[Change, ...]] = (
+    held_over.CHANGE,
     expandable_segments.CHANGE,
     large_blocks.CHANGE,
+    zeroed_gradients.CHANGE,
     fused_optimizer.CHANGE,
     for_loop_optimizer.CHANGE,
+    sdpa.CHANGE,
+    step_in_backward.CHANGE,
+    checkpoint.CHANGE,
+    fused_loss.CHANGE,
+    offload.CHANGE,
+    accumulate.CHANGE,
+    autocast.CHANGE,
+    eight_bit_optimizer.CHANGE,
 )
-_BY_KEY: Final = {change.key: change for change in CHANGES}
+_BY_KEY: Final = {change.key: change for change in (*CHANGES, count_flops.CHANGE)}
 
 
 def change_named(text: str) -> tuple[Change, str]:
@@ -36,14 +58,27 @@ def change_named(text: str) -> tuple[Change, str]:
     return _BY_KEY[key], setting
 
 
-def install(changes: Sequence[str], note: Callable[[str], None]) -> "TrainingLoop":
-    """Make changes in this process, in which torch has just been imported."""
+def install(changes: Sequence[str], note: Callable[[str], None], journal: "Journal | None" = None) -> "TrainingLoop":
+    """Make changes in this process, in which torch has just been imported.
+
+    Args:
+        changes: as `key=setting`.
+        note: tells the user a sentence.
+        journal: of memory, where how the run trains is to be gathered too; otherwise None.
+    """
+    from ullage.changes.gather import Gatherer
     from ullage.changes.training_loop import TrainingLoop
 
     loop = TrainingLoop(note)
     loop.install()
+    if journal is not None:
+        Gatherer(loop, journal).install()
     for text in changes:
         change, setting = change_named(text)
-        if change.install is not None:
+        if change.install is None:
+            continue
+        try:
             change.install(loop, setting)
+        except Exception as error:
+            loop.refuse(text, f"it cannot be made here: {type(error).__name__}: {error}")
     return loop

@@ -52,6 +52,8 @@ class Change:
     """The name for people; a setting may be put behind it."""
     cost: ChangeCost
     gradients: Gradients
+    title_for: Callable[[str], str] | None = None
+    """Returns the name for people with a setting; None: `name` says it all."""
     explanation: str
     """One sentence: what it does, and what that saves."""
     settings_for: Callable[[TrainingFacts], Applicable]
@@ -61,12 +63,22 @@ class Change:
     environment or an argument makes it."""
     alloc_conf: Callable[[str], str] | None = None
     """Returns the allocator's options that make the change, for a setting."""
+    is_edit: Callable[[TrainingFacts, str], bool] | None = None
+    """Tells whether the change is made by running the recipe's edits in place of the files (`Request.edited`)."""
+    gradients_for: Callable[[TrainingFacts], Gradients] | None = None
+    """Returns how the gradients compare in a run, where that depends on the run; else `gradients` says it."""
+    added_flops: Callable[[TrainingFacts, str], int] | None = None
+    """Returns the floating-point operations that it adds to a step, for a setting; None: it adds none."""
+    world_size: Callable[[str], int] | None = None
+    """Returns the number of cards that it needs, for a setting; None: those that the run has."""
+    excludes: frozenset[str] = frozenset()
+    """The keys of changes that cannot be made beside it."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
     """Returns how it is written by hand: edits of the user's files where they are certain, else a text."""
 
     def title(self, setting: str) -> str:
         """Return the name of the change with a setting."""
-        return f"{self.name} ({setting})" if setting and setting != "on" else self.name
+        return self.name if self.title_for is None else self.title_for(setting)
 
 
 def text_of(change: Change, setting: str) -> str:

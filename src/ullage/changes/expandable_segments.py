@@ -11,6 +11,7 @@ CHANGE: Final = Change(
     cost=ChangeCost.NOTHING,
     gradients=Gradients.SAME,
     explanation="the allocator maps memory into segments that grow, so that pieces of free memory can be joined",
+    excludes=frozenset({"max_split_size_mb"}),
     settings_for=lambda facts: Applicable(settings=("True",)),
     alloc_conf=lambda setting: f"expandable_segments:{setting}",
     recipe_for=lambda facts, setting: recipe_of(f"expandable_segments:{setting}"),

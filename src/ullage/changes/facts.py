@@ -3,7 +3,7 @@
 A change reads here whether it can be made, and where it would be written. Lines are those of the user's own files.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class NamedObject:
     place: CodePlace
     """The line at which it was used."""
     assigned: CodePlace | None = None
-    """The line at which the same function assigns it, where there is one such line alone."""
+    """The line that gave it this value last, in the same function; of an attribute of `self`, the only line of its
+    class that assigns it. None where nobody can be certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,12 @@ class BlockList:
     """The memory that a forward pass of one block leaves for its backward pass, on average."""
     forward_flops: int = 0
     """The floating-point operations of one block's forward pass, by PyTorch's own counter; 0 where not counted."""
+    saved_by_block: list[int] = field(default_factory=list)
+    """The same memory of each block, in their order; empty where it was not measured."""
+    flops_by_block: list[int] = field(default_factory=list)
+    """The same operations of each block; empty where they were not counted."""
+    has_switch: bool = False
+    """Whether each block can be checkpointed by transformers' own switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +68,15 @@ class ModelFacts:
     """The types of its parameters, the one with most bytes first: "float32"."""
     attention: str | None = None
     """The way in which a model of transformers computes attention: "eager", "sdpa", ...; None for others."""
+    has_sdpa: bool = False
+    """Whether transformers says of the model that it can compute attention by scaled_dot_product_attention."""
+    transformers_path: str | None = None
+    """The path of the model of transformers below this one, "" where it is this one; None where there is none."""
+    scores: CodePlace | None = None
+    """The line whose softmax leaves most memory for the backward pass: attention that is written by hand."""
     is_compiled: bool = False
+    batch_norms: int = 0
+    """The number of its modules that use statistics of the whole batch in training."""
     wrapper: str = ""
     """The class that is wrapped around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
 
@@ -96,9 +111,20 @@ class LossFacts:
     """A call of `torch.nn.functional.cross_entropy`."""
 
     place: CodePlace
+    is_users: bool
+    """Whether that line calls the function itself, and not through a module or a library."""
     rows: int
     classes: int
     dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryCall:
+    """A call of the user's by which a library learns how to train."""
+
+    function: str
+    """The name of the class: "TrainingArguments", "Trainer", "Accelerator"."""
+    place: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +133,13 @@ class LoopFacts:
 
     library: str = ""
     """The library whose loop it is: "transformers", "lightning", "accelerate"; "" for the user's own."""
+    library_call: LibraryCall | None = None
+    """The call that tells it how to train: `TrainingArguments(...)`, Lightning's `Trainer(...)`, `Accelerator(...)`."""
     forward: CodePlace | None = None
+    """The innermost line of the user's that calls the model."""
+    forward_in_loop: CodePlace | None = None
+    """The line of the forward pass in the function that asks for the backward pass; None where no line of it leads
+    there."""
     backward: CodePlace | None = None
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
@@ -117,10 +149,23 @@ class LoopFacts:
     """The type of `torch.autocast` in the forward pass: "bfloat16", "float16"; None where there is none."""
     has_scaler: bool = False
     clips_gradients: bool = False
+    clip: CodePlace | None = None
+    """The line that clips gradients."""
+    checkpoints: bool = False
+    """Whether the script uses activation checkpointing itself."""
     keeps_zeroed: bool = False
     """Whether zero_grad is called with set_to_none=False."""
     uses_loader: bool = False
     """Whether the batches come from a `torch.utils.data.DataLoader`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVariable:
+    """A variable that keeps memory which nothing uses any more."""
+
+    name: str
+    place: CodePlace
+    """The line that gives it its value, and its function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,5 +180,19 @@ class TrainingFacts:
     items: int | None = None
     """The size of the batch; None where the batch's tensors do not agree on one."""
     losses: list[LossFacts] = field(default_factory=list)
+    compute_capability: tuple[int, int] = (0, 0)
+    """The compute capability of the card; (0, 0) where there is none."""
     step_flops: int = 0
     """The floating-point operations of one step, by PyTorch's own counter; 0 where they were not counted."""
+
+    held: list[HeldVariable] = field(default_factory=list)
+    """The variables that keep memory of the step before at the peak."""
+
+    def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
+        """Return these facts with the floating-point operations that another run of the script has counted."""
+        model = self.model
+        if model is not None and counted.model is not None:
+            flops = {each.path: each.forward_flops for each in counted.model.block_lists}
+            lists = [replace(each, forward_flops=flops.get(each.path, 0)) for each in model.block_lists]
+            model = replace(model, block_lists=lists)
+        return replace(self, model=model, step_flops=counted.step_flops)

@@ -11,6 +11,7 @@ CHANGE: Final = Change(
     cost=ChangeCost.NOTHING,
     gradients=Gradients.ROUNDING,
     explanation="the optimizer updates parameter by parameter, so that its temporary tensors are those of one",
+    excludes=frozenset({"fused"}),
     settings_for=applicable,
     install=lambda loop, setting: set_default(loop, "for_loop=on", foreach=False),
     recipe_for=lambda facts, setting: recipe_of(facts, "foreach", "False"),

@@ -11,6 +11,7 @@ CHANGE: Final = Change(
     cost=ChangeCost.NOTHING,
     gradients=Gradients.ROUNDING,
     explanation="one kernel updates all parameters, without temporary lists of them",
+    excludes=frozenset({"for_loop"}),
     settings_for=applicable,
     install=lambda loop, setting: set_default(loop, "fused=on", fused=True),
     recipe_for=lambda facts, setting: recipe_of(facts, "fused", "True"),

@@ -11,6 +11,7 @@ CHANGE: Final = Change(
     cost=ChangeCost.NOTHING,
     gradients=Gradients.SAME,
     explanation="the allocator does not cut small requests out of large free blocks, so that these stay whole",
+    excludes=frozenset({"expandable_segments"}),
     settings_for=lambda facts: Applicable(settings=("128",)),
     alloc_conf=lambda setting: f"max_split_size_mb:{setting}",
     recipe_for=lambda facts, setting: recipe_of(f"max_split_size_mb:{setting}"),

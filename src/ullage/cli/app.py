@@ -16,7 +16,7 @@ import typer
 
 import ullage
 from ullage._errors import UllageError
-from ullage.cli import diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
+from ullage.cli import advise, diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
 from ullage.cli.command import Command, CommandGroup, LaunchCommand
 
 _ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -43,6 +43,12 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
     epilog=fit.EPILOG,
 )(fit.run_fit)
+app.command(
+    name="advise",
+    cls=LaunchCommand,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]},
+    epilog=advise.EPILOG,
+)(advise.advise)
 app.command(
     name="run",
     cls=Command,

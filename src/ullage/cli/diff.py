@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ullage.cli import options
 from ullage.cli.history import DeviceOption, TorchVersionOption
 from ullage.cli.show import show
 
@@ -26,7 +27,7 @@ def diff(
     device: DeviceOption = None,
     torch_version: TorchVersionOption = None,
     html: Annotated[Path | None, typer.Option(help="Write a page, which needs no network.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what grew between two snapshots, by your own source lines: new, gone, moved; in bytes and in blocks.
 

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ullage.cli import options
 from ullage.cli.show import show
 
 EPILOG: Final = (
@@ -18,7 +19,7 @@ EPILOG: Final = (
 
 def doctor(
     gpu: Annotated[str | None, typer.Option(help="Emulate this card. [default: this machine's cards]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say which settings of memory are in force here, what is wrong, and what to do.
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ullage._errors import UsageError
+from ullage.cli import options
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
@@ -34,8 +35,8 @@ RunFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE|FOLDER|-",
-        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip too. -: standard input. "
-        "Or the folder of an `ullage run`; of ullage-runs the newest.",
+        help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip or zip too. -: "
+        "standard input. Or the folder of an `ullage run`; of ullage-runs the newest.",
     ),
 ]
 
@@ -49,12 +50,12 @@ def explain(
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
+    html: options.Page = None,
     sql: Annotated[
         Path | None,
         typer.Option(help="Write events, blocks, segments and stacks as tables of SQLite, to ask them yourself."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    as_json: options.Json = False,
     is_whole: Annotated[
         bool, typer.Option("--all", help="Print every change that was tried, the segments and all notes.")
     ] = False,

@@ -1,27 +1,12 @@
 """`ullage fit`: the largest batch that fits."""
 
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import (
-    SCRIPT_HELP,
-    WORKSPACES,
-    BatchesOption,
-    ConfigOption,
-    DrawsOption,
-    LengthsOption,
-    MadeUpDataOption,
-    MinutesOption,
-    PlacementOption,
-    RandomWeightsOption,
-    RoutingOption,
-    SeedOption,
-    ValuesOption,
-)
 
 EPILOG: Final = (
     "[bold]Examples[/]\n\n"
@@ -29,7 +14,7 @@ EPILOG: Final = (
     "ullage fit train.py --gpu T4 --vary --batch-size=8..256:8 --margin 5%\n\n"
     "ullage fit train.py --gpu H100 --vary --batch-size --vary --length=256..4096 (a frontier)\n\n"
     "ullage fit train.py --gpu H100 --vary batch_size (set as batch_size=8, as hydra wants it)\n\n"
-    f"{WORKSPACES}\n\n"
+    f"{options.WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 a value fits, 1 none does, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
 _OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"})
@@ -38,8 +23,8 @@ _OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"}
 
 def run_fit(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help=SCRIPT_HELP, metavar="COMMAND...")],
-    gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
+    script: options.Script,
+    gpu: options.Card,
     vary: Annotated[
         list[str], typer.Option(help="The script's option to vary: --batch-size, --batch-size=8..64:8. At most twice.")
     ],
@@ -53,26 +38,24 @@ def run_fit(
         int | None, typer.Option(help="Optimizer steps of each run. [default: 3, and up to 6 more to settle]")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Stop each run after this time.")] = 300.0,
-    arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
+    arch: options.Arch = None,
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the runs.")] = None,
-    total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
-    context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
-    cudnn_workspace: Annotated[
-        str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    placement: PlacementOption = "linux",
-    values: ValuesOption = "auto",
-    values_seed: SeedOption = 0,
-    draws: DrawsOption = 1,
-    routing: RoutingOption = "drawn",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
-    batches: BatchesOption = None,
-    minutes: MinutesOption = 5.0,
-    random_weights: RandomWeightsOption = False,
-    config: ConfigOption = None,
-    made_up_data: MadeUpDataOption = None,
-    lengths: LengthsOption = None,
+    total_memory: options.TotalMemory = None,
+    context_size: options.ContextSize = None,
+    cudnn_workspace: options.CudnnWorkspace = None,
+    html: options.Page = None,
+    placement: options.Placement = "linux",
+    values: options.Values = "auto",
+    values_seed: options.Seed = 0,
+    draws: options.Draws = 1,
+    routing: options.Routing = "drawn",
+    as_json: options.Json = False,
+    batches: options.Batches = None,
+    minutes: options.Minutes = 5.0,
+    random_weights: options.RandomWeights = False,
+    config: options.Config = None,
+    made_up_data: options.MadeUpData = None,
+    lengths: options.Lengths = None,
 ) -> None:
     """Find the largest batch size (or any option's value) with which a script fits on a GPU that is not there.
 
@@ -85,8 +68,8 @@ def run_fit(
     from ullage.fitting.describe import describe
 
     check_page(html, script)
-    options = {name: value for name, value in given.items() if name not in _OWN}
-    options |= {"context": context_size, "picture": html is not None}
-    answer = with_progress(lambda progress: ask(script, context.args, **options, progress=progress))
+    chosen = {name: value for name, value in given.items() if name not in _OWN}
+    chosen |= {"context": context_size, "picture": html is not None}
+    answer = with_progress(lambda progress: ask(script, context.args, **chosen, progress=progress))
     show(describe(answer), answer.to_json() if as_json else None, page=html)
     raise typer.Exit(answer.exit_code)

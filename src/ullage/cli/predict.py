@@ -7,23 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from ullage._errors import UsageError, quoted
+from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
-from ullage.cli.values import (
-    SCRIPT_HELP,
-    WORKSPACES,
-    BatchesOption,
-    ConfigOption,
-    DrawsOption,
-    LengthsOption,
-    MadeUpDataOption,
-    MinutesOption,
-    PlacementOption,
-    RandomWeightsOption,
-    RoutingOption,
-    SeedOption,
-    ValuesOption,
-)
 
 if TYPE_CHECKING:
     from ullage.prediction.prediction import Prediction
@@ -36,7 +22,7 @@ EPILOG: Final = (
     "ullage predict --gpu H100 --count 8 torchrun --nproc-per-node 8 train.py --batch-size 4\n\n"
     "ullage predict --gpu H100 -m package.train (also trl, accelerate launch, deepspeed, a notebook)\n\n"
     "ullage predict --gpu H100 train.py -- --steps 1000 (after --, every option is the script's)\n\n"
-    f"{WORKSPACES}\n\n"
+    f"{options.WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
 _OWN: Final = frozenset({"context", "script", "rank", "context_size", "html", "as_json"})
@@ -45,32 +31,30 @@ _OWN: Final = frozenset({"context", "script", "rank", "context_size", "html", "a
 
 def predict(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help=SCRIPT_HELP, metavar="COMMAND...")],
-    gpu: Annotated[str, typer.Option(help="A card's name ('RTX 4090', see: ullage gpus) or a size (24GiB).")],
+    script: options.Script,
+    gpu: options.Card,
     steps: Annotated[
         int | None, typer.Option(help="Stop after this many optimizer steps. [default: 3, and up to 6 more to settle]")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Stop after this time in any case.")] = 300.0,
-    arch: Annotated[str | None, typer.Option(help="Architecture of a card given by size, such as sm_90.")] = None,
+    arch: options.Arch = None,
     count: Annotated[int, typer.Option(help="How many such cards the script sees.")] = 1,
     world_size: Annotated[
-        int | None, typer.Option(help="Run as one rank of so many (DDP, FSDP, tensor parallel), in one process.")
+        int | None, typer.Option(help="Run as one rank of so many (of any parallel layout), in one process.")
     ] = None,
     rank: Annotated[str, typer.Option(help="Which rank; all: each in turn, and the answer for the fullest.")] = "0",
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the run.")] = None,
-    total_memory: Annotated[str | None, typer.Option(help="The card's memory, in place of the known one.")] = None,
-    context_size: Annotated[str | None, typer.Option("--context", help="What the CUDA context takes.")] = None,
-    cudnn_workspace: Annotated[
-        str | None, typer.Option(help="Workspace of every cuDNN plan, in place of cuDNN's own (see ULLAGE_CUDNN).")
-    ] = None,
-    placement: PlacementOption = "linux",
-    values: ValuesOption = "auto",
-    values_seed: SeedOption = 0,
-    draws: DrawsOption = 3,
-    routing: RoutingOption = "drawn",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    total_memory: options.TotalMemory = None,
+    context_size: options.ContextSize = None,
+    cudnn_workspace: options.CudnnWorkspace = None,
+    placement: options.Placement = "linux",
+    values: options.Values = "auto",
+    values_seed: options.Seed = 0,
+    draws: options.Draws = 3,
+    routing: options.Routing = "drawn",
+    as_json: options.Json = False,
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
+    html: options.Page = None,
     beside_eager: Annotated[bool, typer.Option(help="Run a script with torch.compile again without it.")] = True,
     output: Annotated[bool, typer.Option("--output", help="Show what the script prints, on standard error.")] = False,
     processes: Annotated[
@@ -89,12 +73,12 @@ def predict(
     request: Annotated[
         str | None, typer.Option(help="Write the lines that ask for what was found: slurm or k8s.")
     ] = None,
-    batches: BatchesOption = None,
-    minutes: MinutesOption = 5.0,
-    random_weights: RandomWeightsOption = False,
-    config: ConfigOption = None,
-    made_up_data: MadeUpDataOption = None,
-    lengths: LengthsOption = None,
+    batches: options.Batches = None,
+    minutes: options.Minutes = 5.0,
+    random_weights: options.RandomWeights = False,
+    config: options.Config = None,
+    made_up_data: options.MadeUpData = None,
+    lengths: options.Lengths = None,
 ) -> None:
     """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 
@@ -108,11 +92,9 @@ def predict(
     from ullage.prediction.description.describe import describe
 
     check_page(html, script, *([snapshot] if snapshot else []))
-    options = {name: value for name, value in given.items() if name not in _OWN}
-    options |= {"context": context_size, "rank": _rank(rank), "picture": html is not None}
-    prediction = with_progress(
-        lambda progress: ask(script, context.args, **options, progress=progress), live=not output
-    )
+    chosen = {name: value for name, value in given.items() if name not in _OWN}
+    chosen |= {"context": context_size, "rank": _rank(rank), "picture": html is not None}
+    prediction = with_progress(lambda progress: ask(script, context.args, **chosen, progress=progress), live=not output)
     show(describe(prediction), prediction.to_json() if as_json else None, page=html)
     raise typer.Exit(_exit_code(prediction, snapshot))
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from ullage.cli import options
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
@@ -38,7 +39,7 @@ def repro(
     keep_sizes: Annotated[
         bool, typer.Option("--keep-sizes", help="Only leave allocations out; neither merge them nor round sizes.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a script of a few lines that runs out of memory as a recorded run did.
 

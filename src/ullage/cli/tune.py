@@ -1,10 +1,10 @@
 """`ullage tune`: which allocator settings suit this run?"""
 
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from ullage.cli import options
 from ullage.cli.history import (
     AllocConfOption,
     CapacityOption,
@@ -33,8 +33,8 @@ def tune(
     alloc_conf: AllocConfOption = None,
     torch_version: TorchVersionOption = None,
     budget: Annotated[float, typer.Option(help="Seconds to search.")] = 20.0,
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures, which needs no network.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")] = False,
+    html: options.Page = None,
+    as_json: options.Json = False,
 ) -> None:
     """Search the settings of PyTorch's allocator by replaying a recorded run, and print the line to paste.
 

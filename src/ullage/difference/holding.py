@@ -128,20 +128,19 @@ def _at_peak(history: History, semantics: str | None) -> MomentHolding:
 def _holding(
     history: History, blocks: Sequence[_BlockAtMoment], *, pending_bytes: int, reserved_bytes: int, segments: int
 ) -> MomentHolding:
-    place_of: dict[tuple[int, bool], Place] = {}
     annotation_of = _annotation_of(history)
-    places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
-    annotations: defaultdict[str, HeldBytes] = defaultdict(HeldBytes)
+    stacks: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    named: defaultdict[str, list[int]] = defaultdict(list)
     for block in blocks:
-        known = (block.stack, block.row < 0)
-        if known not in place_of:
-            place_of[known] = _place(history, block.stack, is_before=block.row < 0)
-        held = HeldBytes(block.bytes, 1)
-        places[place_of[known]] += held
-        annotations[annotation_of(block.row)] += held
+        stacks[block.stack, block.row < 0].append(block.bytes)
+        named[annotation_of(block.row)].append(block.bytes)
+    places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
+    for (stack, is_before), sizes in stacks.items():
+        places[_place(history, stack, is_before=is_before)] += HeldBytes(sum(sizes), len(sizes))
+    annotations = {name: HeldBytes(sum(sizes), len(sizes)) for name, sizes in named.items()}
     return MomentHolding(
         places=dict(places),
-        annotations=dict(annotations) if annotations.keys() != {UNNAMED} else {},
+        annotations=annotations if annotations.keys() != {UNNAMED} else {},
         allocated_bytes=sum(block.bytes for block in blocks),
         pending_bytes=pending_bytes,
         reserved_bytes=reserved_bytes,

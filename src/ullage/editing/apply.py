@@ -9,22 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ullage._errors import UllageError
 from ullage.editing.edit import (
     AddImport,
     AddKeyword,
     InsertAfter,
     InsertBefore,
+    NotCertain,
+    RemoveStatement,
     ReplaceCall,
+    ReplaceExpression,
     SourceEdit,
     WrapStatements,
 )
 
 _STEP: Final = "    "
-
-
-class EditError(UllageError):
-    """An edit that cannot be made with certainty; the text says why."""
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
@@ -36,9 +34,9 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
         file: the file's name, for errors.
 
     Raises:
-        EditError: the file cannot be parsed, or the place of an edit is not certain.
+        NotCertain: the file cannot be parsed, or the place of an edit is not certain.
     """
-    page = _Page(source, file)
+    page = _EditedPage(source, file)
     for edit in sorted(edits, key=lambda each: not isinstance(each, WrapStatements)):  # the others stand in blocks
         page.add(edit)
     text = page.text()
@@ -46,12 +44,12 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
         with warnings.catch_warnings(action="ignore"):
             ast.parse(text)
     except SyntaxError as error:
-        raise EditError(f"the edits of {file or 'the file'} would not be Python: {error.msg}") from None
+        raise NotCertain(f"the edits of {file or 'the file'} would not be Python: {error.msg}") from None
     return text
 
 
 @dataclass(slots=True)
-class _Line:
+class _EditedLine:
     """A line of the file, and what is done to it."""
 
     text: str
@@ -63,9 +61,15 @@ class _Line:
     """The number of headers under which the line has come to stand."""
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
     """Columns, in bytes, and what stands there instead."""
+    is_removed: bool = False
 
 
-class _Page:
+def _by_column(numbered: tuple[int, tuple[int, int, str]]) -> tuple[int, int, int]:
+    number, (start, end, _) = numbered
+    return start, end, number
+
+
+class _EditedPage:
     """The lines of a file, and the edits that were put on them."""
 
     def __init__(self, source: str, file: str) -> None:
@@ -75,8 +79,10 @@ class _Page:
                 self._tree = ast.parse(source)
             tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
         except (SyntaxError, ValueError, tokenize.TokenError) as error:
-            raise EditError(f"{self._file} cannot be parsed: {error}") from None
-        self._lines = [_Line(text) for text in source.split("\n")]  # splitlines() knows more ends than Python does
+            raise NotCertain(f"{self._file} cannot be parsed: {error}") from None
+        self._lines = [
+            _EditedLine(text) for text in source.split("\n")
+        ]  # splitlines() knows more ends than Python does
         self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
         self._imports: dict[str, None] = {}
@@ -89,6 +95,8 @@ class _Page:
             WrapStatements: self._wrap,
             AddKeyword: self._add_keyword,
             ReplaceCall: self._replace_call,
+            ReplaceExpression: self._replace_expression,
+            RemoveStatement: self._remove,
             AddImport: self._add_import,
         }
         doing[type(edit)](edit)
@@ -104,16 +112,18 @@ class _Page:
             found += [outer + text for text in line.before]
             for depth, (_, header) in enumerate(sorted(line.headers, key=lambda each: -each[0])):
                 found.append(outer + _STEP * depth + _indent(line.text) + header)
-            found.append(self._rendered(number, line))
+            if not line.is_removed:
+                found.append(self._rendered(number, line))
             found += line.after
             if number == place:
                 found += self._imports
         end = "\r\n" if self._lines[0].text.endswith("\r") else "\n"
         return end.join(each.removesuffix("\r") for each in found)
 
-    def _rendered(self, number: int, line: _Line) -> str:
+    def _rendered(self, number: int, line: _EditedLine) -> str:
         encoded = line.text.encode()
-        for start, end, text in sorted(line.replaced, reverse=True):
+        # From the end of the line on; of several at one column the last first, so that they stand in their order.
+        for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):
             encoded = encoded[:start] + text.encode() + encoded[end:]
         indent = "" if number in self._in_strings or not line.text.strip() else _STEP * line.inside
         return indent + encoded.decode()
@@ -138,7 +148,7 @@ class _Page:
         start, end = _start(block[first]), _end(block[last])
         for other_start, other_end in self._wraps():
             if other_start < start <= other_end < end or start < other_start <= end < other_end:
-                raise EditError(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
+                raise NotCertain(f"two edits of {self._file} would put lines {start} to {end} under headers that cross")
         self._lines[start - 1].headers.append((end, edit.header))
         for number in range(start, end + 1):
             self._lines[number - 1].inside += 1
@@ -155,10 +165,26 @@ class _Page:
         if parts and not separator:
             separator = "" if self._is_alone(position) else " "
         line, column = position
+        if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
+            separator = ", "
         self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))
 
     def _replace_call(self, edit: ReplaceCall) -> None:
         self._replace(self._call(edit.line, edit.function).func, edit.replacement)
+
+    def _replace_expression(self, edit: ReplaceExpression) -> None:
+        line = self._lines[edit.line - 1]
+        end = edit.column + len(edit.old.encode())
+        if line.text.encode()[edit.column : end] != edit.old.encode():
+            raise NotCertain(f"line {edit.line} of {self._file} does not hold {edit.old} where it is expected")
+        line.replaced.append((edit.column, end, edit.new))
+
+    def _remove(self, edit: RemoveStatement) -> None:
+        block, _, statement = self._statement(edit.line)
+        if len(block) == 1:
+            raise NotCertain(f"line {edit.line} of {self._file} is all that its block holds")
+        for number in range(_start(statement), _end(statement) + 1):
+            self._lines[number - 1].is_removed = True
 
     def _add_import(self, edit: AddImport) -> None:
         wanted = ast.dump(ast.parse(edit.text))
@@ -177,7 +203,7 @@ class _Page:
                 ):
                     found = block, index, statement
         if found is None:
-            raise EditError(f"line {line} of {self._file} belongs to no statement")
+            raise NotCertain(f"line {line} of {self._file} belongs to no statement")
         self._check_lines(found[0], found[2])
         return found
 
@@ -185,7 +211,7 @@ class _Page:
         for other in block:
             shares = _start(other) <= _end(statement) and _start(statement) <= _end(other)
             if other is not statement and shares:
-                raise EditError(f"line {statement.lineno} of {self._file} holds several statements")
+                raise NotCertain(f"line {statement.lineno} of {self._file} holds several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
         """Tell whether a statement stands on the line of the one that it belongs to: `if a: b()`."""
@@ -203,7 +229,7 @@ class _Page:
             if found is None or depth >= found[0]:
                 found = depth, block, first, last
         if found is None:
-            raise EditError(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
+            raise NotCertain(f"lines {first_line} and {last_line} of {self._file} do not stand in one block")
         _, block, first, last = found
         for statement in block[first : last + 1]:
             self._check_lines(block, statement)
@@ -219,12 +245,12 @@ class _Page:
         ]
         if len(calls) != 1:
             count = "no call" if not calls else f"{len(calls)} calls"
-            raise EditError(f"line {line} of {self._file} has {count} of {function}; expected one")
+            raise NotCertain(f"line {line} of {self._file} has {count} of {function}; expected one")
         return calls[0]
 
     def _replace(self, node: ast.expr, text: str) -> None:
         if node.lineno != node.end_lineno:
-            raise EditError(f"line {node.lineno} of {self._file} begins an expression of several lines")
+            raise NotCertain(f"line {node.lineno} of {self._file} begins an expression of several lines")
         self._lines[node.lineno - 1].replaced.append((node.col_offset, node.end_col_offset or 0, text))
 
     def _has_comma(self, parts: Sequence[ast.expr], position: tuple[int, int]) -> bool:

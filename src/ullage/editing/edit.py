@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from ullage._errors import UllageError
+
+
+class NotCertain(UllageError):
+    """Nobody can be certain of an edit; the text is one sentence without a full stop."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter:
@@ -54,6 +60,28 @@ class ReplaceCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveStatement:
+    """Take away the statement that ends or begins at a line."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceExpression:
+    """Write another expression in place of one of the statement at a line."""
+
+    file: str
+    line: int
+    """The line at which the expression begins."""
+    column: int
+    """The column at which it begins, in bytes of UTF-8 as syntax trees count them, from 0."""
+    old: str
+    """The expression as it stands there."""
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddImport:
     """Import a name at the top of a file, unless the file does so already."""
 
@@ -62,7 +90,16 @@ class AddImport:
     """The import statement."""
 
 
-SourceEdit = InsertAfter | InsertBefore | WrapStatements | AddKeyword | ReplaceCall | AddImport
+SourceEdit = (
+    InsertAfter
+    | InsertBefore
+    | WrapStatements
+    | AddKeyword
+    | ReplaceCall
+    | RemoveStatement
+    | ReplaceExpression
+    | AddImport
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,12 @@ class _GuessFiguresStruct(ctypes.Structure):
     )
 
 
+class _CommunicatorFiguresStruct(ctypes.Structure):
+    """Field for field `struct communicator_figures` of cuda/card.h."""
+
+    _fields_ = (("communicators", ctypes.c_int64), ("peers", ctypes.c_int64))
+
+
 class _OutsideFiguresStruct(ctypes.Structure):
     """Field for field `struct outside_figures` of cuda/card.h."""
 
@@ -115,6 +121,15 @@ class GuessFigures:
     above_bytes: int
     expected_below_bytes: int
     """Bytes by which a real card may use less, of the last request, over which memory ran out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicatorFigures:
+    """The communicators of NCCL, with more than one rank, that have done something; at most at once."""
+
+    communicators: int
+    peers: int
+    """The ranks that they send to or receive from, summed over communicators; collectives do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +208,8 @@ def _card() -> ctypes.CDLL:
     library.card_leave_memory.argtypes = [ctypes.c_bool]
     library.card_leave_memory.restype = library.card_hold_values.restype = None
     library.card_remember_sent.argtypes = [ctypes.c_bool]
+    library.card_sent_is_noted.argtypes = [ctypes.c_bool]
+    library.card_sent_is_noted.restype = None
     library.card_take_sent.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
     library.card_take_sent.restype = ctypes.c_bool
     library.card_sent_at_high.argtypes = [ctypes.c_int64, *[ctypes.POINTER(ctypes.c_int64)] * 2]
@@ -274,6 +291,11 @@ def remember_sent(*, on: bool) -> None:
     _card().card_remember_sent(on)
 
 
+def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
+    """Have what the calling thread sends not be kept for `take_sent`, as the caller has noted it; or again."""
+    _card().card_sent_is_noted(is_noted)
+
+
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
     """Write what the calling thread's last copy to the card was to an address on the host; False: it was another."""
     return bool(_card().card_take_sent(address, size_bytes, destination))
@@ -346,6 +368,13 @@ def guesses() -> dict[str, GuessFigures]:
         if figures.count:
             found[kind] = GuessFigures(**_fields(figures))
     return found
+
+
+def communicators() -> CommunicatorFigures:
+    """Return the most communicators of NCCL that have worked, and the ranks that they send to."""
+    figures = _CommunicatorFiguresStruct()
+    _card().card_communicator_figures(ctypes.byref(figures))
+    return CommunicatorFigures(**_fields(figures))
 
 
 def outside() -> dict[str, OutsideFigures]:

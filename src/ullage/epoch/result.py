@@ -43,6 +43,12 @@ class RunFigures:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     ran_out: bool
+    graphs: int
+    """The number of CUDA graphs that were captured."""
+    compiled: int = 0
+    """The number of graphs that torch.compile has made."""
+    ranks: int = 1
+    """The number of ranks of which the run was one."""
 
 
 def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
@@ -243,6 +249,22 @@ class _Foreseen:
         if not levels.is_whole:
             self._doubts.append(
                 f"only the first {len(levels.reserved_bytes):,} of {units:,} batches were replayed in the time given"
+            )
+        if self._run.graphs:
+            self._doubts.append(
+                f"{self._run.graphs:,} CUDA graphs were captured, whose memory is kept in pools of their own; a replay "
+                "has one pool for all, so the figures are an estimate: --steps runs the batches themselves"
+            )
+        if self._run.compiled:
+            self._doubts.append(
+                f"torch.compile made {self._run.compiled:,} graphs; it makes them anew for further shapes, at moments "
+                "that follow from the order of the batches, so the figures are an estimate: --steps runs the batches "
+                "themselves"
+            )
+        if self._run.ranks > 1:
+            self._doubts.append(
+                "what a collective used is let go by a thread that looks a few times a second, so that a step of one "
+                "rank of several has no figures that are its own; they are an estimate"
             )
         if watch.ledger.late_frees:
             self._doubts.append("blocks were used on several streams; each counts until it was free for all of them")

@@ -3,10 +3,8 @@
 Every probe is a prediction in a process of its own, two at a time. What has been run once is not run again.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,10 +21,9 @@ from ullage.gpus import find_gpu
 from ullage.prediction.changed import changed, makes_a_difference
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
-from ullage.prediction.several.draws import predict_with_draws
+from ullage.prediction.several.parallel import ParallelRuns
 
 SCHEMA: Final = 2
-PARALLEL_RUNS: Final = 2
 CHANGES: Final = (
     (expandable_segments.CHANGE, "True"),
     (large_blocks.CHANGE, "128"),
@@ -170,10 +167,8 @@ class Fitter:
 
     request: Request
     margin_bytes: int
-    progress: Callable[[str], None]
+    runs: ParallelRuns
     notes: list[str] = field(default_factory=list)
-    _known: dict[tuple[str | None, tuple[str, ...], tuple[str, ...]], Prediction] = field(default_factory=dict)
-    _cancelled: threading.Event = field(default_factory=threading.Event)
     _takes_steps: bool = False
 
     @property
@@ -205,7 +200,7 @@ class Fitter:
         def run(values: Sequence[int]) -> Mapping[int, ProbedNeed]:
             requests = [replace(request, arguments=axis.put_into(request.arguments, value)) for value in values]
             labels = [f"{axis.name} {value}{f' with {note}' if note else ''}" for value in values]
-            for value, found in zip(values, self._run_all(requests, labels), strict=True):
+            for value, found in zip(values, self.runs.run_all(requests, labels), strict=True):
                 if isinstance(found, UllageError):
                     failures[value] = found
                 else:
@@ -241,7 +236,7 @@ class Fitter:
         arguments = axis.put_into(self.request.arguments, target)
         requests = [replace(changed(self.request, *each), arguments=arguments) for each in changes]
         labels = [f"{axis.name} {target} with {change.name}" for change, _ in changes]
-        for (change, setting), prediction in zip(changes, self._run_all(requests, labels), strict=True):
+        for (change, setting), prediction in zip(changes, self.runs.run_all(requests, labels), strict=True):
             how = _how(self.request, change, setting)
             if isinstance(prediction, UllageError):
                 self.notes.append(f"{change.name}: {str(prediction).splitlines()[0]}")
@@ -270,17 +265,6 @@ class Fitter:
             and (not self._takes_steps or any(step.complete for step in prediction.steps))
         )
 
-    def _run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
-        """Run requests, two at a time; an error of the script takes the place of its prediction."""
-        with ThreadPoolExecutor(PARALLEL_RUNS) as pool:
-            futures = [pool.submit(self._run, request, label) for request, label in zip(requests, labels, strict=True)]
-            try:
-                return [_result(future) for future in futures]
-            except BaseException:
-                self._cancelled.set()
-                pool.shutdown(cancel_futures=True)
-                raise
-
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
         """Search along the first axis for each value of the second, doubled from the lowest on."""
         start = axis.start_in(self.request.arguments)
@@ -299,18 +283,6 @@ class Fitter:
             guess = found.best.value // 2  # what is twice as long needs about twice as much
             start = (guess, guess + axis.multiple)
 
-    def _run(self, request: Request, label: str) -> Prediction:
-        key = (request.alloc_conf, request.changes, request.arguments)
-        if key not in self._known:
-            self.progress(f"running {label}")
-            try:
-                prediction = predict_with_draws(request, cancelled=self._cancelled.is_set)
-            except ScriptError as error:
-                raise type(error)(f"with {label}: {error}") from None
-            self._known[key] = prediction
-            self.progress(f"{label}: {prediction.verdict.value}")
-        return self._known[key]
-
 
 def _how(request: Request, change: Change, setting: str) -> str:
     """Return what to write for a change; for an allocator setting, the whole text to set."""
@@ -325,13 +297,6 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
         f"{axis.option} has no upper end: ever larger values need no more than {text_of_bytes(most)} and all fit; "
         f"expected an option that memory depends on, or an upper end, such as {axis.option}={axis.low}..1024"
     )
-
-
-def _result(future: Future[Prediction]) -> Prediction | UllageError:
-    try:
-        return future.result()
-    except ScriptError as error:
-        return error
 
 
 def _need(probe: Probe | None) -> ProbedNeed:
@@ -365,7 +330,7 @@ def fit(
         UsageError: the margin leaves nothing, or the request cannot be carried out.
     """
     began = time.perf_counter()
-    fitter = Fitter(request, margin_bytes, progress)
+    fitter = Fitter(request, margin_bytes, ParallelRuns(progress))
     if margin_bytes >= fitter.total_bytes:
         raise UsageError(
             f"a margin of {text_of_bytes(margin_bytes)} leaves nothing of a card of {text_of_bytes(fitter.total_bytes)}"

@@ -20,6 +20,17 @@ def is_not_there(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno not in _OTHER
 
 
+def is_gated(error: BaseException) -> bool:
+    """Tell whether an error came of a repository whose owner has to be asked first (huggingface_hub 0.36)."""
+    return any(kind.__name__ == "GatedRepoError" for each in _chain(error) for kind in type(each).__mro__)
+
+
+def _gate(path: str) -> str:
+    """Say what to do about a gated repository, by its path on the hub."""
+    where = quoted(f"https://huggingface.co/{path}")
+    return f"gated: ask for access at {where}, then log in with `hf auth login` or set HF_TOKEN"
+
+
 def hint_of(error: BaseException) -> str:
     """Return the sentence to be said beside an error that a script ended with; "" where there is none.
 
@@ -58,7 +69,8 @@ def _text_of_call(module: str, function: str, values: dict[str, Any], error: Bas
     package = module.partition(".")[0]
     if package == "datasets" and function in ("load_dataset", "load_from_disk") and is_not_there(error):
         name = values.get("path", values.get("dataset_path"))
-        return f"the data set {quoted(name)} is not here; --made-up-data text:length=2048,rows=64 makes rows up"
+        why = f"is {_gate('datasets/' + str(name))}" if is_gated(error) else "is not here"
+        return f"the data set {quoted(name)} {why}; --made-up-data text:length=2048,rows=64 makes rows up"
     if package == "torchvision" and function == "__init__" and ".datasets" in module:
         return f"the pictures of {quoted(values.get('root'))} are not here; --made-up-data image:224 makes some up"
     if not is_not_there(error):
@@ -66,8 +78,8 @@ def _text_of_call(module: str, function: str, values: dict[str, Any], error: Bas
     if package in ("transformers", "diffusers", "sentence_transformers", "timm") and "from_pretrained" in function:
         name = next((values[each] for each in _NAMES if values.get(each) is not None), None)
         if isinstance(name, (str, os.PathLike)):
-            what = _what(module)
-            return f"{what} of {quoted(name)} are not here; --random-weights makes them up from the configuration"
+            why = f"are {_gate(str(name))}" if is_gated(error) else "are not here"
+            return f"{_what(module)} of {quoted(name)} {why}; --random-weights makes them up from the configuration"
     if module == "torch.serialization" and function == "load" and isinstance(values.get("f"), (str, os.PathLike)):
         return f"the file {quoted(values['f'])} is not here; --random-weights goes on with a model's own fresh weights"
     if (module, function) == ("torch.hub", "load_state_dict_from_url") or (module, function) == (

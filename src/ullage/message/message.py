@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ullage._units import TIB
+from ullage._units import BOGUS_BYTES
 from ullage.message.counted_messages import EXCEPTIONS, CountedMessages
 from ullage.message.figure import bytes_of, read_figures
 from ullage.message.table import BY_FIND
@@ -19,7 +19,6 @@ WINDOW: Final = 4096
 _WORD: Final = re.compile(r"[ _]")
 _NONSENSE_BYTES: Final = 1 << 60
 """Sizes from here on mean "no limit" or "unknown": a driver that reports none (WSL, Windows) gives 2^64."""
-BOGUS_BYTES: Final = 16 * TIB
 _MOST_GAP_CHARACTERS: Final = 240
 """The most characters between two figures of one message; what stands further away belongs to something else."""
 _QUOTED_CHARACTERS: Final = 600

@@ -311,7 +311,9 @@ TABLE: Final = (
     ),
     words(MessageKind.HOST, "cpu_allocator", "Torch: not enough memory: you tried to allocate "),
     words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
-    words(MessageKind.HOST, "errno", "[Errno 12] Cannot allocate memory"),
+    # The numbers stand for themselves: the system says the rest in the language of its user.
+    words(MessageKind.HOST, "errno", "[Errno 12] ", r"[^\n\"']{3,60}"),
+    words(MessageKind.HOST, "paging_file", "[WinError 1455] ", r"[^\n\"']{3,90}"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
     words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
     words(MessageKind.HOST, "bad_alloc", "std::bad_alloc"),
@@ -324,6 +326,10 @@ TABLE: Final = (
     words(MessageKind.KILLED, "kubernetes", "OOMKilled", r"(?!\w|\"?\s{0,3}[:=]\s{0,3}(?:false|null))"),
     words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
     words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, of a line of a script
+    words(MessageKind.KILLED, "killed", "]Killed", _END, likely=True),  # behind a bar that has not ended its row
+    words(MessageKind.KILLED, "killed", " Killed: 9", r" {4,}(?=\S)", likely=True),  # macOS' bash, of such a line
+    words(MessageKind.KILLED, "killed", "zsh: killed", r" {4,}(?=\S)", likely=True),
+    words(MessageKind.KILLED, "killed", " killed ", r" {3,}(?=python|torchrun|accelerate)", likely=True),
     words(MessageKind.KILLED, "killed", "is killed by signal: Killed", likely=True),
     words(MessageKind.KILLED, "exit_code", "code 137", r"\b", before=_EXITS, likely=True),
     words(MessageKind.KILLED, "exit_code", "code: 137", r"\b", before=_EXITS, likely=True),

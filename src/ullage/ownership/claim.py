@@ -75,12 +75,23 @@ class Claims:
         for kept in self._search.kept:
             self._claim_kept(kept.tensor, kept.place, kept.function)
         best: dict[int, tuple[tuple[bool, int, int, int], Claim]] = {}
-        rows = self._blocks.rows_at([address for address, _ in self._found])
-        for row, (_, claim) in zip(rows, self._found, strict=True):
+        for row, claim in self._by_row():
             key = claim.order == _LAST_ORDER, _RANK[claim.kind], claim.order, claim.place
             if row >= 0 and (row not in best or key < best[row][0]):
                 best[row] = key, claim
         return {row: claim for row, (_, claim) in best.items()}
+
+    def every(self) -> dict[int, list[Claim]]:
+        """Return all claims to each block that `best` has found, by the block's row."""
+        found: dict[int, list[Claim]] = {}
+        for row, claim in self._by_row():
+            if row >= 0:
+                found.setdefault(row, []).append(claim)
+        return found
+
+    def _by_row(self) -> Iterator[tuple[int, Claim]]:
+        rows = self._blocks.rows_at([address for address, _ in self._found])
+        return ((row, claim) for row, (_, claim) in zip(rows, self._found, strict=True))
 
     def _claim(self, found: list[int], claim: Claim) -> None:
         self._found += [(address, claim) for address in found]

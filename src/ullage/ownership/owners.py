@@ -5,10 +5,8 @@ its graph saved for backward is matched with the block that contains its storage
 belong to a private pool or to cuBLAS, or are reported in a row of their own: unknown.
 """
 
-import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from ullage.ownership.block import AllocatedBlock, AllocatedBlocks, live_blocks
 from ullage.ownership.claim import Claim, Claims
 from ullage.ownership.graph import described
 from ullage.ownership.holding import HolderKind, Holding, Holdings
-from ullage.ownership.search import OwnerSearch
+from ullage.ownership.search import OwnerSearch, without_collections
 from ullage.ownership.unclaimed import LARGE_WORKSPACES, NO_PATH, claims_to_rest, kind_of
 
 
@@ -69,7 +67,7 @@ def holder_at(addresses: Iterable[int]) -> str | None:
 
 def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
     search = OwnerSearch()
-    with torch._C.DisableTorchFunction(), _without_collections():
+    with torch._C.DisableTorchFunction(), without_collections():
         try:
             return _rows_by(search, blocks, least_bytes)
         finally:
@@ -95,18 +93,6 @@ def _rows_by(search: OwnerSearch, blocks: AllocatedBlocks, least_bytes: int) -> 
 def _needs_no_name(block: AllocatedBlock, least_bytes: int) -> bool:
     """Tell whether a block needs no further search if the user's variables do not lead to it."""
     return block.size_bytes < least_bytes or block.size_bytes in LARGE_WORKSPACES
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Disable the garbage collector: the search makes many objects, and a collection would free what it examines."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _holding_of(search: OwnerSearch, members: list[tuple[AllocatedBlock, Claim | None]]) -> Holding:

@@ -40,7 +40,7 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
         if place in graphs:
             parts.append("grad_fn graph")
             continue
-        label = _label_of(holder, chain[place], is_general=is_general)
+        label = label_of(holder, chain[place], is_general=is_general)
         if label is None:
             continue
         was_dotted, is_dotted = is_dotted, is_of(holder, (nn.Module,)) and label[:1] == "."
@@ -70,7 +70,7 @@ def _is_between(holder: Any, one: Any) -> bool:
     return instance_dict(holder) is one
 
 
-def _label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
+def label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
     """Return how an object refers to another: ".name", "[3]", another text, "" for the type alone, None to skip it."""
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None

@@ -51,6 +51,10 @@ class Reach:
         places = self._places
         return [one for one in ones if id(one) not in places]
 
+    def has(self, one: object) -> bool:
+        """Tell whether an object was reached."""
+        return self._places.get(id(one), -1) >= 0
+
     def add(self, one: object, parent: int = -1) -> int | None:
         """Add an object, and return its place; None if it was reached before."""
         if id(one) in self._places:

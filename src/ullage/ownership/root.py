@@ -28,6 +28,12 @@ class Root:
     value: Any
     kind: HolderKind
     text: str
+    variable: str = ""
+    """The name of the variable, where it is one of a function or a module."""
+    file: str = ""
+    """The file in which the variable is."""
+    function: str = ""
+    """The function whose variable it is; empty for a module's."""
 
 
 def roots_of_user() -> Iterator[Root]:
@@ -114,7 +120,14 @@ def _locals_of(frame: FrameType, kind: HolderKind) -> Iterator[Root]:
         return  # the variables of a module, which are roots of their own
     place = short_place(frame.f_code.co_filename, frame.f_lineno).rpartition("/")[2]
     for name, value in variables_of(frame).items():
-        yield Root(value=value, kind=kind, text=f"{place} local '{name}'")
+        yield Root(
+            value=value,
+            kind=kind,
+            text=f"{place} local '{name}'",
+            variable=name,
+            file=frame.f_code.co_filename,
+            function=frame.f_code.co_qualname,
+        )
 
 
 def _globals_of(module: ModuleType, line: int | None) -> Iterator[Root]:
@@ -130,7 +143,9 @@ def _globals_of(module: ModuleType, line: int | None) -> Iterator[Root]:
         if is_notebook and (key in _NOTEBOOK_HISTORY or (key.strip("_0123456789i") == "" and key.startswith("_"))):
             late.append(Root(value=value, kind=HolderKind.NOTEBOOK, text=f"notebook {key}"))
         else:
-            yield Root(value=value, kind=HolderKind.GLOBAL, text=f"{place} global '{key}'")
+            text = f"{place} global '{key}'"
+            where = file if isinstance(file, str) else ""
+            yield Root(value=value, kind=HolderKind.GLOBAL, text=text, variable=key, file=where)
     yield from late
 
 

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from types import FunctionType
@@ -87,6 +88,10 @@ class OwnerSearch:
         self.roots.clear()
         self.kept.clear()
         self._seen_functions.clear()
+
+    def is_closed(self, one: object) -> bool:
+        """Tell whether an object is a module, or the dictionary of its variables."""
+        return id(one) in self._closed
 
     def root_of(self, place: int) -> Root:
         """Return the root of the path to an object."""
@@ -188,6 +193,18 @@ def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module
             waiting += [
                 (f"{name}.{key}" if name else key, child) for key, child in children.items() if child is not None
             ]
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Disable the garbage collector: the search makes many objects, and a collection would free what it examines."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def is_function(kind: type) -> bool:

@@ -13,7 +13,8 @@ def changed(request: Request, change: Change, setting: str) -> Request:
     """Return the request with a change made; options of the allocator are added to those that are there."""
     if change.alloc_conf is not None:
         return replace(request, alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
-    return replace(request, changes=(*request.changes, text_of(change, setting)))
+    request = replace(request, changes=(*request.changes, text_of(change, setting)))
+    return request if change.world_size is None else replace(request, world_size=change.world_size(setting))
 
 
 def makes_a_difference(request: Request, change: Change, setting: str) -> bool:

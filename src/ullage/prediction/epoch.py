@@ -40,11 +40,19 @@ def widen(emulation: "Emulation") -> int:
 
 
 def epoch_of(
-    watch: "EpochWatch", entries: "Entries", emulation: "Emulation", torch_version: str, *, ran_out: bool
+    watch: "EpochWatch",
+    entries: "Entries",
+    emulation: "Emulation",
+    torch_version: str,
+    *,
+    ran_out: bool,
+    graphs: int,
+    ranks: int,
 ) -> EpochUse | None:
     """Return what the epoch of a run that is over uses; None where no loader fed the training."""
     from ullage.epoch.result import RunFigures, use_of
     from ullage.prediction.measurement import trace
+    from ullage.tracing.compiled import compiled_graphs
 
     device = watch.ledger.device
     levels = trace.levels_of(entries, device)
@@ -58,6 +66,9 @@ def epoch_of(
         peak_allocated_bytes=int(levels.allocated.max(initial=0)),
         peak_reserved_bytes=reserved,
         ran_out=ran_out,
+        graphs=graphs,
+        compiled=compiled_graphs(),
+        ranks=ranks,
     )
     deadline = time.monotonic() + max(_LEAST_SECONDS, watch.seconds * _SHARE_OF_REPLAY)
     use = use_of(watch, figures, deadline=deadline)

@@ -53,10 +53,19 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     store_type = _store_type()
     if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
         return
+    from ullage.values.messages import NoPost, StorePost
+    from ullage.values.start import current
+
+    values = current()
+    messages = values.messages
+    if messages is not None and isinstance(messages.post, StorePost):
+        messages.post = NoPost()
     stores = []  # PyTorch's side does not keep a store that is written in Python alive
 
     def create(*arguments: Any, **keywords: Any) -> Any:
         stores.append(store_type())
+        if messages is not None:
+            values.begin()  # objects may be sent from now on, between hosts too
         return stores[-1]
 
     vars(rendezvous)["_create_c10d_store"] = create

@@ -5,6 +5,7 @@ Both sides of a pipe run the same version of this package, so a field that is mi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -37,6 +38,8 @@ def _made(kind: Any, data: Any) -> Any:
     if isinstance(kind, type) and is_dataclass(kind):
         types = _types(kind)
         return kind(**{name: _made(types.get(name, Any), value) for name, value in data.items()})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(data)
     arguments = get_args(kind)
     match get_origin(kind):
         case origin if origin in (Union, UnionType):

@@ -9,7 +9,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
+from ullage.changes.facts import TrainingFacts
 from ullage.epoch.use import EpochUse
+from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.host.memory import HostUse
 from ullage.prediction.job_request import JobRequest
 
@@ -190,7 +192,8 @@ class Guess:
     """Sizes that a library reports only with a real card, and that are therefore estimated; in bytes, at their peak."""
 
     kind: str
-    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`."""
+    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`; or `nccl`, whose buffers are beside all
+    that was counted."""
     count: int
     guessed_bytes: int
     low_bytes: int
@@ -357,6 +360,8 @@ class Prediction:
     """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
     changes_refused: dict[str, str]
     """Why a change could not be made, by the change."""
+    training: TrainingFacts | None = None
+    """The way in which the run trains, with `Request.diagnose`; otherwise None. Not in the JSON."""
     picture: Picture | None
     """The data of the charts, if they were asked for; not in the JSON."""
     snapshot_error: str | None
@@ -381,13 +386,17 @@ class Prediction:
     """The lines that ask a cluster for what was found, if they were asked for."""
     epoch: EpochUse | None = None
     """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
+    avoidable: list[Avoidable] = field(default_factory=list)
+    """The memory of the allocated peak that the script could do without, if that was asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
-        if self.epoch is None:
-            del data["epoch"]
+        del data["training"]
+        for name in ("epoch", "avoidable"):
+            if not data[name]:
+                del data[name]
         del data["cached_bytes"]  # `cached` stands beside the roles, which are named without a unit
         return data
 

@@ -13,7 +13,6 @@ import os
 import secrets
 import selectors
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -31,8 +30,9 @@ from ullage.prediction.command.words import command_of
 from ullage.prediction.host.memory import WorkersUse
 from ullage.prediction.host.watch import HostWatch
 from ullage.prediction.lone_rank import environment_of
+from ullage.prediction.peer import peer_of
 from ullage.prediction.request import STOP_SIGNAL, Request
-from ullage.prediction.result import RunResult
+from ullage.prediction.result import ExitReport, RunResult
 
 Progress = Callable[[str], None]
 
@@ -42,8 +42,6 @@ MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
-_CREDENTIALS: Final = struct.Struct("3i")
-"""The process, user and group at the other end of a socket (unix(7))."""
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
@@ -192,6 +190,8 @@ class _Voice:
     owner: socket.socket | None = None
     """The connection that has to be closed."""
     pending: bytes = b""
+    exiting: ExitReport | None = None
+    """The report that it has sent while it exits; its status is to follow."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -231,6 +231,8 @@ class Listener:
     """The number of the process whose import of torch is waited for."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    _waiting_since: dict[int, float] = field(default_factory=dict)
+    """The processes that wait for what another rank sends, and since when."""
     _done: str = "no step yet"
     """The last thing that the script is known to have done."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
@@ -267,6 +269,7 @@ class Listener:
                         return
             finally:
                 for voice in self._voices.values():
+                    self._settle(voice, None)
                     if voice.owner is not None:
                         voice.owner.close()
 
@@ -281,9 +284,13 @@ class Listener:
         if not data:
             self._selector.unregister(descriptor)
             voice = self._voices.get(descriptor)
-            if voice is not None and voice.owner is not None and not voice.report.is_final:
-                voice.owner.close()  # it has done nothing on the card
-                del self._voices[descriptor]
+            if voice is not None:
+                self._waiting_since.pop(voice.process, None)
+            if voice is not None and voice.owner is not None:
+                self._settle(voice, None)
+                if not voice.report.is_final:
+                    voice.owner.close()  # it has done nothing on the card
+                    del self._voices[descriptor]
         elif descriptor == output:
             self._take_output(data)
         else:
@@ -293,15 +300,14 @@ class Listener:
         """Take in a process of the command; whoever else finds the door is turned away."""
         assert self.door is not None
         connection, _ = self.door.accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        process, user, _ = _CREDENTIALS.unpack(credentials)
+        process, user = peer_of(connection)
         if user != os.geteuid():
             connection.close()
             return
         self.hear(connection.fileno(), ChildReport(), process, connection)
 
     def _is_in_time(self) -> bool:
-        if time.monotonic() < self._limit:
+        if time.monotonic() < self._limit or self._waiting_since:
             return True
         told = [voice.report.is_final for voice in self._voices.values()]
         if self.door is None and all(told):
@@ -349,15 +355,16 @@ class Listener:
                     self._limit = self._limit_before_import + now - self._importing_since
                     self._importing = 0
                 self.progress("running the script")
+            case "waits":
+                self._waiting_since[voice.process] = now
+                if message["source"] is not None:
+                    self.progress(f"running rank {message['source']} as far as it sends something to this one")
+            case "goes on":
+                self._limit += now - self._waiting_since.pop(voice.process, now)
             case "step":
                 voice.look_at_workers(now=message["step"] <= self.request.steps)
                 step, wanted = message["step"], self.request.steps
-                further = (
-                    ""
-                    if self.request.batches
-                    else ", " + _FURTHER.get(self.request.until or "", "until the peaks settle")
-                )
-                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}{further}"
+                self._done = f"step {step} of {wanted}" if step <= wanted else f"step {step}{self._why_further()}"
                 self.progress(self._done)
             case "at":
                 if where := words_for(message["stack"], message["reads"], str(self.request.script.absolute())):
@@ -379,10 +386,23 @@ class Listener:
                 report.broken = message["traceback"]
             case "result":
                 report.result = RunResult.from_json(message["result"])
+            case "exiting":
+                voice.exiting = ExitReport.from_json(message["report"])
+            case "exit":
+                self._settle(voice, int(message["status"]))
+                return
         if report.is_final:
             self.reports.append(report)
             if self.door is None:
                 self._limit = now + UNWIND_SECONDS
+
+    def _settle(self, voice: _Voice, status: int | None) -> None:
+        """Take what a process has told at its exit for its result, by the status with which it has ended."""
+        if voice.exiting is not None:
+            voice.report.result = voice.exiting.result_with(status)
+            voice.exiting = None
+            if voice.report.is_final:
+                self.reports.append(voice.report)
 
     def _why_further(self) -> str:
         """Say why there are more steps than were asked for."""

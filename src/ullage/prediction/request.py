@@ -3,9 +3,11 @@
 import math
 import os
 import signal
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ullage._errors import UsageError, quoted
 from ullage._output import check_output
@@ -21,7 +23,11 @@ from ullage.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, comm
 from ullage.prediction.job_request import check_job_request
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.plain_data import from_plain, to_plain
+from ullage.tracing.edited_source import packed
 from ullage.values.choice import ValuesChoice
+
+if TYPE_CHECKING:
+    from ullage.prediction.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
@@ -31,6 +37,8 @@ ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
 UNTIL: Final = ("eval", "save", "end")
 """The words for how far to go on: through the first evaluation or save after a step, or to the script's end."""
 HEAVIEST: Final = "heaviest"
+_MOST_EDITED: Final = 1 << 16
+"""The most characters of packed texts: Linux takes 128 KiB for an argument or a variable of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,14 @@ class ChildRequest:
     batches: str | None = None
     minutes: float = 0.0
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
+    diagnose: bool = False
+    edited: str = ""
+    """The texts that run in place of files, as `ullage.tracing.edited_source.packed` writes them."""
+    exchange: str | None = None
+    """The address of the messages of ranks that run alone."""
+    variant: str = ""
+    """The name of the run there."""
+    helps: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -97,6 +113,8 @@ class Request:
     alloc_conf: str | None = None
     changes: tuple[str, ...] = ()
     """The changes to make to the run from outside, as `key=setting` of `ullage.changes.all_changes`."""
+    edited: Mapping[str, str] = field(default_factory=dict)
+    """The texts that run in place of files of the user's, by absolute path; the files stay as they are."""
     total_memory_bytes: int | None = None
     context_bytes: int | None = None
     cudnn_workspace_bytes: int | None = None
@@ -128,6 +146,18 @@ class Request:
     """"slurm" or "k8s": whose lines to write that ask for what was found; None: none."""
     made_up: MadeUpChoice = field(default_factory=MadeUpChoice)
     """Whether weights and data that are not here are made up."""
+    diagnose: bool = False
+    """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
+
+    exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
+    """The messages of ranks that run alone; None: one is made where there are such ranks."""
+    helps: bool = False
+    """Whether a rank runs only so that others have what it sends."""
+
+    @property
+    def variant(self) -> str:
+        """What tells the runs apart whose ranks do not tell each other anything."""
+        return f"{self.values.seed} {self.values.routing} {self.eager}"
 
     @property
     def limit_seconds(self) -> float:
@@ -138,6 +168,11 @@ class Request:
     def is_command(self) -> bool:
         """Whether a program is started that starts Python itself, instead of a script in a process of ours."""
         return not self.script.is_file() or is_program(self.script)
+
+    @property
+    def has_lone_ranks(self) -> bool:
+        """Whether what runs are ranks, each alone in its process; of a command that is not known before."""
+        return bool(self.world_size and self.world_size > 1) or (self.is_command and self.processes != REAL)
 
     @property
     def name(self) -> str:
@@ -183,6 +218,7 @@ class Request:
         self.made_up.check()
         for change in self.changes:
             change_named(change)
+        self._check_edited()
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
         if self.steps < 1:
@@ -201,6 +237,18 @@ class Request:
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
                 "give a larger card or a smaller --context"
             )
+
+    def _check_edited(self) -> None:
+        """Raise UsageError where an edited text cannot run."""
+        if self.script.suffix == NOTEBOOK and self.edited:
+            raise UsageError(f"{self.script} is a notebook, and only Python files can run as an edited text")
+        for path, text in self.edited.items():
+            try:
+                compile(text, path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                raise UsageError(f"the edited text of {path} is no Python: {error}") from None
+        if len(packed(self.edited)) > _MOST_EDITED:
+            raise UsageError("the edited files are too long to be handed to the script's process")
 
     def _check_command(self) -> None:
         """Raise UsageError where there is no such command."""
@@ -245,7 +293,29 @@ class Request:
             batches=self.batches,
             minutes=self.minutes,
             made_up=self.made_up,
+            diagnose=self.diagnose,
+            edited=packed(self.edited),
+            exchange=None if self.exchange is None else self.exchange.address,
+            variant=self.variant,
+            helps=self.helps,
         )
+
+
+def helper_of(request: Request, rank: int) -> Request:
+    """Return the request of another rank, which runs until nobody waits for what it sends any more."""
+    return replace(
+        request,
+        rank=rank,
+        helps=True,
+        processes=ALONE,
+        steps=sys.maxsize,
+        more_steps=0,
+        snapshot=None,
+        picture=False,
+        echo=False,
+        until=None,
+        batches=None,
+    )
 
 
 def check_batches(batches: str | None, minutes: float, *, with_snapshot: bool) -> None:

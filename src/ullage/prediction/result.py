@@ -3,12 +3,14 @@
 Sizes are bytes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ullage.block_role import Role
+from ullage.changes.facts import TrainingFacts
 from ullage.emulator.library import CudnnPlans, GuessFigures, OutsideFigures
 from ullage.epoch.use import EpochUse
+from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.host.memory import HostFigures
 from ullage.prediction.plain_data import from_plain, to_plain
 from ullage.prediction.prediction import Growth, HostRead, LineUse, PhaseBand, PhaseUse, Picture, Step, ValuesUse
@@ -122,6 +124,8 @@ class Measured:
     """The last time."""
     phases: list[PhaseUse] = field(default_factory=list)
     bands: list[PhaseBand] = field(default_factory=list)
+    avoidable: list[Avoidable] = field(default_factory=list)
+    """Empty where it was not asked for."""
 
 
 NOTHING_MEASURED: Final = Measured(
@@ -162,6 +166,8 @@ class RunResult:
     """The number of times that each of `Request.changes` had an effect; one that had none is not there."""
     changes_refused: dict[str, str] = field(default_factory=dict)
     """Why a change could not be made."""
+    training: TrainingFacts | None = None
+    """The way in which the run trains, with `Request.diagnose`; otherwise None."""
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)
@@ -195,3 +201,40 @@ class RunResult:
     def from_json(cls, data: dict[str, Any]) -> "RunResult":
         """Read what `to_json` returned."""
         return from_plain(cls, data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitReport:
+    """What a process tells while it exits, when nobody in it knows with which status it will end."""
+
+    result: RunResult
+    """The result, with the error that nobody handled as its outcome, where the interpreter has noted one."""
+    outcome_of_success: Outcome
+    """The outcome if the status is 0: what the interpreter has noted was handled then."""
+    did_nothing: bool
+    """Whether the process did nothing on the card."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ExitReport":
+        """Read what `to_json` returned."""
+        return from_plain(cls, data)
+
+    def result_with(self, status: int | None) -> RunResult | None:
+        """Return the result by the status with which the process has ended; None where it has nothing to tell.
+
+        Args:
+            status: None where a signal has ended it, as an interrupt that nobody handles does.
+        """
+        outcome = self.result.outcome
+        if status == 0:
+            outcome = self.outcome_of_success
+        elif status is not None and outcome.kind != "oom" and (outcome.kind == "ended" or status != 1):
+            outcome = Outcome(kind="error", type="SystemExit", exit_code=status)
+        if self.did_nothing and outcome.kind == "ended":
+            return None
+        return replace(self.result, outcome=outcome)

@@ -4,6 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +17,7 @@ from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.folder import with_folder
 from ullage.prediction.description.phases import unreached
 from ullage.prediction.epoch import judged_with, with_epoch
+from ullage.prediction.exchange import Exchange
 from ullage.prediction.host.memory import host_use, reason_of_host
 from ullage.prediction.job_needs import needs_of
 from ullage.prediction.job_request import job_request_of
@@ -31,7 +33,7 @@ from ullage.prediction.prediction import (
     judge,
 )
 from ullage.prediction.process import ChildReport, Progress, run, run_command
-from ullage.prediction.request import Request
+from ullage.prediction.request import ALL, Request, helper_of
 from ullage.prediction.result import NOTHING_MEASURED, Measured, Outcome, RunResult
 from ullage.prediction.verdict.outside import outside_of
 from ullage.prediction.verdict.reason import (
@@ -74,18 +76,23 @@ def predict(
     request.check(gpu)
     torch = find_torch()
     began = time.perf_counter()
-    runs = run_command if request.is_command else _run_script
     with with_folder(request.made_up) as made_up:
-        reports = runs(replace(request, made_up=made_up), progress or (lambda text: None), cancelled)
+        reports = _run(replace(request, made_up=made_up), progress or (lambda text: None), cancelled)
     told = reports[0]
     if cancelled():
         raise ScriptError(f"the run of {request.name} was cancelled")
     result = _result_of(request, gpu, told)
+    failed_again = None
     if result.missed_values and request.values.mode == "auto":
         (progress or (lambda text: None))("once more, as values are read after all")
-        return predict(
-            replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
-        )
+        try:
+            return predict(
+                replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
+            )
+        except ScriptError as error:  # as where it makes a folder that is there by now: the first run counts
+            if cancelled():
+                raise
+            failed_again = _again_text(request, error)
     if result.outcome.kind == "error":
         text = _error_text(request, result.outcome, told)
         places = deciding(result.reads, "drawn", "unknown")
@@ -98,7 +105,34 @@ def predict(
         raise ScriptError(text)
     seconds = time.perf_counter() - began
     prediction = _with_host(request, told, _prediction(request, gpu, torch, result, seconds))
+    if failed_again:
+        prediction = replace(prediction, notes=[*prediction.notes, failed_again])
     return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
+
+
+def _again_text(request: Request, error: ScriptError) -> str:
+    text = str(error).partition("\n")[0]
+    return (
+        f"values were read after steps that had read none; run once more for them in the same folder, {request.name} "
+        f"failed: {text}; --values on follows values in the first run"
+    )
+
+
+def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
+    """Run what is asked for; of ranks that run alone, those too that others wait for."""
+    runs = run_command if request.is_command else _run_script
+    if not request.has_lone_ranks:
+        return runs(request, progress, cancelled)
+    with nullcontext(request.exchange) if request.exchange is not None else Exchange() as exchange:
+        asked = replace(request, exchange=exchange)
+
+        def help_with(rank: int, is_over: Callable[[], bool]) -> str | None:
+            told = runs(helper_of(asked, rank), lambda text: None, is_over)[0]
+            failed = told.result is not None and told.result.outcome.kind in ("error", "oom")
+            return f"{told.result.outcome.type}: {told.result.outcome.text}" if failed and told.result else None
+
+        with exchange.measures(asked.variant, asked.rank, help_with, are_all=asked.processes == ALL):
+            return runs(asked, progress, cancelled)
 
 
 def _run_script(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
@@ -346,6 +380,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         unwritten=result.unwritten,
         compiled_graphs=result.compiled_graphs,
         changes_made=result.changes_made,
+        training=result.training,
         changes_refused=result.changes_refused,
         picture=measured.picture,
         snapshot_error=result.snapshot_error,
@@ -354,6 +389,7 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         phases=measured.phases,
         bands=measured.bands,
         epoch=result.epoch,
+        avoidable=measured.avoidable,
     )
 
 
@@ -403,8 +439,8 @@ def _notes(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnU
         notes.append("CUDA functions answered 'not supported': " + ", ".join(sorted(result.unwritten)))
     if result.world_size:
         notes.append(
-            "NCCL's own buffers lie outside of PyTorch's allocator and are not counted; what a collective used is let "
-            "go by a thread that looks a few times a second, so a peak may differ by a bucket from run to run"
+            "what a collective used is let go by a thread of PyTorch's that looks a few times a second, so a peak may "
+            "differ by a bucket from run to run"
         )
     if result.oom_count and result.outcome.kind != "oom":
         notes.append(f"memory ran out {_times(result.oom_count)}, and the script went on")

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ullage._secrets import hidden_data
+from ullage._secrets import SourceCode, hidden_data
 from ullage._units import text_of_bytes
 from ullage.report.columns import Column, in_columns
 from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, TableRow, Tone
@@ -91,7 +91,8 @@ def _short(section: Section) -> Section:
 def without_control_characters(thing: Any) -> Any:
     """Return the same data with all control characters replaced, which could steer a terminal."""
     if isinstance(thing, str):
-        return thing.translate(_CONTROL_CHARACTERS)
+        shown = thing.translate(_CONTROL_CHARACTERS)
+        return SourceCode(shown) if isinstance(thing, SourceCode) else shown
     if isinstance(thing, tuple):
         return tuple(without_control_characters(one) for one in thing)
     if is_dataclass(thing) and not isinstance(thing, type):

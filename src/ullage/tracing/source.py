@@ -1,15 +1,20 @@
 """The distinction between a user's own code and the libraries that it calls."""
 
+import csv
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Final
 
+from ullage._foreign_files import read_regular
+
 _PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
+_MOST_OF_A_RECORD: Final = 1 << 24
 _OWN_FOLDER: Final = str(Path(__file__).resolve().parent.parent)
 
 
@@ -36,7 +41,7 @@ def is_users(file: str) -> bool:
     if file == getattr(sys.modules.get("__main__"), "__file__", None):
         return True
     path = Path(file).resolve()
-    if not _PACKAGES.isdisjoint(path.parts):  # of another environment too, which this one stands on
+    if _is_installed(path):
         return False
     if any(part.startswith("torchinductor_") for part in path.parts):  # what torch.compile wrote
         return False
@@ -46,7 +51,7 @@ def is_users(file: str) -> bool:
 @cache
 def is_librarys(file: str) -> bool:
     """Tell whether a file is of an installed package other than torch and this one: what a user's line has called."""
-    if file.startswith("<") or is_users(file) or _PACKAGES.isdisjoint(Path(file).parts):
+    if file.startswith("<") or is_users(file) or not _is_installed(Path(file).resolve()):
         return False
     return not any(str(Path(file).resolve()).startswith(prefix) for prefix in _prefixes_beside_packages())
 
@@ -66,6 +71,27 @@ def callers_line() -> Line | None:
         return users_line(sys._getframe(2))
     except ValueError:
         return None
+
+
+def _is_installed(path: Path) -> bool:
+    """Tell whether a file came with a package: of another environment too, or in a folder that pip has filled."""
+    if not _PACKAGES.isdisjoint(path.parts):
+        return True
+    for folder in {os.path.realpath(place) for place in sys.path if place}.intersection(map(str, path.parents)):
+        if path.relative_to(folder).parts[0] in _installed_names(folder):
+            return True
+    return False
+
+
+@cache
+def _installed_names(folder: str) -> frozenset[str]:
+    """Return the names in a folder of PYTHONPATH that `pip install --target` has put there."""
+    names = set[str]()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with suppress(OSError):
+            text = read_regular(record, most_bytes=_MOST_OF_A_RECORD).decode(errors="replace")
+            names.update(PurePosixPath(row[0]).parts[0] for row in csv.reader(text.splitlines()) if row and row[0])
+    return frozenset(names)
 
 
 @cache

@@ -79,14 +79,17 @@ class Answers:
     ) -> Any:
         """Copy to the host, with what the card's tensor holds."""
         target, source = arguments[0], arguments[1]
+        if not source.numel():  # there is nothing to know
+            with self._reads.answered():
+                return run_on(keyset, plan, operator, arguments, keywords)
         operand: Any = None
         with suppress(RuntimeError, NotImplementedError):
             operand = self._notes.operand(source)
         with self._reads.answered():
             result = run_on(keyset, plan, operator, arguments, keywords)
-        certainty = Certainty.UNKNOWN
         size = source.numel() * source.dtype.itemsize
-        if isinstance(operand, Operand) and size <= self._notes.evaluation.bound_of(source.dtype):
+        certainty = Certainty.UNKNOWN if size else Certainty.KNOWN
+        if size and isinstance(operand, Operand) and size <= self._notes.evaluation.bound_of(source.dtype):
             try:
                 value = self._notes.evaluation.value_of(operand)
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):

@@ -19,8 +19,6 @@ def assumed_answer(call: OperatorCall) -> list[Any] | None:
     operand = arguments[0] if arguments else None
     if not isinstance(operand, Operand) or not operand.content.is_float:
         return None
-    if _has_infinity(operand.content):
-        return None
     answer: bool | None = None
     if name in ("aten::isnan", "aten::isinf", "aten::isfinite"):
         answer = name == "aten::isfinite"
@@ -32,7 +30,8 @@ def assumed_answer(call: OperatorCall) -> list[Any] | None:
             answer = name == "aten::ne"
     elif name in ("aten::lt", "aten::le") and len(arguments) > 1 and arguments[1] == float("inf"):
         answer = True
-    return None if answer is None else [list(operand.size), answer]
+    # infinities are looked for last: it takes long
+    return None if answer is None or _has_infinity(operand.content) else [list(operand.size), answer]
 
 
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import torch
 
 from ullage.values.content import BlockContents, Certainty
+from ullage.values.messages import RankMessages
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""
@@ -18,19 +19,22 @@ Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 def note_collective(
-    contents: BlockContents, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
+    contents: BlockContents, messages: RankMessages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
 ) -> None:
     """Say what a collective has written. The emulated NCCL answers as if every rank had sent what this one did.
 
+    What ranks tell each other is a message: with several that run, or where one rank sends and others receive.
+
     Args:
         contents: what the card's memory holds.
+        messages: what ranks tell each other.
         name: the operator's, such as "c10d::allgather_".
         arguments: its arguments; outputs come before inputs.
         value_of: returns what a tensor holds and how well that is known; None if it cannot be had.
         keep: says what a tensor holds from now on.
     """
     short = name.partition("::")[2]
-    if not name.startswith("c10d::") or short in _UNCHANGED:
+    if not name.startswith("c10d::") or messages.note(name, arguments) or short in _UNCHANGED:
         return
     outputs, inputs = (_tensors(each) for each in (*arguments[:2], [], [])[:2])
     for number, output in enumerate(outputs):
@@ -52,7 +56,7 @@ def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
         return flat.view(output.size())
     if sent and wanted % sent == 0:  # gathered
         return flat.repeat(wanted // sent).view(output.size())
-    if wanted and sent % wanted == 0:  # scattered
+    if wanted and sent and sent % wanted == 0:  # scattered
         rank = torch.distributed.get_rank() % (sent // wanted)
         return flat[rank * wanted : (rank + 1) * wanted].view(output.size())
     return None

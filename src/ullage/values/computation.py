@@ -178,7 +178,7 @@ class Computation(Watch):
         frames.append(frame)
         try:
             with self._reads.answered():
-                if rule.is_counted:
+                if rule.is_counted or _selects_sparse(plan, arguments):
                     result = self._run_counted(keyset, rule, operator, arguments, keywords)
                 else:
                     result = self._run_on_card(keyset, rule, operator, arguments, keywords)
@@ -366,6 +366,10 @@ def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Ma
     return found
 
 
+def _selects_sparse(plan: OperatorPlan, arguments: Sequence[Any]) -> bool:
+    return plan.name == "aten::index_select" and arguments[0].layout == torch.sparse_coo
+
+
 def _count(plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     """Return the count that an operator reads back."""
     if plan.name == "aten::_coalesce":
@@ -373,6 +377,8 @@ def _count(plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords
     if plan.name == "aten::nonzero":
         return int(torch.count_nonzero(_on_host(arguments[0])))
     found = operator(*(_on_host(each) for each in arguments), **_host_keywords(keywords))
+    if _selects_sparse(plan, arguments):
+        return int(found._nnz())
     first = found[0] if isinstance(found, tuple | list) else found
     by_dimension = plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive")
     return int(first.shape[int(arguments[1]) if by_dimension else 0])
@@ -481,6 +487,8 @@ def _write(
 
 def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
     if place.layout == torch.sparse_coo:
+        if place._nnz() != value._nnz():  # a library of NVIDIA's has counted
+            raise RuntimeError(f"{place._nnz()} elements instead of {value._nnz()}")
         _copy(place._indices(), value._indices())
         _copy(place._values(), value._values())
         return

@@ -97,3 +97,26 @@ class CountedOperators:
             self._notes.keep(result._indices(), different, certainty)
         self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
         return result
+
+    def selected(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Tell `index_select` how many elements of a sparse tensor it selects."""
+        sparse, dimension, wanted = arguments
+        if self._answers.is_answering or dimension >= sparse.sparse_dim():
+            return run_on(keyset, plan, operator, arguments, keywords)
+        count, certainty = 0, Certainty.UNKNOWN
+        try:
+            places, index = self._notes.operand(sparse._indices()), self._notes.operand(wanted)
+            own, chosen = (self._notes.evaluation.value_of(each) for each in (places, index))
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                size = sparse.size(dimension)
+                have = torch.bincount(own[dimension], minlength=size)
+                count = int(have[torch.remainder(chosen, size)].sum())
+            certainty = max(places.content.certainty, index.content.certainty)
+        except (EvaluationError, RuntimeError, IndexError):
+            pass
+        result = self._answers.answering(count, keyset, plan, operator, arguments, keywords)
+        self._notes.forget_parts(result)
+        self._reads.note(ReadKind.SHAPE, "index_select", certainty, 8)
+        return result

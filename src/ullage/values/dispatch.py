@@ -6,6 +6,7 @@ What is seen runs on as it would have: the allocator's sequence stays PyTorch's,
 """
 
 import ctypes
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,8 @@ class Watch(ABC):
         self._registered: set[str] = set()
         self.has_ended = False
         """Whether what still comes here is only run on."""
+        self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        """A function that is told every operator that uses memory, and its arguments; set before `install`."""
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -59,9 +62,10 @@ class Watch(ABC):
         has itself: the fallback is for operators that are defined later.
         """
         self.see_new_operators()
+        self._follow_definitions()
         del self._libraries["_"]  # every operator that there is has a kernel of its own by now
         whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self.see, INTERCEPTION_KEY, with_keyset=True)
+        whole.fallback(self._told(self.see), INTERCEPTION_KEY, with_keyset=True)
         self._libraries["_"] = whole
 
     def see_new_operators(self) -> None:
@@ -75,11 +79,43 @@ class Watch(ABC):
             library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            kernel = torch.library.fallthrough_kernel if passes(name, everything=everything) else self._kernel_of(name)
+            if not passes(name, everything=everything):
+                kernel = self._kernel_of(name, self._told(self.see))
+            elif self.listener is not None and not passes(name, everything=True):
+                kernel = self._kernel_of(name, self._told(_runner()))  # a product, which nobody else wants to see
+            else:
+                kernel = torch.library.fallthrough_kernel
             library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
 
-    def _kernel_of(self, name: str) -> Callable[..., Any]:
-        see = self.see
+    def _follow_definitions(self) -> None:
+        """Give what Python defines later a kernel of its own at once: under a mode, as where torch.compile traces what
+        its own libraries define, PyTorch looks for one and fails where there is a fallback alone
+        (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11)."""
+        library_class: Any = torch.library.Library  # whose types leave the returned name out
+        define = library_class.define
+
+        @functools.wraps(define)
+        def defined(library: Any, *arguments: Any, **keywords: Any) -> Any:
+            name = define(library, *arguments, **keywords)
+            if not self.has_ended:
+                self.see_new_operators()
+            return name
+
+        library_class.define = defined
+
+    def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what tells the listener, if there is one, before it sees an operator."""
+        listener = self.listener
+        if listener is None:
+            return see
+
+        def tell_and_see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+            listener(operator, arguments, keywords)
+            return see(keyset, operator, *arguments, **keywords)
+
+        return tell_and_see
+
+    def _kernel_of(self, name: str, see: Callable[..., Any]) -> Callable[..., Any]:
         operator: Any = None
 
         def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -116,6 +152,18 @@ def _let_go(error: BaseException) -> None:
             with suppress(RuntimeError):  # it still runs
                 frame.clear()
         trace = trace.tb_next
+
+
+def _runner() -> Callable[..., Any]:
+    """Return what only runs one operator on."""
+    plan: OperatorPlan | None = None
+
+    def see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal plan
+        plan = plan or OperatorPlan(operator)
+        return run_on(keyset, plan, operator, arguments, keywords)
+
+    return see
 
 
 def run_on(

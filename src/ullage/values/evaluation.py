@@ -1,7 +1,7 @@
 """The operations that lead to a value, run on the host's CPU when somebody asks for it."""
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -9,8 +9,9 @@ import torch
 
 from ullage._units import MIB
 from ullage.values.content import KEY, BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView, extended
-from ullage.values.draw import draw, put_off
+from ullage.values.draw import draw, put_off, updated
 from ullage.values.operator_plan import is_foreign
+from ullage.values.products import PRODUCTS, widened
 from ullage.values.routing import Routing
 from ullage.values.translation import bound, translation_of
 
@@ -128,7 +129,11 @@ class Evaluation:
     def _storage_of(self, content: BlockContent, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
         """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
         if content.value is not None:
+            if content.updates:
+                content.value = updated(content, self.seed)
             return content.value
+        if not content.bytes:  # of nothing all is known
+            return torch.UntypedStorage(0)
         if content.serial in passing:
             return passing[content.serial]
         call = content.call
@@ -240,9 +245,7 @@ class Evaluation:
         with self._random_numbers(call):
             result = self._routing.results(call, arguments, keywords)
             if result is None:
-                rule = translation_of(call.operator)
-                found = bound(call.operator, arguments, keywords) if rule is not None else {}
-                result = call.operator(*arguments, **keywords) if rule is None else rule(found)
+                result = _computed(call.operator, arguments, keywords)
                 if call.is_random and not isinstance(result, Mapping):
                     put_off(call, result, self.seed)
         if isinstance(result, Mapping):
@@ -283,6 +286,15 @@ class Evaluation:
             yield
         finally:
             generator.set_state(state)
+
+
+def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    narrow = None
+    if operator._schema.name in PRODUCTS:
+        arguments, narrow = widened(arguments)
+    rule = translation_of(operator)
+    result: Any = operator(*arguments, **keywords) if rule is None else rule(bound(operator, arguments, keywords))
+    return result if narrow is None else result.to(narrow)
 
 
 def _takes_generator(operator: Any) -> bool:

@@ -7,13 +7,16 @@ import torch
 
 from ullage.values.answers import SIZED_BY_READS, Answers
 from ullage.values.collective import note_collective
-from ullage.values.content import BlockContents
+from ullage.values.content import BlockContents, Certainty
 from ullage.values.counted import COUNTED, CountedOperators
 from ullage.values.dispatch import PYTHON, Watch, run_on
-from ullage.values.evaluation import Evaluation
+from ullage.values.driver import EmulatedDriver
+from ullage.values.evaluation import FLOAT_BYTES, Evaluation
+from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes, is_on_card
 from ullage.values.operator_plan import OperatorPlan
-from ullage.values.reads import Reads
+from ullage.values.products import PRODUCTS, is_small
+from ullage.values.reads import ReadKind, Reads
 from ullage.values.waiting import Waiting
 from ullage.values.writes import WRITES_UNSAID, Writes
 
@@ -29,21 +32,26 @@ class Interception(Watch):
         self,
         evaluation: Evaluation,
         reads: Reads,
-        answer: Callable[[int | None], None],
-        take_sent: Callable[[int, int, int], bool],
+        driver: EmulatedDriver,
     ) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
+        self.messages = RankMessages(self.notes)
+        """Sizes and objects that ranks tell each other."""
         self.waiting = Waiting(evaluation.seed)
-        self._writes = Writes(self.notes, self.waiting, take_sent)
-        self._answers = Answers(self.notes, reads, self.waiting, answer)
-        counted = CountedOperators(self.notes, reads, self._answers)
+        self._writes = Writes(self.notes, self.waiting, driver)
+        self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
+        self._reads = reads
+        counted = self._counted = CountedOperators(self.notes, reads, self._answers)
         self._handlers: dict[str, Callable[..., Any]] = {
             "aten::_local_scalar_dense": self._answers.scalar,
             "aten::equal": self._answers.equal,
             "aten::_coalesce": counted.coalesced,
             "aten::lift_fresh": self._writes.made_of_a_list,
             **dict.fromkeys(COUNTED, counted.run),
+            **dict.fromkeys(PRODUCTS, self._multiply),
+            "aten::_sparse_sparse_matmul": self._multiply_sparse,
+            "aten::index_select": self._select,
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
@@ -72,11 +80,48 @@ class Interception(Watch):
         self._note(plan, operator, arguments, keywords, result)
         return result
 
+    def _multiply(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run a product, and write down what is small; of a gradient nothing is ever asked that decides."""
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        if result.layout != torch.strided:
+            return self._counted_by_library(plan, result)
+        is_forward = torch._C._current_graph_task_id() == -1
+        if is_forward and is_small(plan.name, arguments, result, FLOAT_BYTES):
+            self.notes.product(plan, operator, arguments, keywords, result)
+        return result
+
+    def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
+        """Say that nobody knows how many elements a sparse result has: a library of NVIDIA's counts them."""
+        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
+        self.notes.forget_parts(result)
+        return result
+
+    def _multiply_sparse(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        return self._counted_by_library(plan, run_on(keyset, plan, operator, arguments, keywords))
+
+    def _select(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run `index_select`, which counts the elements that a sparse result has."""
+        if arguments[0].layout != torch.strided:
+            return self._counted.selected(keyset, plan, operator, arguments, keywords)
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        self._note(plan, operator, arguments, keywords, result)
+        return result
+
     def _note(
         self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
     ) -> None:
         """Write down what an operator has returned."""
         notes = self.notes
+        if plan.is_collective and not plan.name.startswith("symm_mem::"):
+            # one that returns its result has called another that writes it, which was seen
+            note_collective(notes.contents, self.messages, plan.name, arguments, notes.held, notes.keep)
+            return
         kind = result.__class__
         if kind is torch.Tensor:
             if result.is_cuda:
@@ -86,8 +131,6 @@ class Interception(Watch):
                     notes.forget_parts(result)
         elif kind in _SEVERAL and any(is_on_card(each) for each in result):
             notes.results(plan, operator, arguments, keywords, result)
-        if plan.is_collective:
-            note_collective(notes.contents, plan.name, arguments, notes.held, notes.keep)
 
     def stop(self) -> None:
         """Note nothing any more, in no thread, and give back the memory of what was noted."""

@@ -132,6 +132,22 @@ class Notes:
                 if is_on_card(result):
                     self.unseen(result)
 
+    def product(
+        self, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
+    ) -> None:
+        """Write down a product of matrices. What it is made of may be known: it counts as drawn all the same."""
+        try:
+            call = self.call(plan, operator, arguments, keywords)
+            _, depth = self.standing(call, plan)
+            block = self.contents.block_of(result)
+            self.put(block, result, call, Certainty.DRAWN, depth, 0)
+            content = self.contents.get(block)
+        except (RuntimeError, NotImplementedError):  # tensors without a storage of their own
+            self.unseen(result)
+            return
+        if content is not None:  # for where it has to be drawn after all
+            content.columns, content.column = columns_of(result.size(), result.stride())
+
     def put(
         self,
         block: tuple[int, int],

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import torch
 
+from ullage.values.products import PRODUCTS
+
 NUMBERS: Final = frozenset((int, float, bool, complex))
 
 _PASSED: Final = frozenset(
@@ -39,7 +41,8 @@ HEAVY: Final = frozenset(
         *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
     )
 )
-"""Products and convolutions: never computed unless everything is."""
+"""Products and convolutions: the dispatcher passes by unless everything is computed, or they may be small products."""
+_NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
 """Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
 host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
@@ -139,8 +142,7 @@ def is_foreign(name: str) -> bool:
 def passes(name: str, *, everything: bool) -> bool:
     """Tell whether the dispatcher is to pass an operator ("aten::empty.memory_format") by, without Python."""
     base, _, overload = name.partition(".")
-    names = _PASSED if everything else _PASSED | HEAVY
-    if base in names:
+    if base in (_PASSED if everything else _NEVER_SEEN):
         return overload not in ("out", "out_t")
     return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES or (is_composite(name) and base not in _LEAVES)
 

@@ -16,11 +16,15 @@ from ullage.values.content import BlockContent, Certainty
 
 _QUIET: Final = (
     *("torch/_tensor_str.py", "torch/distributed/tensor/_random.py"),
+    "torch/autograd/graph.py",
+    "torch/autograd/graph.py",  # save_on_cpu: what is saved on the host comes back as it was
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Files that read in order to print, to share the state of random numbers, or to write a checkpoint."""
+"""Files that read in order to print, to share the state of random numbers, to keep on the host what comes back
+unchanged (`save_on_cpu`), or to write a checkpoint."""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
+_NUMBER_BYTES: Final = 8
 
 
 class ReadKind(StrEnum):
@@ -80,6 +84,14 @@ class Reads:
     def is_answered(self) -> bool:
         """Whether the calling thread's read is accounted for already."""
         return bool(getattr(self._here, "depth", 0))
+
+    @property
+    def are_logged_only(self) -> bool:
+        """Whether all that was read were single floats that decide nothing, as a loss that is logged."""
+        return all(
+            read.kind == ReadKind.FLOAT and self.bytes[read] <= _NUMBER_BYTES * count
+            for read, count in self.counts.items()
+        )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
         """Return True for a check of PyTorch's own of drawn values, which would be an error if it failed."""

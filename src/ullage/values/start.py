@@ -1,9 +1,11 @@
 """Values for this process: from the moment CUDA is initialised, in the threads that use it."""
 
+import gc
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 
@@ -14,8 +16,10 @@ from ullage.values.choice import ValuesChoice
 from ullage.values.computation import Computation
 from ullage.values.content import KEY, BlockContents, UnseenWrites
 from ullage.values.dispatch import is_thread_seen
+from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import Evaluation
 from ullage.values.interception import Interception
+from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes
 from ullage.values.reads import Reads
 from ullage.values.routing import Routing
@@ -27,23 +31,19 @@ BUDGET_BYTES: Final = 512 * MIB
 _UNSEEN_THREAD: Final = "what a thread of the script does"
 
 
-class EmulatedDriver(Protocol):
-    """What values ask of the emulated runtime: `ullage.emulator.library`."""
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Make many small objects without having Python look through all that there are, which takes longer than the rest.
 
-    def answer(self, number: int | None, /) -> None:
-        """Answer what the calling thread reads back from the card with a number; None: with zero again."""
-
-    def remember_sent(self, *, on: bool) -> None:
-        """Keep what each thread sends to the card last."""
-
-    def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Write what the calling thread's last copy to the card was to an address on the host."""
-
-    def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes on the card by threads of which a function at an address says that they are not seen."""
-
-    def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Have copies and fills of the calling thread leave the card's memory as it is, or no longer."""
+    When the script's own garbage goes is then as if they were not made.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _current: "Values | None" = None
@@ -69,7 +69,7 @@ class Values:
         self._interception: Interception | Computation = (
             Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
             if choice.mode == "all"
-            else Interception(self.evaluation, self.reads, driver.answer, driver.take_sent)
+            else Interception(self.evaluation, self.reads, driver)
         )
         self._driver = driver
         self._is_on = False
@@ -79,6 +79,7 @@ class Values:
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
+        self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
         """Begin when CUDA is initialised: a process that does not use it is not slowed down.
@@ -93,11 +94,26 @@ class Values:
             self._watch_threads()
             torch.cuda._lazy_call(self._begin)
 
+    def listen(
+        self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Have `hear` be told every operator with its arguments, and `used` those of kernels that no operator launches.
+
+        It has to be called before CUDA is initialised, and has an effect only where operators are seen.
+        """
+        self._interception.listener = hear
+        self._used = used
+
     @property
     def contents(self) -> BlockContents:
         """The contents of the card's memory, where not everything is computed."""
         assert isinstance(self._interception, Interception)
         return self._interception.contents
+
+    @property
+    def messages(self) -> RankMessages | None:
+        """What ranks tell each other; None where everything is computed."""
+        return self._interception.messages if isinstance(self._interception, Interception) else None
 
     @property
     def failures(self) -> dict[str, str]:
@@ -132,8 +148,13 @@ class Values:
         if isinstance(self._interception, Interception):
             self._interception.stop()
 
+    def begin(self) -> None:
+        """Begin now, where ranks meet before CUDA is initialised; once."""
+        if self.choice.mode != "off":
+            self._begin()
+
     def _begin(self) -> None:
-        if self._is_on:
+        if self._is_on or self.has_stopped:
             return
         before = resident().bytes
         self._begin_to_see()
@@ -142,7 +163,8 @@ class Values:
     def _begin_to_see(self) -> None:
         self._is_on = True
         self._driver.remember_sent(on=True)
-        self._interception.install()
+        with _without_collections():
+            self._interception.install()
         self._interception.include()
         self._unseen_writes = self._driver.watch_writes(is_thread_seen(), int(KEY))
         self._unseen_before = self._unseen_writes.value
@@ -152,7 +174,7 @@ class Values:
         else:
             self._interception.contents.watch(self._unseen_writes)
             self._watch_graphs(self._interception.notes)
-            kernels = UnseenKernels(self._interception.notes.unseen)
+            kernels = UnseenKernels(self._interception.notes.unseen, self._used)
             kernels.watch()
             self._undo.append(kernels.stop)
             self._interception.waiting.watch_steps()

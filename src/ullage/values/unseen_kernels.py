@@ -22,10 +22,13 @@ _GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION",
 
 
 class UnseenKernels:
-    """Tells `written` each tensor that a kernel of Triton's is launched with, from `watch` on."""
+    """Tells `written` each tensor that a kernel of Triton's may write, from `watch` on, and `used` all it is given."""
 
-    def __init__(self, written: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self, written: Callable[[torch.Tensor], None], used: Callable[[torch.Tensor], None] | None = None
+    ) -> None:
         self._written = written
+        self._used = used
         self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
@@ -47,9 +50,13 @@ class UnseenKernels:
         original = getattr(launcher, "run", None)
         if launcher is None or original is None:
             return
-        written = self._written
+        written, used = self._written, self._used
 
         def run(this: Any, *arguments: Any, **keywords: Any) -> Any:
+            if used is not None:
+                for argument in (*arguments, *keywords.values()):
+                    if isinstance(argument, torch.Tensor):
+                        used(argument)
             result = original(this, *arguments, **keywords)
             reads_only = _read_only(this)
             for place, argument in enumerate((*arguments, *keywords.values())):

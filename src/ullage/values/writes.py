@@ -1,6 +1,6 @@
 """Operators that write memory that is there: in place, into `out=`, for all of an optimizer's tensors, or unsaid."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ import torch
 
 from ullage.values.content import BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView
 from ullage.values.dispatch import ONLY, run_on
+from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import operands_in
 from ullage.values.notes import Notes, is_on_card, is_opaque, unknown
 from ullage.values.operator_plan import OperatorPlan
@@ -42,10 +43,10 @@ WRITES_UNSAID: Final = {
 class Writes:
     """Notes what operators write."""
 
-    def __init__(self, notes: Notes, waiting: Waiting, take_sent: Callable[[int, int, int], bool]) -> None:
+    def __init__(self, notes: Notes, waiting: Waiting, driver: EmulatedDriver) -> None:
         self._notes = notes
         self._waiting = waiting
-        self._take_sent = take_sent
+        self._driver = driver
 
     def run(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -63,10 +64,16 @@ class Writes:
             target = target[0] if target else None
         if not is_on_card(target) or is_opaque(target):
             return run_on(keyset, plan, operator, arguments, keywords)
-        if plan.name == "aten::copy_" and _is_sent(arguments[1]):
+        is_sent = plan.name == "aten::copy_" and _is_sent(arguments[1])
+        if is_sent:
             self._waiting.renew()
+            self._driver.sent_is_noted(True)  # noqa: FBT003  # by place
         call = self._notes.call(plan, operator, arguments, keywords)
-        result = run_on(keyset, plan, operator, arguments, keywords)
+        try:
+            result = run_on(keyset, plan, operator, arguments, keywords)
+        finally:
+            if is_sent:
+                self._driver.sent_is_noted(False)  # noqa: FBT003  # by place
         with suppress(RuntimeError, NotImplementedError):
             self._note_written(plan, call, arguments, keywords)
         returned = result if isinstance(result, tuple | list) else (result,)
@@ -162,7 +169,7 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor) -> None:
-        """Take floats for about what they were: a second moment stays positive, a weight of its size."""
+        """Take floats for what they were: what was noted of a weight before and not worked out yet must not see it move."""
         block = self._notes.contents.block_of(tensor)
         content = self._notes.contents.get(block)
         if content is not None and content.is_float:
@@ -222,7 +229,7 @@ class Writes:
             if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     value = torch.UntypedStorage(size)
-                if size and self._take_sent(block[0], size, value.data_ptr()):
+                if size and self._driver.take_sent(block[0], size, value.data_ptr()):
                     content = BlockContent(size, tensor.dtype, Certainty.KNOWN)
                     evaluation.keep(content, value)
                     self._notes.contents.put(block, content)

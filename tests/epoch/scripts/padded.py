@@ -21,6 +21,9 @@ parser.add_argument("--new-loader", action="store_true")
 parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--keep", action="store_true")
 parser.add_argument("--empty-cache", action="store_true")
+parser.add_argument("--compile", action="store_true")
+parser.add_argument("--ddp", action="store_true")
+parser.add_argument("--graphs", action="store_true", help="a CUDA graph for each length")
 options = parser.parse_args()
 
 torch.manual_seed(1)
@@ -65,6 +68,8 @@ class Grouped(torch.utils.data.Sampler):
 
 def loader():
     kinds = {"random": {"shuffle": True}, "grouped": {"sampler": Grouped()}, "stream": {}}
+    if options.ddp:
+        kinds["random"] = {"sampler": torch.utils.data.DistributedSampler(Texts())}
     return DataLoader(
         Stream() if options.kind == "stream" else Texts(),
         batch_size=options.batch,
@@ -76,11 +81,18 @@ def loader():
     )
 
 
+if options.ddp:
+    torch.distributed.init_process_group("nccl")
+    torch.cuda.set_device(torch.distributed.get_rank())
 model = nn.Sequential(
     nn.Embedding(100, options.width),
     nn.TransformerEncoderLayer(options.width, 4, 4 * options.width, batch_first=True, dropout=0.0),
     nn.Linear(options.width, 1000),
 ).cuda()
+if options.compile:
+    model = torch.compile(model)
+if options.ddp:
+    model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters())
 evaluation = DataLoader(Texts(), batch_size=4, collate_fn=collate)
 with torch.no_grad():
@@ -89,6 +101,27 @@ with torch.no_grad():
             break
         model(batch.cuda())
 
+graphs = {}
+
+
+def graphed(batch):
+    """Replay the forward and backward pass of a batch of this shape; the first time, warm up and capture them."""
+    if batch.shape not in graphs:
+        own = batch.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            nn.functional.cross_entropy(model(own).flatten(0, 1), own.flatten()).backward()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            nn.functional.cross_entropy(model(own).flatten(0, 1), own.flatten()).backward()
+        graphs[batch.shape] = (graph, own)
+    graph, own = graphs[batch.shape]
+    own.copy_(batch)
+    graph.replay()
+
+
 train = loader()
 kept = []
 for _ in range(options.epochs):
@@ -96,6 +129,11 @@ for _ in range(options.epochs):
         train = loader()
     for number, batch in enumerate(train):
         batch = batch.cuda()
+        if options.graphs:
+            graphed(batch)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            continue
         logits = model(batch)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch.flatten()) / options.accumulate
         loss.backward()

@@ -14,6 +14,12 @@ warnings.filterwarnings("ignore")
 CHECKPOINT = sys.argv[1] if len(sys.argv) > 1 else None
 
 
+class Optimizer(torch.optim.AdamW):
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        super().load_state_dict(state)
+        keep("resuming")  # Lightning restores this last
+
+
 class Module(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -29,11 +35,14 @@ class Module(pl.LightningModule):
         self.model(batch[0]).softmax(-1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters())
+        return Optimizer(self.parameters())
 
     def on_train_batch_end(self, *arguments: object) -> None:
-        keep("steady step" if self.steps else "first step")
+        self.keep_step()
         self.steps += 1
+
+    def keep_step(self) -> None:
+        keep("steady step" if self.steps else "first step")
 
     def on_validation_start(self) -> None:
         if not self.steps:
@@ -46,13 +55,10 @@ class Module(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: object) -> None:
         torch.cuda.reset_peak_memory_stats()
 
-    def on_train_start(self) -> None:
-        if CHECKPOINT:
-            keep("resuming")
-
 
 class Saving(ModelCheckpoint):
     def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+        trainer.lightning_module.keep_step()  # callbacks are called before the module's own `on_train_batch_end`
         with measured("saving"):
             super()._save_checkpoint(trainer, filepath)
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from ullage._units import GIB, text_of_bytes
+from ullage._units import BOGUS_BYTES, GIB, text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.remedy import Remedy
 from ullage.analysis.text.verdict import TextVerdict, estimate
-from ullage.message.message import BOGUS_BYTES, Message
+from ullage.message.message import Message
 from ullage.message.wording import MessageKind
 
 _NAMES: Final = {
@@ -165,6 +165,15 @@ def _host(message: Message) -> TextVerdict:
             sentence="Not the card: /dev/shm, through which the workers of a DataLoader hand over batches, is full.",
             remedies=(
                 estimate("docker run --shm-size=8g, or fewer workers", "batches in flight = workers x prefetch_factor"),
+            ),
+        )
+    if message.wording == "paging_file":
+        return TextVerdict(
+            cause=Cause.DISGUISED,
+            sentence="The machine's own memory ran out, not the card's: Windows can promise no more of it.",
+            remedies=(
+                estimate("a larger paging file", "what Windows can promise is the machine's memory and that file"),
+                estimate("fewer DataLoader workers", "each loads CUDA's libraries, which count in full"),
             ),
         )
     if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:

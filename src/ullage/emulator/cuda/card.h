@@ -178,6 +178,7 @@ ULLAGE_API void card_hold_values(void);      /* before any memory is handed out:
 ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
 ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
+ULLAGE_API void card_sent_is_noted(bool is_noted); /* what the calling thread copies is not to be remembered */
 /* What of the most that the process had resident (as the kernel says) was remembered of what was sent, and the most that
  * was resident without that when something was about to be. */
 ULLAGE_API void card_sent_at_high(int64_t high, int64_t *of_high, int64_t *resident_before);
@@ -247,5 +248,12 @@ ULLAGE_API void card_expect_guess(int kind, const struct guess *guess);
 ULLAGE_API void card_keep_guess(int kind, const void *owner, int64_t owner_bytes, const struct guess *guess);
 ULLAGE_API void card_let_guess_go(int kind, const void *owner);
 ULLAGE_API void card_guess_figures(int kind, struct guess_figures *out);
+
+/* ---- communicators.c: of NCCL, at most at once. In the order of `CommunicatorFigures` in ullage/emulator/library.py. */
+struct communicator_figures {
+  int64_t communicators, peers; /* that have done something; that they send to, summed over communicators */
+};
+ULLAGE_API void card_note_communicator(int communicators, int peers); /* so many more */
+ULLAGE_API void card_communicator_figures(struct communicator_figures *out);
 
 #endif

@@ -132,6 +132,8 @@ struct sent {
   char bytes[];
 };
 static atomic_bool remembers;
+static _Thread_local bool sent_is_noted; /* by who runs the copy: to keep all weights here as well takes longer than to send them */
+void card_sent_is_noted(bool is_noted) { sent_is_noted = is_noted; }
 static pthread_key_t sent_key; /* each thread's own, freed with the thread */
 static pthread_once_t sent_once = PTHREAD_ONCE_INIT;
 
@@ -188,8 +190,9 @@ void card_remember_sent(bool on) {
 
 static void remember(const void *destination, const void *source, size_t size) {
   forget_sent(pthread_getspecific(sent_key));
-  if (size <= SENT_MOST) note_ours((int64_t)size);
-  struct sent *sent = size <= SENT_MOST ? malloc(sizeof *sent + size) : NULL;
+  bool is_kept = size <= SENT_MOST && !sent_is_noted;
+  if (is_kept) note_ours((int64_t)size);
+  struct sent *sent = is_kept ? malloc(sizeof *sent + size) : NULL;
   if (sent) {
     sent->address = (uint64_t)destination, sent->size = size;
     memcpy(sent->bytes, source, size);

@@ -1,5 +1,5 @@
 /* libnccl: a communicator of one process that stands for all ranks. A collective hands out what this rank sent, as if
- * every rank had sent the same. NCCL's own buffers are outside PyTorch's allocator and are not modelled. */
+ * every rank had sent the same. NCCL's own buffers are outside PyTorch's allocator; what they depend on is counted. */
 #include "card.h"
 
 #include <stdio.h>
@@ -7,8 +7,12 @@
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4 };
 enum { VERSION = 22809 };
+enum { MOST_RANKS = 4096, WORD = 64 }; /* of a communicator, whose peers are told apart */
 struct communicator {
   int ranks, rank;
+  bool works; /* it has done something */
+  int peers;
+  uint64_t sends_to[MOST_RANKS / WORD];
 };
 struct unique_id {
   char bytes[128];
@@ -17,7 +21,7 @@ struct unique_id {
 static int create(struct communicator **out, int ranks, int rank) {
   *out = card_new_handle(sizeof **out);
   if (!*out) return SYSTEM_ERROR;
-  **out = (struct communicator){ranks, rank};
+  **out = (struct communicator){.ranks = ranks, .rank = rank};
   return SUCCESS;
 }
 
@@ -65,6 +69,7 @@ ULLAGE_API int ncclCommShrink(struct communicator *from, int *excluded, int coun
   return create(out, from->ranks - count, from->rank);
 }
 ULLAGE_API int ncclCommDestroy(struct communicator *communicator) {
+  if (communicator && communicator->works) card_note_communicator(-1, -communicator->peers);
   card_drop_handle(communicator);
   return SUCCESS;
 }
@@ -118,13 +123,74 @@ ULLAGE_API int ncclMemFree(void *address) {
 
 /* ---- collectives */
 
+/* NCCL connects ranks, and allocates buffers, when a communicator works for the first time. */
+static int work(struct communicator *communicator) {
+  card_launch(NULL);
+  if (communicator && !communicator->works && communicator->ranks > 1) {
+    communicator->works = true;
+    card_note_communicator(1, 0);
+  }
+  return SUCCESS;
+}
+static int exchange(struct communicator *communicator, int peer) {
+  int status = work(communicator);
+  if (!communicator || peer < 0 || peer >= MOST_RANKS || peer == communicator->rank) return status;
+  uint64_t bit = (uint64_t)1 << (peer % WORD), *word = &communicator->sends_to[peer / WORD];
+  if (communicator->works && !(*word & bit)) {
+    *word |= bit;
+    communicator->peers++;
+    card_note_communicator(0, 1);
+  }
+  return status;
+}
+static int exchange_with_all(struct communicator *communicator) {
+  for (int peer = 0; communicator && peer < communicator->ranks; peer++) exchange(communicator, peer);
+  return work(communicator);
+}
+
 ACCEPTS(ncclGroupStart)
 ACCEPTS(ncclGroupEnd)
-LAUNCHES(ncclAllGather)
-LAUNCHES(ncclAllReduce)
-LAUNCHES(ncclReduce)
-LAUNCHES(ncclBroadcast)
-LAUNCHES(ncclBcast)
-LAUNCHES(ncclReduceScatter)
-LAUNCHES(ncclAlltoAll)
-LAUNCHES(ncclSend) LAUNCHES(ncclRecv) LAUNCHES(ncclGather) LAUNCHES(ncclScatter)
+ULLAGE_API int ncclAllGather(void *sent, void *got, size_t count, int type, struct communicator *communicator) {
+  (void)sent, (void)got, (void)count, (void)type;
+  return work(communicator);
+}
+ULLAGE_API int ncclAllReduce(void *sent, void *got, size_t count, int type, int operation,
+                             struct communicator *communicator) {
+  (void)sent, (void)got, (void)count, (void)type, (void)operation;
+  return work(communicator);
+}
+ULLAGE_API int ncclReduceScatter(void *sent, void *got, size_t count, int type, int operation,
+                                 struct communicator *communicator) {
+  return ncclAllReduce(sent, got, count, type, operation, communicator);
+}
+ULLAGE_API int ncclReduce(void *sent, void *got, size_t count, int type, int operation, int root,
+                          struct communicator *communicator) {
+  (void)root;
+  return ncclAllReduce(sent, got, count, type, operation, communicator);
+}
+ULLAGE_API int ncclBroadcast(void *sent, void *got, size_t count, int type, int root,
+                             struct communicator *communicator) {
+  (void)root;
+  return ncclAllGather(sent, got, count, type, communicator);
+}
+ULLAGE_API int ncclBcast(void *buffer, size_t count, int type, int root, struct communicator *communicator) {
+  return ncclBroadcast(buffer, buffer, count, type, root, communicator);
+}
+ULLAGE_API int ncclAlltoAll(void *sent, void *got, size_t count, int type, struct communicator *communicator) {
+  (void)sent, (void)got, (void)count, (void)type;
+  return exchange_with_all(communicator);
+}
+ULLAGE_API int ncclGather(void *sent, void *got, size_t count, int type, int root, struct communicator *communicator) {
+  (void)sent, (void)got, (void)count, (void)type;
+  return communicator && root == communicator->rank ? exchange_with_all(communicator) : exchange(communicator, root);
+}
+ULLAGE_API int ncclScatter(void *sent, void *got, size_t count, int type, int root, struct communicator *communicator) {
+  return ncclGather(sent, got, count, type, root, communicator);
+}
+ULLAGE_API int ncclSend(void *sent, size_t count, int type, int peer, struct communicator *communicator) {
+  (void)sent, (void)count, (void)type;
+  return exchange(communicator, peer);
+}
+ULLAGE_API int ncclRecv(void *got, size_t count, int type, int peer, struct communicator *communicator) {
+  return ncclSend(got, count, type, peer, communicator);
+}

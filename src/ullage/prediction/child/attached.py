@@ -26,7 +26,8 @@ from ullage.prediction.child.channel import Channel
 from ullage.prediction.child.run import Run
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE, announce
 from ullage.prediction.request import ALONE, REAL
-from ullage.prediction.result import Outcome, RunResult
+from ullage.prediction.result import ExitReport, Outcome, RunResult
+from ullage.tracing.edited_source import EditedSources
 from ullage.tracing.torch_import import ImportWatch
 
 _WORLD: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -38,6 +39,7 @@ def attach() -> None:
     runs: list[AttachedRun] = []
     notes: list[str] = []
     install_made_up(attachment.request.made_up, notes.append)
+    EditedSources(attachment.request.edited).install()
 
     def before() -> None:
         attached = _as_its_rank(attachment)
@@ -93,6 +95,7 @@ class AttachedRun(Run):
         self._notes = notes
         self._emulation = inherited()
         self._rank = _number(os.environ.get("RANK")) or 0
+        self._is_exiting = False
 
     def begin(self) -> None:
         """Watch this process, right before torch is imported."""
@@ -101,7 +104,7 @@ class AttachedRun(Run):
         self._started = time.perf_counter()
         self._watch()
         atexit.register(self._at_exit)
-        self._remember_exit_codes()
+        self._channel.tell_exit_status(self._journal)
         self._channel.send("start")
         self._before_import()
 
@@ -114,38 +117,37 @@ class AttachedRun(Run):
         words = getattr(sys, "argv", None) or [""]
         return os.path.basename(words[0]) if words[0] not in ("", "-c", "-m") else f"python {words[0]}".strip()
 
-    def _remember_exit_codes(self) -> None:
-        """Note the code with which the process exits, of which nothing is left when exit handlers run."""
-        original = sys.exit
-
-        def exit_with(status: Any = None, /) -> NoReturn:
-            self._exit_status = status if isinstance(status, int) else int(status is not None)
-            original(status)
-
-        self._exit_status = 0
-        sys.exit = exit_with
-
     def _at_exit(self) -> None:
-        error = getattr(sys, "last_value", None)  # what the interpreter has printed as uncaught
+        """Tell what came of the process; its status follows when it is gone (`tracing/journal/exit_status.c`)."""
+        self._is_exiting = True
+        error = getattr(
+            sys, "last_value", None
+        )  # what the interpreter has printed as uncaught, or a console as handled
         if isinstance(error, BaseException):
             self._finish_failed(error)
-        elif self._exit_status:
-            self._finish_failed(SystemExit(self._exit_status))
         else:
             self._finish(self._end())
 
     def _finish(self, outcome: Outcome) -> None:
         """Send the result, once, where the process did something on the card or could not go on."""
-        if not self._is_over and outcome.kind != "error" and not self._has_allocated():
+        if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
             self._is_over = True
             self._channel.close()
         super()._finish(outcome)
+
+    def _message(self, result: RunResult) -> dict[str, Any]:
+        if not self._is_exiting:
+            return super()._message(result)
+        report = ExitReport(result=result, outcome_of_success=self._end(), did_nothing=not self._has_allocated())
+        return {"event": "exiting", "report": report.to_json()}
 
     def _result(self, outcome: Outcome) -> RunResult:
         world_size = _number(os.environ.get("WORLD_SIZE")) or 1
         return replace(super()._result(outcome), rank=self._rank, world_size=world_size if world_size > 1 else None)
 
     def _has_allocated(self) -> bool:
+        if self._observer is not None and self._observer.ooms:
+            return True
         torch: Any = sys.modules.get("torch")
         if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
             return False

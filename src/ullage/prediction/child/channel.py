@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ullage._child_process import file_behind
+from ullage.tracing.journal import Journal
 
 
 class Channel:
@@ -28,6 +29,10 @@ class Channel:
         with suppress(OSError), self._lock:
             while data and file_behind(self._number) == self._identity:
                 data = data[os.write(self._number, data) :]
+
+    def tell_exit_status(self, journal: Journal) -> None:
+        """Have the status with which this process ends follow as the last message."""
+        journal.tell_exit_status(self._number)
 
     def close(self) -> None:
         """Close the channel, in a process that was forked."""

@@ -41,28 +41,34 @@ from ullage.prediction.child.whereabouts import Whereabouts
 from ullage.prediction.command.notebook import run_notebook
 from ullage.prediction.command.words import NOTEBOOK
 from ullage.prediction.host.meter import HostMeter
+from ullage.prediction.lone_post import LonePost
 from ullage.prediction.measurement.measure import measure
 from ullage.prediction.measurement.placement import addresses_count
 from ullage.prediction.observation import ending
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
 from ullage.settings import VARIABLES
+from ullage.tracing.edited_source import EditedSources
 from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
+    from ullage.changes.facts import TrainingFacts
     from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
     from ullage.epoch.watch import EpochWatch
+    from ullage.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.prediction.observation.observer import Observer
+    from ullage.values.reads import Reads
     from ullage.values.start import Values
 
 _HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
 _STEPS_FOR_A_GRAPH: Final = 20
 """The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps without a read after which values are no longer followed; a later read starts the run anew."""
+"""The number of steps without a read that decides after which values are no longer followed; a later one starts the run
+anew."""
 _EVALUATION_SECONDS: Final = 10.0
 """The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -81,6 +87,7 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
+        self._diagnosis: AvoidableSearch | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
@@ -96,7 +103,9 @@ class Run:
         self._give_history_back: Callable[[], None] = lambda: None
         self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
+        self._post: LonePost | None = None
         self._meter = HostMeter(self._journal)
+        self._edited = EditedSources(request.edited)
 
     # ---- before the script
 
@@ -119,6 +128,7 @@ class Run:
             lone_rank.announce(request.rank, request.world_size)
         self._watch()
         install_made_up(request.made_up, self._notes.append)
+        self._edited.install()
         ImportWatch("torch", before=self._before_import, after=self._after_import).install()
 
     def _watch(self) -> None:
@@ -186,23 +196,46 @@ class Run:
 
     def _begin_to_observe(self, torch: ModuleType) -> None:
         from ullage.prediction.observation.observer import Observer
+        from ullage.values.messages import StorePost
         from ullage.values.start import current
 
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
+        if self._request.diagnose:
+            from ullage.prediction.avoidable.diagnosis import AvoidableSearch
+
+            self._diagnosis = AvoidableSearch(self._journal, self._observer, self._values)
+            self._diagnosis.begin()
+        if self._values.messages is not None and isinstance(self._values.messages.post, StorePost):
+            self._values.messages.post.without = self._end_with_others
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
         self._whereabouts.begin(torch)
         if self._request.world_size:
             lone_rank.stand_in_for_the_others(torch)
+            self._hear_of_others()
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
-        if self._request.changes:
-            self._loop = install_changes(self._request.changes, self._notes.append)
+        self._change(self._request)
         self._keep_history(torch)
         self._watch_epoch()
         self._check_allocator_settings(torch)
         self._import_seconds = time.perf_counter() - self._import_began
         torch.cuda._lazy_call(self._meter.look)
+
+    def _change(self, request: ChildRequest) -> None:
+        """Make the changes that are asked for, and gather how the run trains."""
+        if request.changes or request.diagnose:
+            journal = self._journal if request.diagnose else None
+            self._loop = install_changes(request.changes, self._notes.append, journal)
+
+    def _hear_of_others(self) -> None:
+        """Have what other ranks send come from the exchange of messages, and what this one sends go there."""
+        request, values = self._request, self._values
+        if request.exchange is None or values is None or values.messages is None:
+            return
+        self._post = LonePost(request.exchange, request.variant, request.rank, request.helps, self._channel.send)
+        self._post.connect()
+        values.messages.post = self._post
 
     def _check_allocator_settings(self, torch: Any) -> None:
         """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
@@ -230,7 +263,7 @@ class Run:
             wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
             # Frees tell what another placement would do, and cost as much again: only where addresses decide.
             skips = not addresses_count(self._torch.version)
-            skips = skips and self._request.batches is None
+            skips = skips and self._request.batches is None and not self._request.diagnose
             if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
                 wanted["skip_actions"] = ["free_requested", "free_completed"]
 
@@ -321,8 +354,10 @@ class Run:
         if script.endswith(NOTEBOOK):
             run_notebook(Path(script), module)
             return
-        with io.open_code(script) as stream:
-            source = stream.read()
+        source: str | bytes | None = self._edited.text_of(script)
+        if source is None:
+            with io.open_code(script) as stream:
+                source = stream.read()
         exec(compile(source, script, "exec", dont_inherit=True), vars(module))
 
     def _wait_for_threads(self) -> None:
@@ -376,6 +411,12 @@ class Run:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
+    def _end_with_others(self) -> None:
+        """End where another rank has had enough and tells nothing more, if this one has taken its steps too."""
+        if not self._is_over and len(self._step_times) >= self._request.steps:
+            self._finish(Outcome(kind="steps"))
+            self._stop()
+
     def _is_enough(self, number: int) -> bool:
         """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
         wanted, more = self._request.steps, self._request.more_steps
@@ -413,11 +454,17 @@ class Run:
         return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
 
     def _look_after_values(self, number: int) -> None:
-        """Stop to work values out where the first steps have read none: it costs time at every operation."""
+        """Stop to work values out where the first steps have read none that decide: it slows every operation down."""
         values = self._values
-        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES:
+        if (
+            values is None
+            or values.choice.mode != "auto"
+            or number != _STEPS_WITH_VALUES
+            or self._diagnosis is not None
+        ):
             return
-        if values.is_on and not values.reads.counts:
+        is_unused = values.messages is None or not values.messages.are_used
+        if values.is_on and values.reads.are_logged_only and is_unused:
             values.stop()
 
     def _has_settled(self) -> bool:
@@ -465,16 +512,21 @@ class Run:
         if self._whereabouts is not None:
             self._whereabouts.end()
         self._meter.look()  # before anything is put together, which takes memory
+        if self._values is not None and self._values.messages is not None:
+            self._values.messages.end()
         if outcome.kind == "time":
             self._channel.send("stopping")
         try:
             self._epoch_use = self._foresee()
             self._channel.send("stopping")
-            result = self._result(outcome).to_json()
+            result = self._message(self._result(outcome))
         except Exception:
             self._channel.send("broken", traceback=traceback.format_exc())
         else:
-            self._channel.send("result", result=result)
+            self._channel.send(**result)
+
+    def _message(self, result: RunResult) -> dict[str, Any]:
+        return {"event": "result", "result": result.to_json()}
 
     def _foresee(self) -> "EpochUse | None":
         """Put the epoch together, where one is asked for."""
@@ -486,7 +538,10 @@ class Run:
         self._channel.send("epoch", text="replaying the epoch")
         watch.remove()
         entries, version = self._journal.entries(), self._torch.version
-        epoch = epoch_of(watch, entries, emulation, version, ran_out=bool(self._observer.ooms))
+        observer = self._observer
+        ran_out, graphs = bool(observer.ooms), observer.graphs.captured
+        ranks = self._request.world_size or 1
+        epoch = epoch_of(watch, entries, emulation, version, ran_out=ran_out, graphs=graphs, ranks=ranks)
         if epoch is None:
             self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
         return epoch
@@ -496,6 +551,8 @@ class Run:
             self._observer.end_backward_step()  # no forward pass has come after the last
         if self._step_times and self._observer is not None and not self._observer.has_optimizer:
             self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
+        if self._post is not None:
+            self._notes += self._post.notes()
         times = [self._started + self._import_seconds, *self._step_times]
         result = RunResult(
             outcome=outcome,
@@ -517,6 +574,7 @@ class Run:
             )
         self._observer.note_everything()
         self._journal.close()
+        result = replace(result, training=self._training())
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
         self._give_history_back()
@@ -525,11 +583,13 @@ class Run:
         assert values is not None
         result = replace(
             result,
-            missed_values=values.has_stopped and bool(values.reads.counts),
+            missed_values=values.has_stopped and _has_missed(values.reads, outcome),
             host=None
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
         )
+        if self._diagnosis is not None:
+            self._diagnosis.end()
         values.stop()
         return measure(
             result,
@@ -541,7 +601,18 @@ class Run:
             emulation=emulation,
             values=values,
             history=None if self._epoch is None else self._epoch.ledger.history(),
+            diagnosis=self._diagnosis,
         )
+
+    def _training(self) -> "TrainingFacts | None":
+        """Return how the run trains, where that was gathered."""
+        gathered = self._loop.gathered if self._loop is not None else None
+        return None if gathered is None else gathered(self._journal.entries())
+
+
+def _has_missed(reads: "Reads", outcome: Outcome) -> bool:
+    """Tell whether what was read as zero may have decided something: a branch or a size, or that the script failed."""
+    return not reads.are_logged_only or (outcome.kind == "error" and bool(reads.counts))
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Arranges a prediction into a report: the order of its parts, and their wording."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,9 +102,23 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
+    if prediction.verdict is Verdict.DOES_NOT_FIT and _is_of_card(prediction):
+        yield Quote(title="What would make it fit, tried change by change", text=_advise(prediction), is_to_paste=True)
     if prediction.job_request is not None:
         asked = prediction.job_request
         yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
+
+
+def _is_of_card(prediction: Prediction) -> bool:
+    """Tell whether it is the card that is too small, and not the host or a limit of the script's own."""
+    own_limit = prediction.oom is not None and prediction.oom.limit_bytes is not None
+    return not own_limit and not (prediction.host is not None and prediction.host.decides)
+
+
+def _advise(prediction: Prediction) -> str:
+    ranks = ["--world-size", str(prediction.world_size)] if prediction.world_size else []
+    options = ["--gpu", prediction.gpu, *ranks]
+    return shlex.join(["ullage", "advise", *options, prediction.script, *prediction.arguments])
 
 
 def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse], list[LineUse]]:

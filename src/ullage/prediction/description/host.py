@@ -11,6 +11,8 @@ from ullage.tracing.source import Line
 _LINES_SHOWN: Final = 6
 _SHOWN_FROM: Final = 20
 """Lines that have less than this part of the host's memory are shown only where --host-memory asks about it."""
+_LEAST_PINNED_BYTES: Final = 1 << 20
+"""Fewer pinned bytes, as the four of a number that `item()` copies, tell nobody anything."""
 _PLACE_WIDTH: Final = 34  # characters
 
 
@@ -58,7 +60,7 @@ def _bar(host: HostUse) -> Meter:
             SizedPart(label="workers", size_bytes=ranks * host.workers_bytes, remark=f"{named}, theirs alone{shared}")
         )
     within = [Within(label="the CUDA driver's own", text="not counted: only a real card has it")]
-    if host.pinned_peak_bytes:
+    if host.pinned_peak_bytes >= _LEAST_PINNED_BYTES:
         text = f"{text_of_bytes(host.pinned_peak_bytes)} a process at the peak, rounded as PyTorch does, exact"
         within.insert(0, Within(label="pinned", text=text))
     limit = host.total_bytes if host.limit_bytes is None else host.limit_bytes

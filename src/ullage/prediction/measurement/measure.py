@@ -4,11 +4,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ullage._own_files import write_whole
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation
+from ullage.emulator.library import GuessFigures
+from ullage.emulator.nccl import buffers_of
+from ullage.prediction.avoidable_memory import Avoidable
+from ullage.prediction.lone_rank import CARDS_OF_A_NODE
 from ullage.prediction.measurement import placement
 from ullage.prediction.measurement.growth import growing
 from ullage.prediction.observation.ending import SeenOom
@@ -25,6 +29,22 @@ if TYPE_CHECKING:
     from ullage.values.start import Values
 
 
+class FindsAvoidable(Protocol):
+    """What has looked, while the script ran, for memory that it could do without."""
+
+    def found(
+        self,
+        memory: "Memory",
+        levels: "Levels",
+        recorded: Mapping[str, Any],
+        history: Sequence[Mapping[str, Any]],
+        *,
+        torch_version: str,
+        emulation: Emulation,
+    ) -> list[Avoidable]:
+        """Return what is avoidable, the largest first."""
+
+
 def measure(
     result: RunResult,
     journal: Journal,
@@ -36,6 +56,7 @@ def measure(
     emulation: Emulation,
     values: "Values",
     history: Sequence[Mapping[str, Any]] | None = None,
+    diagnosis: "FindsAvoidable | None" = None,
 ) -> RunResult:
     """Say what a run used.
 
@@ -49,6 +70,7 @@ def measure(
         emulation: the card.
         values: what was read back from it.
         history: all that PyTorch recorded of the device, where it was taken out of PyTorch meanwhile.
+        diagnosis: what has looked for what is avoidable, if that is wanted.
     """
     import torch
 
@@ -74,7 +96,15 @@ def measure(
         missing = "the script allocated nothing on the GPU" if snapshot else None
         return replace(result, snapshot_error=missing)
     measured = _measured(
-        result, journal, observer, device, reserved_at_ends, with_picture=picture, emulation=emulation, taken=history
+        result,
+        journal,
+        observer,
+        device,
+        reserved_at_ends,
+        with_picture=picture,
+        emulation=emulation,
+        taken=history,
+        diagnosis=diagnosis,
     )
     error = _write_snapshot(Path(snapshot)) if snapshot else None
     return replace(result, measured=measured, snapshot_error=error)
@@ -90,6 +120,7 @@ def _measured(
     with_picture: bool,
     emulation: Emulation,
     taken: Sequence[Mapping[str, Any]] | None,
+    diagnosis: "FindsAvoidable | None",
 ) -> Measured:
     """Say what was allocated on a device."""
     import torch
@@ -126,12 +157,15 @@ def _measured(
         history_is_partial=len(memory.requests.bytes_by_index) < allocations,
         cudnn_version=library.cudnn_version(),
         cudnn=library.cudnn_plans(),
-        guesses=library.guesses(),
+        guesses=library.guesses() | _communicators(result, device),
         elsewhere=_elsewhere(result, recorded, history, reserved_peak, emulation, observer.ooms),
         picture=_picture(memory, levels, moment, observer, history, entries) if with_picture else None,
         at_oom=_at_oom(journal, observer, memory) if observer.ooms else None,
         phases=phase_use.uses_of(marks, entries, levels, memory, ran_out=result.outcome.kind == "oom"),
         bands=phase_use.bands_of(marks, entries, levels, trace.edges_of(levels).tolist()),
+        avoidable=diagnosis.found(memory, levels, recorded, history, torch_version=result.torch, emulation=emulation)
+        if diagnosis is not None
+        else [],
     )
 
 
@@ -256,3 +290,19 @@ def _write_snapshot(path: Path) -> str | None:
     except OSError as error:
         return os.strerror(error.errno) if error.errno else str(error)
     return None
+
+
+def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
+    """Return what NCCL's buffers may take beside all that was counted."""
+    import torch
+
+    figures = library.communicators()
+    if not figures.communicators:
+        return {}
+    across = (result.world_size or 1) > CARDS_OF_A_NODE
+    low, high = buffers_of(figures, torch.cuda.get_device_capability(device), across=across)
+    return {
+        "nccl": GuessFigures(
+            count=figures.communicators, guessed_bytes=0, below_bytes=-low, above_bytes=high, expected_below_bytes=0
+        )
+    }

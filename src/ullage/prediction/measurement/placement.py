@@ -55,22 +55,20 @@ def reserved_elsewhere(
         ties=0, low_bytes=reserved_bytes, high_bytes=reserved_bytes, fits_somewhere=not ran_out, is_certain=False
     )
     try:
-        rebuilt = program_of(
-            _history_of(trace, settings), semantics=semantics_of(torch_version), capacity_bytes=room_bytes
-        )
+        rebuilt = rebuilt_of(trace, settings, torch_version, room_bytes)
         if is_limited:
             rebuilt = replace(rebuilt, settings=replace(rebuilt.settings, per_process_memory_fraction=1.0))
-        here = _replay(rebuilt, {"wsl": "windows", "linux-host": "linux"}.get(placement, placement))
+        here = replayed(rebuilt, placement)
     except UllageError:
         return unknown
     if here.peak.reserved_bytes != reserved_bytes or here.ran_out != ran_out:
         return unknown
     if not here.address_ties:
         return replace(unknown, is_certain=True)
-    there = [_replay(rebuilt, other) for other in ELSEWHERE]
+    there = [replayed(rebuilt, other) for other in ELSEWHERE]
     if not ran_out:  # what another placement would have needed, though the card has not as much
         roomy = replace(rebuilt, room_bytes=UNBOUNDED_BYTES)
-        there = [_replay(roomy, other) if done.ran_out else done for other, done in zip(ELSEWHERE, there, strict=True)]
+        there = [replayed(roomy, other) if done.ran_out else done for other, done in zip(ELSEWHERE, there, strict=True)]
     peaks = [done.peak.reserved_bytes for done in (here, *there)]
     return Elsewhere(
         ties=here.address_ties,
@@ -81,7 +79,20 @@ def reserved_elsewhere(
     )
 
 
-def _replay(rebuilt: Rebuilt, placement: str) -> Replay:
+def rebuilt_of(
+    trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], torch_version: str, room_bytes: int
+) -> Rebuilt:
+    """Return the program of a device's trace.
+
+    Raises:
+        UllageError: its settings cannot be read.
+    """
+    return program_of(_history_of(trace, settings), semantics=semantics_of(torch_version), capacity_bytes=room_bytes)
+
+
+def replayed(rebuilt: Rebuilt, placement: str) -> Replay:
+    """Replay a program with segments where a placement puts them, wherever they were."""
+    placement = {"wsl": "windows", "linux-host": "linux"}.get(placement, placement)
     program = replace(rebuilt.program, recorded_addresses=())
     return run(program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes, placement=placement))
 

@@ -25,7 +25,7 @@ class GraphCapture:
 
     def __init__(self, count_steps: Callable[[], int], end_step: Callable[[], None]) -> None:
         self.is_capturing = False
-        self.replays = 0
+        self.captured = self.replays = 0
         self._count_steps = count_steps
         self._end_step = end_step
         self._steps_before = 0
@@ -55,6 +55,7 @@ class GraphCapture:
             return original(graph, *arguments, **keywords)
         finally:
             self.is_capturing = False
+            self.captured += 1
             if self._count_steps() > self._steps_before:
                 self._with_steps.add(id(graph))
 

@@ -65,6 +65,8 @@ class Observer:
         """The names of modules, by their number in the journal; 0 is none."""
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors, whether or not the script handled them."""
+        self.before_pass: Callable[[], None] | None = None
+        """A function to be called before each forward pass."""
         self.phases = PhaseHooks(journal)
         """The hooks on what is not a training step."""
         # Plain numbers in arrays: an object for each note would make Python collect garbage at other moments than it
@@ -193,6 +195,8 @@ class Observer:
 
     def _before_forward(self, module: nn.Module, arguments: Any, keywords: Any) -> None:
         self.end_backward_step()
+        if self.before_pass is not None:
+            self.before_pass()
         self._forward_starts.append(self._journal.length() - 1)
         is_trained = self._note_module(module)
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
@@ -319,6 +323,28 @@ class Observer:
     def _note_gradients(self) -> None:
         alive = (reference() for reference in list(self._parameters.values()))
         self._note(Role.GRADIENTS, [parameter.grad for parameter in alive if parameter is not None])
+
+    def input_addresses(self) -> list[int]:
+        """Return where what was given to modules was when it was given."""
+        number = _ROLES.index(Role.INPUTS)
+        notes = zip(self._note_addresses, self._note_roles, strict=True)
+        return [address for address, role in notes if role == number]
+
+    def trained_parameters(self) -> list[Any]:
+        """Return the parameters of the optimizers that have stepped and are there."""
+        optimizers = [one for one in (reference() for reference in self._optimizers.values()) if one is not None]
+        return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+
+    def owned_addresses(self) -> list[int]:
+        """Return where the known parameters, their gradients and optimizers' state are."""
+        parameters = [
+            parameter for parameter in (one() for one in list(self._parameters.values())) if parameter is not None
+        ]
+        optimizers = [
+            optimizer for optimizer in (one() for one in list(self._optimizers.values())) if optimizer is not None
+        ]
+        state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
+        return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
 
     def note_everything(self) -> None:
         """Record the owners in all living modules and optimizers, at an out-of-memory error and at the end."""

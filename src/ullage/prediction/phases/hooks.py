@@ -39,6 +39,16 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run", NotedCall.EVALUATE),
     ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
     ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", NotedCall.SAVE),
+    (
+        "lightning.pytorch.trainer.connectors.checkpoint_connector",
+        "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
+        NotedCall.RESTORE,
+    ),
+    (
+        "pytorch_lightning.trainer.connectors.checkpoint_connector",
+        "_CheckpointConnector._restore_modules_and_callbacks _CheckpointConnector.restore_training_state",
+        NotedCall.RESTORE,
+    ),
     ("accelerate.accelerator", "Accelerator.save_state Accelerator.save_model", NotedCall.SAVE),
     ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
     ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),

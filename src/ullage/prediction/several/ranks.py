@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ullage._errors import ScriptError, UsageError
+from ullage.prediction.exchange import Exchange
 from ullage.prediction.prediction import Prediction, RankPeaks, Verdict
 from ullage.prediction.request import Request
 from ullage.prediction.several.draws import predict_with_draws
@@ -29,12 +30,13 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
 
     def run(rank: int) -> Prediction:
         progress(f"rank {rank} of {request.world_size}")
+        asked = replace(request, rank=rank, snapshot=None, exchange=exchange)
         try:
-            return predict_with_draws(replace(request, rank=rank, snapshot=None), cancelled=cancelled.is_set)
+            return predict_with_draws(asked, cancelled=cancelled.is_set)
         except ScriptError as error:
             raise type(error)(f"rank {rank}: {error}") from None
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with Exchange() as exchange, ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(run, rank) for rank in range(request.world_size)]
         try:
             predictions = [future.result() for future in futures]

@@ -24,6 +24,7 @@ _LABELS: Final = {
     "dropout": "RNN dropout state",
     "ctc": "CTC loss workspaces",
     "fft": "FFT work areas",
+    "nccl": "NCCL's buffers",
 }
 
 
@@ -93,6 +94,9 @@ def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
     rows = [Within(label="cuDNN workspaces", text=_plans_text(cudnn))] if cudnn.problems else []
     for guess in guesses:
         ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real card"
+        if guess.kind == "nccl":
+            rows.append(Within(label=_LABELS[guess.kind], text=f"{ends}, of {_communicators(guess.count)}"))
+            continue
         taken = f"{text_of_bytes(guess.guessed_bytes)} in the above" if guess.guessed_bytes else "none"
         rows.append(Within(label=_LABELS[guess.kind], text=f"guessed: {taken}, {ends}"))
     return tuple(rows)
@@ -108,6 +112,10 @@ def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
     if len(cudnn.reasons) > _REASONS:
         notes.append(f"and {len(cudnn.reasons) - _REASONS} more reasons of this kind (all with --json)")
     return notes
+
+
+def _communicators(count: int) -> str:
+    return f"{count} communicator{'s' if count > 1 else ''}; none in the above"
 
 
 def _plans_text(cudnn: CudnnUse) -> str:

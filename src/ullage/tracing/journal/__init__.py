@@ -129,6 +129,10 @@ class Journal:
         copied = int(self._library.journal_read(0, count, entries.ctypes.data))
         return entries[:copied]
 
+    def tell_exit_status(self, descriptor: int) -> None:
+        """Have this process write {"event": "exit", "status": N} to a socket when it ends."""
+        self._library.exit_status_tell(descriptor)
+
     def lost(self) -> int:
         """Return how many entries the host had no memory for."""
         return int(self._library.journal_lost())

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from ullage._units import text_of_bytes
+from ullage._units import BOGUS_BYTES, text_of_bytes
 from ullage.analysis.cause import Cause
 from ullage.analysis.text.verdict import TextVerdict, estimate
 from ullage.message.figure import bytes_of
-from ullage.message.message import BOGUS_BYTES, Message
+from ullage.message.message import Message
 from ullage.message.server_log import ServerMemory
 
 _NVIDIA_SMI: Final = "other programs may hold the card: see with nvidia-smi"

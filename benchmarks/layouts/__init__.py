@@ -1,0 +1,1 @@
+"""Parallel layouts: each kind of rank, alone in its process, beside itself among others."""

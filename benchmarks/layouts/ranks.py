@@ -1,0 +1,189 @@
+"""Each kind of rank alone in its process, beside ranks that torchrun starts together: `make ranks`.
+
+    python -m benchmarks.layouts.ranks [--only TEXT] [--packages FOLDER] [--write docs/layouts.md]
+
+Both run on emulated cards. The ranks that run together tell their own peaks, of PyTorch's allocator, without
+`ullage predict`. FOLDER has DeepSpeed (tools/packages.sh). Exits 1 where a rank's peaks differ.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+SCRIPTS: Final = ROOT / "tests" / "emulated" / "ranks"
+GPU: Final = "H100"
+STEPS: Final = 3
+_BEGIN, _END = "<!-- ranks -->\n", "<!-- end of ranks -->"
+Peaks = dict[int, tuple[int, int]]
+"""Of each rank, the peaks of allocated and reserved memory."""
+
+
+class RunError(Exception):
+    """Ranks that did not come to their end; the text is what they said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A layout: a script of tests/emulated/ranks, with its arguments, on so many ranks."""
+
+    kind: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    ranks: int
+    routing: str = "drawn"
+    needs: str = ""
+    """The package that it needs beside torch."""
+
+    @property
+    def name(self) -> str:
+        """The case's words, as in `pipeline.py GPipe data on 4`."""
+        routing = f" --routing {self.routing}" if self.routing != "drawn" else ""
+        return f"{' '.join((f'{self.script}.py', *self.arguments))}{routing} on {self.ranks}"
+
+
+def _cases() -> list[Case]:
+    found = []
+    for schedule in ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"):
+        for ranks in (2, 4):
+            found.append(Case(kind="pipeline", script="pipeline", arguments=(schedule,), ranks=ranks))
+    found += [
+        Case(kind="pipeline, sends by hand", script="by_hand", ranks=2),
+        Case(kind="pipeline, sends by hand", script="by_hand", ranks=4),
+    ]
+    for routing in ("balanced", "worst"):
+        for ranks in (2, 4):
+            found.append(Case(kind=f"expert, {routing}", script="expert", ranks=ranks, routing=routing))
+    found += [
+        Case(kind="context (ring attention)", script="context", ranks=2),
+        Case(kind="context (ring attention)", script="context", ranks=4),
+        Case(kind="FSDP2", script="sharded", ranks=2),
+        Case(kind="FSDP2, offloaded", script="sharded", arguments=("offload",), ranks=2),
+        Case(kind="HSDP", script="sharded", arguments=("hsdp",), ranks=4),
+        Case(kind="HSDP, offloaded", script="sharded", arguments=("hsdp", "offload"), ranks=4),
+        Case(kind="FSDP2 x tensor", script="sharded", arguments=("tensor",), ranks=4),
+        Case(kind="FSDP2 x pipeline", script="pipeline", arguments=("1F1B", "data"), ranks=4),
+        Case(kind="FSDP2 x pipeline", script="pipeline", arguments=("Interleaved1F1B", "data"), ranks=4),
+        Case(kind="FSDP2 x context", script="context", arguments=("data",), ranks=4),
+        Case(kind="FSDP2 x expert, balanced", script="expert", arguments=("data",), ranks=4, routing="balanced"),
+        Case(kind="objects and sizes", script="objects", ranks=2),
+        Case(kind="objects and sizes", script="objects", ranks=4),
+        Case(kind="objects, by Gloo", script="objects", arguments=("gloo",), ranks=2),
+    ]
+    for stage in ("1", "2", "3"):
+        for ranks in (2, 4):
+            found.append(Case(kind=f"ZeRO {stage}", script="zero", arguments=(stage,), ranks=ranks, needs="deepspeed"))
+    found.append(Case(kind="ZeRO 2, offloaded", script="zero", arguments=("2", "offload"), ranks=2, needs="deepspeed"))
+    return found
+
+
+CASES: Final = _cases()
+
+
+def together(case: Case, environment: Mapping[str, str], folder: Path) -> Peaks:
+    """Return the peaks of ranks that torchrun starts on emulated cards.
+
+    Raises:
+        RunError: they have failed.
+    """
+    script = [str(SCRIPTS / f"{case.script}.py"), *case.arguments]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+    run = [sys.executable, *launcher, *script]
+    card = f"ullage.emulate({GPU!r}, count={case.ranks}, routing={case.routing!r})"
+    code = f"import ullage; {card}; import subprocess; exit(subprocess.run({run!r}).returncode)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, check=False
+    )
+    for logs in Path(environment["TMPDIR"]).glob("torchelastic_*"):  # torchrun keeps them
+        shutil.rmtree(logs)
+    if done.returncode:
+        raise RunError(done.stderr)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return {int(row[0]): (int(row[1]), int(row[2])) for row in rows if len(row) == 3 and all(map(str.isdecimal, row))}
+
+
+def alone(case: Case, environment: Mapping[str, str], folder: Path) -> Peaks:
+    """Return the peaks of every rank as `ullage predict --rank all` foretells them, each alone in its process.
+
+    Raises:
+        RunError: one has failed.
+    """
+    options = ["--gpu", GPU, "--json", "--steps", str(STEPS), "--routing", case.routing]
+    world = ["--world-size", str(case.ranks), "--rank", "all"]
+    words = [str(SCRIPTS / f"{case.script}.py"), *case.arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "ullage", "predict", *options, *world, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        check=False,
+    )
+    if done.returncode not in (0, 1, 4):  # fits, does not, or cannot be judged: the peaks are there
+        raise RunError(done.stderr)
+    answer = json.loads(done.stdout)
+    return {row["rank"]: (row["peak_allocated_bytes"], row["peak_reserved_bytes"]) for row in answer["ranks"]}
+
+
+def _row(case: Case, environment: Mapping[str, str], folder: Path) -> tuple[str, bool]:
+    """Return a row of the table, and whether every rank is equal."""
+    try:
+        real, lone = together(case, environment, folder), alone(case, environment, folder)
+    except RunError as error:
+        return f"| {case.kind} | `{case.name}` | | | **fails**: {_last_line(error)} |", False
+    distinct = len(set(real.values()))
+    fullest = max(real, key=lambda rank: real[rank][::-1])
+    same = real == lone and len(real) == case.ranks
+    differs = ", ".join(f"rank {rank}: {lone.get(rank)}" for rank in real if real[rank] != lone.get(rank))
+    figures = f"{real[fullest][0]:,} / {real[fullest][1]:,} (rank {fullest})"
+    return f"| {case.kind} | `{case.name}` | {figures} | {distinct} | {'equal' if same else differs} |", same
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip() and "Error" in line]
+    return lines[-1].strip()[:200] if lines else "?"
+
+
+def _page(rows: list[str], equal: int) -> str:
+    head = (
+        "| kind | script | the fullest rank, allocated / reserved | kinds of ranks | alone |\n|---|---|---|---|---|\n"
+    )
+    return f"{head}{chr(10).join(rows)}\n\n{equal} of {len(rows)} are equal to the byte, on every rank.\n"
+
+
+def main() -> int:
+    """Run the cases, print the rows, and write them into the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--packages", type=Path)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    rows, equal = [], 0
+    for case in CASES:
+        if options.only not in f"{case.kind} {case.name}" or (case.needs and options.packages is None):
+            continue
+        with tempfile.TemporaryDirectory(prefix="ullage-") as folder:
+            environment = os.environ | {"TMPDIR": folder, "OMP_NUM_THREADS": "1"}
+            if case.needs:
+                environment["PYTHONPATH"] = str(options.packages.absolute())
+            row, same = _row(case, environment, Path(folder))
+        rows.append(row)
+        equal += same
+        print(row, flush=True)
+    if options.write:
+        before, _, rest = options.write.read_text().partition(_BEGIN)
+        after = rest.partition(_END)[2]
+        options.write.write_text(f"{before}{_BEGIN}{_page(rows, equal)}{_END}{after}")
+    return 0 if equal == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

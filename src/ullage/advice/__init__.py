@@ -1,0 +1,1 @@
+"""What would make a script fit: changes that are tried, not guessed."""

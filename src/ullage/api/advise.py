@@ -1,0 +1,86 @@
+"""What makes this script fit?"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ullage._output import check_output
+from ullage._own_files import write_whole
+from ullage._public import public
+from ullage.advice.advice import Advice
+from ullage.advice.advice import advise as find_advice
+from ullage.api.show import write_page
+from ullage.api.values import check_page, made_up_choice, size_of, steps_of
+from ullage.emulator.library import PLACEMENTS
+from ullage.prediction.request import Request
+from ullage.values.choice import ValuesChoice
+
+
+@public
+def advise(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    gpu: str,
+    patch: str | Path | None = None,
+    steps: int | None = None,
+    seconds: float = 300.0,
+    arch: str | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
+    alloc_conf: str | None = None,
+    total_memory: int | str | None = None,
+    context: int | str | None = None,
+    placement: str = PLACEMENTS[0],
+    values: str = "auto",
+    values_seed: int = 0,
+    routing: str = "drawn",
+    html: str | Path | None = None,
+    random_weights: bool = False,
+    config: str | Path | None = None,
+    made_up_data: str | None = None,
+    lengths: str | Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Advice:
+    """Find what to change so that a script fits on a card; every change is run, and none is made in the script's file.
+
+    Args:
+        script: the path of a Python file, which is run unmodified.
+        arguments: what stands behind the script on its command line.
+        gpu: a card's name ("RTX 3060") or a size ("24GiB").
+        patch: where to write the diff that makes the advised changes; nothing is written where there is none.
+        steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, placement, values, values_seed,
+            routing, html, random_weights, config, made_up_data, lengths: as of `ullage.predict`, for every run.
+        progress: called with a short text whenever the search gets further.
+
+    Raises:
+        ScriptError: the script fails for another reason than memory.
+        UllageError: as of `ullage.predict`.
+    """
+    some, more = steps_of(steps)
+    request = Request(
+        script=Path(script),
+        arguments=tuple(arguments),
+        gpu=gpu,
+        arch=arch,
+        world_size=world_size,
+        rank=rank,
+        steps=some,
+        more_steps=more,
+        seconds=seconds,
+        alloc_conf=alloc_conf,
+        total_memory_bytes=size_of(total_memory, "--total-memory"),
+        context_bytes=size_of(context, "--context"),
+        placement=placement,
+        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
+        draws=1,
+        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
+    )
+    check_page(html, script)
+    if patch is not None:
+        check_output("--patch", Path(patch), inputs=(Path(script),))
+    answer = find_advice(request, progress=progress)
+    if patch is not None and answer.written is not None and answer.written.diff:
+        write_whole(Path(patch), answer.written.diff.encode())
+    if html is not None:
+        write_page(answer, html)
+    return answer

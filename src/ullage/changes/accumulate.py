@@ -1,0 +1,123 @@
+"""Forward and backward in parts of the batch, whose gradients add up to the batch's own."""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.changes.facts import TrainingFacts
+from ullage.changes.library_recipe import LIBRARIES, library_recipe
+from ullage.changes.user_source import check_certain, source_of
+from ullage.editing.batch_parts import PassPlaces, in_parts
+from ullage.editing.edit import NotCertain, Recipe, SourceEdit
+
+if TYPE_CHECKING:
+    from ullage.changes.training_loop import TrainingLoop
+
+_NAME: Final = re.compile(r"[^\W\d]\w*")
+
+
+def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
+    """Return the edits that take the batch in parts.
+
+    Raises:
+        NotCertain: they cannot be placed.
+    """
+    loop = facts.loop
+    if loop.library in LIBRARIES:
+        raise NotCertain(f"the loop is {loop.library}'s own")
+    if loop.backward is None:
+        raise NotCertain("no line of the user's asks for the backward pass")
+    is_same = loop.forward is not None and (loop.forward.file, loop.forward.function) == (
+        loop.backward.file,
+        loop.backward.function,
+    )
+    passes = PassPlaces(
+        file=loop.backward.file,
+        function=loop.backward.function,
+        forward_line=loop.forward.line if loop.forward is not None and is_same else None,
+        backward_line=loop.backward.line,
+        batch={
+            each.name: bool(each.shape) and each.shape[0] == facts.items
+            for each in facts.batch
+            if _NAME.fullmatch(each.name)
+        },
+    )
+    source = source_of(passes.file)
+    edits = in_parts(source, passes, parts)
+    check_certain(source, edits)
+    return edits
+
+
+def _install(loop: "TrainingLoop", setting: str) -> None:
+    from ullage.changes.parts_of_loader import PartsOfLoader
+
+    PartsOfLoader(loop, f"accumulate={setting}", int(setting)).install()
+
+
+def _is_edit(facts: TrainingFacts, setting: str) -> bool:
+    try:
+        return bool(edits_for(facts, int(setting)))
+    except NotCertain:
+        return False
+
+
+def _applicable(facts: TrainingFacts) -> Applicable:
+    items = facts.items
+    if items is None:
+        return Applicable(why_not="it is not known how many items a batch has")
+    if items < 2:
+        return Applicable(why_not="the batch has one item")
+    settings = [str(1 << power) for power in range(1, items.bit_length()) if items % (1 << power) == 0]
+    if not settings:
+        return Applicable(why_not=f"the batch has {items} items, which do not divide into equal parts")
+    if facts.loop.library in LIBRARIES or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
+        return Applicable(settings=settings)
+    try:
+        edits_for(facts, 2)
+    except NotCertain as error:
+        return Applicable(why_not=str(error))
+    return Applicable(settings=settings)
+
+
+def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    parts = int(setting)
+    if facts.loop.library in LIBRARIES:
+        return library_recipe(facts, parts)
+    try:
+        return Recipe(snippet=_snippet(parts), edits=edits_for(facts, parts))
+    except NotCertain:
+        return Recipe(snippet=_snippet(parts))
+
+
+def _snippet(parts: int) -> str:
+    lines = (
+        f"for part in batch.chunk({parts}):",
+        "    loss = compute_loss(model, part) * (len(part) / len(batch))",
+        "    loss.backward()",
+        "optimizer.step()",
+    )
+    return "\n".join(lines)
+
+
+def _gradients_for(facts: TrainingFacts) -> Gradients:
+    """Return how the gradients compare: BatchNorm takes its statistics of a part instead of the batch."""
+    has_batch_norm = facts.model is not None and facts.model.batch_norms > 0
+    return Gradients.CHANGED if has_batch_norm else Gradients.ROUNDING
+
+
+CHANGE: Final = Change(
+    key="accumulate",
+    name="accumulation in parts",
+    title_for=lambda setting: f"accumulation in {setting} parts",
+    cost=ChangeCost.TIME,
+    gradients=Gradients.ROUNDING,
+    gradients_for=_gradients_for,
+    explanation=(
+        "forward and backward take a part of the batch at a time, and the gradients add up to those of a loss that is "
+        "a mean over the batch"
+    ),
+    settings_for=_applicable,
+    install=_install,
+    is_edit=_is_edit,
+    recipe_for=_recipe_for,
+)

@@ -1,0 +1,131 @@
+"""The model inside its wrappers, and its repeated blocks: modules of one class, side by side in one list."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+_WRAPPERS = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "OptimizedModule"})
+_LEAST_BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Repeated blocks, by the path of their list below the model."""
+
+    path: str
+    modules: list[nn.Module]
+
+
+def unwrapped(module: nn.Module) -> tuple[nn.Module, str, bool]:
+    """Return the model inside its wrappers, the outermost wrapper's class, and whether torch.compile is one."""
+    wrapper, is_compiled = "", False
+    while type(module).__name__ in _WRAPPERS:
+        names = ("_orig_mod", "module", "_fsdp_wrapped_module")
+        inner = next((module._modules[name] for name in names if module._modules.get(name) is not None), None)
+        if inner is None:
+            break
+        if type(module).__name__ == "OptimizedModule":
+            is_compiled = True
+        else:
+            wrapper = wrapper or type(module).__name__
+        module = inner
+    if not wrapper and any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+        wrapper = "FSDPModule"
+    return module, wrapper, is_compiled
+
+
+def has_compiled_part(model: nn.Module) -> bool:
+    """Tell whether torch.compile runs the model or a part of it."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
+def path_of_transformers(model: nn.Module) -> str | None:
+    """Return the path of the outermost model of transformers; None where there is none."""
+    return next((path for path, module in model.named_modules() if _is_pretrained(module)), None)
+
+
+def _is_pretrained(module: nn.Module) -> bool:
+    return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)
+
+
+def has_switch(block: nn.Module) -> bool:
+    """Tell whether a block of transformers checkpoints itself where it is told to."""
+    return any(kind.__name__ == "GradientCheckpointingLayer" for kind in type(block).__mro__)
+
+
+def blocks_of(model: nn.Module) -> list[Blocks]:
+    """Return the repeated blocks of a model that has gradients, in the order in which they are registered.
+
+    Stages that hold lists of blocks themselves give way to these; what repeats inside a block (experts, heads) does
+    not count.
+    """
+    return list(_below(model, ""))
+
+
+def _below(module: nn.Module, path: str) -> Iterator[Blocks]:
+    children = _children(module)
+    if isinstance(module, nn.ModuleList | nn.Sequential) and _repeat(children):
+        inner = [each for name, child in children for each in _lists_in(child, _joined(path, name))]
+        yield from inner or [Blocks(path, [child for _, child in children])]
+        return
+    for name, child in children:
+        yield from _below(child, _joined(path, name))
+
+
+def _lists_in(stage: nn.Module, path: str) -> Iterator[Blocks]:
+    """Yield the lists of blocks that a stage holds as its own children."""
+    for name, child in _children(stage):
+        if isinstance(child, nn.ModuleList | nn.Sequential) and _repeat(_children(child)):
+            yield Blocks(_joined(path, name), [block for _, block in _children(child)])
+
+
+def _repeat(children: list[tuple[str, nn.Module]]) -> bool:
+    """Tell whether modules are of one class that computes something of several layers, and that is trained."""
+    if len(children) < _LEAST_BLOCKS or len({type(child) for _, child in children}) > 1:
+        return False
+    first = children[0][1]
+    if isinstance(first, nn.ModuleList | nn.ModuleDict) or not first._modules:
+        return False
+    return any(parameter.requires_grad for _, child in children for parameter in child.parameters())
+
+
+def _children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def parameter_bytes(module: nn.Module) -> int:
+    """Return the bytes of a module's parameters."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+
+
+def dtypes_of(module: nn.Module) -> list[str]:
+    """Return the types of a module's parameters, the one with most bytes first."""
+    found: dict[str, int] = {}
+    for parameter in module.parameters():
+        name = str(parameter.dtype).removeprefix("torch.")
+        found[name] = found.get(name, 0) + parameter.numel() * parameter.element_size()
+    return sorted(found, key=lambda name: -found[name])
+
+
+def attention_of(model: nn.Module) -> tuple[str | None, bool]:
+    """Return how a model of transformers computes attention, and whether it can by scaled_dot_product_attention."""
+    for module in model.modules():
+        if _is_pretrained(module):
+            config: Any = getattr(module, "config", None)
+            return getattr(config, "_attn_implementation", None), bool(getattr(module, "_supports_sdpa", False))
+    return None, False
+
+
+def batch_norms_of(model: nn.Module) -> int:
+    """Return the number of modules that normalise by statistics of the whole batch."""
+    norm = nn.modules.batchnorm._BatchNorm
+    return sum(isinstance(module, norm) and module.training for module in model.modules())

@@ -1,0 +1,22 @@
+/* The communicators of NCCL that have done something, and the ranks that each sends to: what its buffers depend on. */
+#include <pthread.h>
+
+#include "card.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct communicator_figures now, most;
+
+void card_note_communicator(int communicators, int peers) {
+  pthread_mutex_lock(&lock);
+  now.communicators += communicators;
+  now.peers += peers;
+  if (now.communicators > most.communicators) most.communicators = now.communicators;
+  if (now.peers > most.peers) most.peers = now.peers;
+  pthread_mutex_unlock(&lock);
+}
+
+void card_communicator_figures(struct communicator_figures *out) {
+  pthread_mutex_lock(&lock);
+  *out = most;
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,90 @@
+"""What a rank that runs alone tells others, and is told by them: its end of `prediction.exchange`."""
+
+import base64
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class LonePost:
+    """A rank's side of the exchange, in its own process: a `Post` of `ullage.values.messages`."""
+
+    address: str
+    variant: str
+    rank: int
+    helps: bool
+    """Whether this process runs only so that others have its messages."""
+    note: Callable[..., None]
+    """Called with "waits" and the rank that is waited for before something is, and with "goes on" after it."""
+    is_alone: bool = True
+    sources: set[int] = field(default_factory=set)
+    """The ranks that something was received of."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why ranks failed that something was to come from."""
+    _stream: Any = None
+    _process: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, key: str, value: bytes) -> None:
+        """Leave a message for whoever asks for it."""
+        with suppress(OSError):
+            self._ask(key=key, value=base64.b64encode(value).decode())
+
+    def receive(self, key: str, source: int) -> bytes | None:
+        """Wait for a rank's message, and return it; None if it will not come."""
+        value, failure = self._ask(key=key, source=source)
+        if value is None:
+            if failure is not None:
+                self.failures[source] = failure
+            return None
+        self.sources.add(source)
+        return base64.b64decode(value)
+
+    def notes(self) -> list[str]:
+        """Return what a report has to say of it."""
+        one, *more = [str(rank) for rank in sorted(self.sources)] or [""]
+        who = f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"
+        found = [f"{who} run too, as far as this one needs what is sent to it"] if one else []
+        return found + [
+            f"rank {rank}, which has to send something to this one, failed: {why}"
+            for rank, why in sorted(self.failures.items())
+        ]
+
+    def connect(self) -> None:
+        """Come to the exchange, so that others know that this rank runs; again in a process that was forked."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.connect("\0" + self.address)
+        self._stream = connection.makefile("rwb")
+        connection.close()  # once the stream is
+        self._process = os.getpid()
+        self._say(variant=self.variant, rank=self.rank, helps=self.helps)
+
+    def close(self) -> None:
+        """Go: nothing more is sent or asked for."""
+        if self._stream is not None:
+            with suppress(OSError):
+                self._stream.close()
+
+    def _ask(self, **said: Any) -> Any:
+        with self._lock:
+            if self._process != os.getpid():
+                self.connect()
+            self.note("waits", source=said.get("source"))
+            try:
+                self._say(**said)
+                answer = self._stream.readline()
+            finally:
+                self.note("goes on")
+        if not answer:
+            raise ConnectionResetError("the exchange of messages is gone")
+        return json.loads(answer)
+
+    def _say(self, **said: Any) -> None:
+        self._stream.write(json.dumps(said).encode() + b"\n")
+        self._stream.flush()

@@ -1,0 +1,387 @@
+"""What ranks tell each other: sizes, objects and other whole numbers that one rank sends and another reads.
+
+Floating-point numbers are not sent: nobody allocates by them. What is received is asked for when it is read, as on a
+real card: a rank posts a receive long before its neighbour sends.
+"""
+
+import ctypes
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, Final, Protocol
+
+import torch
+
+from ullage._units import KIB, MIB
+from ullage.values.content import BlockContent, BlockContents, Certainty, Operand, OperatorCall, TensorView
+from ullage.values.dispatch import ONLY
+from ullage.values.evaluation import EvaluationError
+from ullage.values.notes import Notes
+
+_MOST_BYTES: Final = 16 * MIB
+"""Whole numbers of a larger tensor are not sent."""
+_MOST_DRAWN_BYTES: Final = 64 * KIB
+"""Drawn ones of a larger tensor are not sent: they are no sizes."""
+_PATIENCE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.01
+_END: Final = "ullage/ended/{}"
+_NOTHING: Final = b""
+
+
+class Post(Protocol):
+    """What carries messages from rank to rank."""
+
+    is_alone: bool
+    """Whether this rank runs alone, so that others are asked only for what they alone can know."""
+
+    def send(self, key: str, value: bytes) -> None:
+        """Leave a message for whoever asks for it."""
+
+    def receive(self, key: str, source: int) -> bytes | None:
+        """Wait for a rank's message, and return it; None if it will not come."""
+
+
+class StorePost:
+    """Ranks that all run: their messages go through the store in which they have met."""
+
+    is_alone = False
+
+    def __init__(self) -> None:
+        self.without: Callable[[], None] = lambda: None
+        """Called where a message will not come because its sender has ended."""
+
+    def send(self, key: str, value: bytes) -> None:
+        """Leave a message in the store."""
+        _store().set(key, value)
+
+    def receive(self, key: str, source: int) -> bytes | None:
+        """Wait for a message in the store, as long as its sender has not ended; None after a minute."""
+        store = _store()
+        latest = time.monotonic() + _PATIENCE_SECONDS
+        while not store.check([key]):
+            if store.check([_END.format(source)]) and not store.check([key]):
+                self.without()
+                return None
+            if time.monotonic() > latest:
+                return None
+            time.sleep(_PAUSE_SECONDS)
+        return bytes(store.get(key))
+
+    def end(self) -> None:
+        """Say that this rank sends nothing more."""
+        _store().set(_END.format(torch.distributed.get_rank()), b"ended")
+
+
+def _store() -> Any:
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+class NoPost:
+    """A rank that runs alone, and of which nobody knows the others."""
+
+    is_alone = True
+
+    def send(self, key: str, value: bytes) -> None:
+        """Do nothing: nobody asks for it."""
+
+    def receive(self, key: str, source: int) -> bytes | None:
+        """Return None: no message comes."""
+
+
+class _Received:
+    """An operation that waits for messages when its result is asked for, and writes them into the first argument."""
+
+    _schema = SimpleNamespace(name="ullage::received")
+    _overloadname = ""
+
+    def __init__(self, messages: "RankMessages", keys: Sequence[tuple[str, int]], own: Operand | None) -> None:
+        self._messages = messages
+        self._keys = keys
+        self._own = own
+        self.call: OperatorCall | None = None
+
+    def __call__(self, out: torch.Tensor) -> torch.Tensor:
+        messages = self._messages
+        found = messages.kept_own(self._own) if self._own is not None else None
+        if found is None:
+            found = messages.taken(self._keys)
+        value, certainty = found
+        if self.call is not None:
+            for target in self.call.targets:
+                if (content := target.content()) is not None:
+                    content.certainty = max(content.certainty, certainty)
+        if value.dtype == torch.uint8 and value.numel() == out.numel() * out.itemsize:
+            value = value.view(out.dtype)
+        if value.numel() != out.numel():
+            raise EvaluationError(f"{value.numel()} numbers were sent, {out.numel()} are wanted")
+        return out.copy_(value.view(out.shape))
+
+
+class RankMessages:
+    """The messages of this process: sent when an operator of torch.distributed runs, received when they are read."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self.post: Post = StorePost()
+        """The way on which they go."""
+        self.are_used = False
+        """Whether there has been one."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._handlers: dict[str, Callable[..., bool]] = {
+            "send": self._sent,
+            "recv_": self._awaited,
+            "broadcast_": self._broadcast,
+            "scatter_": self._scattered,
+            "allgather_": self._gathered_by_all,
+            "_allgather_base_": self._gathered_by_all,
+            "gather_": self._gathered,
+            "alltoall_base_": self._exchanged,
+            "alltoall_": self._exchanged_lists,
+        }
+
+    def note(self, name: str, arguments: Sequence[Any]) -> bool:
+        """Send and receive what an operator ("c10d::send") says; return False where that is not our business."""
+        handler = self._handlers.get(name.partition("::")[2])
+        if handler is None or len(arguments) < 3:
+            return False
+        try:
+            return handler(*arguments)
+        except (RuntimeError, NotImplementedError, AttributeError, KeyError):  # a group that is no group of PyTorch's
+            return False
+
+    def end(self) -> None:
+        """Say that this rank sends nothing more, to those that run beside it."""
+        if self.are_used and isinstance(self.post, StorePost):
+            with suppress(RuntimeError, ValueError):  # the script has left its group already
+                self.post.end()
+
+    # ---- operators
+
+    def _sent(self, tensors: Sequence[torch.Tensor], group: Any, destination: int, tag: int) -> bool:
+        team = _Team(group)
+        key = self._key(team, f"{team.rank}>{destination}#{tag}")
+        for place, each in enumerate(tensors):
+            self._give(each, f"{key}.{place}")
+        return True
+
+    def _awaited(self, tensors: Sequence[torch.Tensor], group: Any, source: int, tag: int) -> bool:
+        team = _Team(group)
+        key = self._key(team, f"{source}>{team.rank}#{tag}")
+        for place, each in enumerate(tensors):
+            self._take(each, [(f"{key}.{place}", team.ranks[source])])
+        return True
+
+    def _broadcast(self, tensors: Sequence[torch.Tensor], group: Any, root: int, *rest: Any) -> bool:
+        team = _Team(group)
+        key = self._key(team, "broadcast")
+        for place, each in enumerate(tensors):
+            if team.rank == root:
+                self._give(each, f"{key}.{place}")
+            else:
+                self._take(each, [(f"{key}.{place}", team.ranks[root])], may_keep=True)
+        return True
+
+    def _scattered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
+        team = _Team(group)
+        key = self._key(team, "scatter")
+        if team.rank != root:
+            self._take(outputs[0], [(f"{key}.{team.rank}", team.ranks[root])])
+            return True
+        for rank, each in enumerate(inputs[0]):
+            if rank == root and self._is_ours(each):
+                self._copy(outputs[0], each)
+            else:
+                self._give(each, f"{key}.{rank}")
+        return True
+
+    def _gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
+        if self.post.is_alone:
+            return False
+        team = _Team(group)
+        key = self._key(team, "allgather")
+        sent = inputs[0] if isinstance(inputs, list | tuple) else inputs
+        self._give(sent, f"{key}.{team.rank}")
+        keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
+        if isinstance(outputs, torch.Tensor):
+            self._take(outputs, keys)
+        else:
+            for each, one in zip(outputs[0], keys, strict=True):
+                self._take(each, [one])
+        return True
+
+    def _gathered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
+        if self.post.is_alone:
+            return False
+        team = _Team(group)
+        key = self._key(team, "gather")
+        self._give(inputs[0], f"{key}.{team.rank}")
+        for rank, each in enumerate(outputs[0] if team.rank == root and outputs else []):
+            self._take(each, [(f"{key}.{rank}", team.ranks[rank])])
+        return True
+
+    def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
+        """Send each rank its part; a lone rank takes what it sends to itself for what each other sends to it."""
+        team = _Team(group)
+        if not self._is_ours(sent):
+            return False
+        parts = sent.split(list(sent_sizes) or sent.size(0) // team.size)
+        if self.post.is_alone:
+            self._copy(output, parts[team.rank], team.size)
+            return True
+        key = self._key(team, "alltoall")
+        for rank, each in enumerate(parts):
+            self._give(each, f"{key}.{team.rank}>{rank}")
+        self._take(output, [(f"{key}.{rank}>{team.rank}", team.ranks[rank]) for rank in range(team.size)])
+        return True
+
+    def _exchanged_lists(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
+        team = _Team(group)
+        if not all(self._is_ours(each) for each in inputs):
+            return False
+        key = self._key(team, "alltoall")
+        for rank, (output, sent) in enumerate(zip(outputs, inputs, strict=True)):
+            if self.post.is_alone:
+                self._copy(output, inputs[team.rank])
+            else:
+                self._give(sent, f"{key}.{team.rank}>{rank}")
+                self._take(output, [(f"{key}.{rank}>{team.rank}", team.ranks[rank])])
+        return True
+
+    # ---- one tensor
+
+    def _key(self, team: "_Team", kind: str) -> str:
+        """Return what names a message on both sides: the group, and the how manieth of its kind it is there."""
+        with self._lock:
+            number = self._counts[team.name, kind]
+            self._counts[team.name, kind] += 1
+        return f"ullage/{team.name}/{kind}/{number}"
+
+    def _give(self, tensor: torch.Tensor, key: str) -> None:
+        """Send what a tensor holds, or that nobody knows it."""
+        if not self._is_ours(tensor):
+            return
+        self.are_used = True
+        held = (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
+        message = _NOTHING
+        if held is not None:
+            value, certainty = held
+            if certainty <= Certainty.ASSUMED or (certainty == Certainty.DRAWN and tensor.nbytes <= _MOST_DRAWN_BYTES):
+                message = bytes([certainty]) + _bytes_of(value)
+        self.post.send(key, message)
+
+    def _take(self, tensor: torch.Tensor, keys: Sequence[tuple[str, int]], *, may_keep: bool = False) -> None:
+        """Have a tensor hold what comes with messages, once it is read.
+
+        Args:
+            tensor: what it is received in.
+            keys: the messages, whose bytes lie one behind the other, and which rank sends each.
+            may_keep: whether a lone rank's own numbers stay if they are not all the same: a broadcast makes states of
+                random numbers equal, and any will do.
+        """
+        if not self._is_ours(tensor):
+            return
+        self.are_used = True
+        if not tensor.is_cuda:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+                try:
+                    _Received(self, keys, None)(tensor)
+                except EvaluationError:
+                    return
+            return
+        notes, contents = self._notes, self._notes.contents
+        own: Operand = notes.operand(tensor)
+        before = own.content
+        is_kept = may_keep and self.post.is_alone and before not in self._received
+        received = _Received(self, keys, own if is_kept else None)
+        call = received.call = OperatorCall(received, [None], {}, is_random=False)
+        base = before if TensorView(tensor).bytes < before.bytes else None
+        block = contents.block_of(tensor)
+        notes.put(block, tensor, call, Certainty.KNOWN, 1, "0", base, base_counts=False)
+        if (content := contents.get(block)) is not None:
+            self._received.add(content)
+
+    def _copy(self, output: torch.Tensor, sent: torch.Tensor, times: int = 1) -> None:
+        """Have a tensor hold what another does, several times over."""
+        if not output.is_cuda:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+                output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
+            return
+        held = self._notes.held(sent)
+        if held is None or held[0].numel() * times != output.numel():
+            contents: BlockContents = self._notes.contents
+            contents.put(contents.block_of(output), None)
+            return
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            value = held[0].reshape(-1).repeat(times).view(output.size())
+        self._notes.keep(output, value, held[1])
+
+    def _is_ours(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor is sent: ranks that all run have a real Gloo for what lies on the host."""
+        return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
+
+    # ---- what is received
+
+    def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
+        """Return what a rank has of its own in a tensor that is broadcast; None where it only waits to be filled.
+
+        One number, or the same many times, is no state of random numbers: 0 and -1 are what scripts put there.
+        """
+        if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
+            return None
+        value = self._notes.evaluation.value_of(own)
+        certainty = own.content.certainty
+        differ = value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
+        return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
+
+    def taken(self, keys: Sequence[tuple[str, int]]) -> tuple[torch.Tensor, Certainty]:
+        """Wait for messages, and return their bytes and how well they are known.
+
+        Raises:
+            EvaluationError: one has not come, or tells nothing.
+        """
+        certainty = Certainty.KNOWN
+        whole = []
+        for key, source in keys:
+            try:
+                message = self.post.receive(key, source)
+            except (RuntimeError, OSError) as error:  # the store has gone, or nobody has written there
+                raise EvaluationError(str(error)) from error
+            if not message:
+                raise EvaluationError(f"rank {source} has told nothing")
+            certainty = max(certainty, Certainty(message[0]))
+            whole.append(message[1:])
+        return torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.uint8), certainty
+
+
+class _Team:
+    """The ranks of a process group, as all of them name it."""
+
+    def __init__(self, group: Any) -> None:
+        distributed = torch.distributed.distributed_c10d
+        found = (
+            group if isinstance(group, torch.distributed.ProcessGroup) else torch.distributed.ProcessGroup.unbox(group)
+        )
+        self.rank: int = found.rank()
+        self.size: int = found.size()
+        self.ranks: list[int] = distributed.get_process_group_ranks(found)
+        self.name = f"{found.group_name}:{','.join(map(str, self.ranks))}"
+
+
+def _is_told(tensor: Any) -> bool:
+    """Tell whether a tensor has numbers that somebody may allocate by."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        return False
+    is_float = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return not is_float and 0 < tensor.nbytes <= _MOST_BYTES
+
+
+def _bytes_of(value: torch.Tensor) -> bytes:
+    with torch._C._ExcludeDispatchKeyGuard(ONLY):
+        whole = value.detach().contiguous()
+    return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.itemsize)

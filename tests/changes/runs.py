@@ -1,0 +1,99 @@
+"""Small training scripts, predicted as they are and with a change; and what the same script computes on the CPU."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ullage.changes.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
+from ullage.prediction.prediction import Prediction
+from ullage.prediction.request import Request
+from ullage.prediction.script import predict
+
+GPU = "RTX 3060"
+_ON_CPU = """
+import json, sys
+import ullage
+ullage.emulate("T4")
+import torch
+torch.set_default_dtype(torch.float64)
+torch.manual_seed(0)
+# Where a script asks for the card it gets the CPU.
+CHANGES = json.loads(sys.argv[1])
+if CHANGES:
+    from ullage.changes.all_changes import install
+    LOOP = install(CHANGES, print)
+source = open(sys.argv[2]).read().replace('"cuda"', '"cpu"')
+names = {"__name__": "__main__", "__file__": sys.argv[2]}
+torch.manual_seed(0)
+exec(compile(source, sys.argv[2], "exec"), names)
+told = names["told"]
+print("\\n" + json.dumps([value.double().flatten().tolist() for value in told]))
+"""
+
+
+def peaks(
+    script: Path,
+    *changes: str,
+    edited: Mapping[str, str] | None = None,
+    arguments: tuple[str, ...] = (),
+    **options: Any,
+) -> Prediction:
+    """Predict a script with changes made from outside, or with edited texts in place of files."""
+    request = Request(script=script, arguments=arguments, gpu=GPU, changes=changes, edited=edited or {})
+    return predict(replace(request, **options))
+
+
+def bytes_of(prediction: Prediction) -> tuple[int, int]:
+    """The peaks that a change and the same lines by hand have to share."""
+    return prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
+
+
+def told_on_cpu(script: Path, *changes: str) -> list[list[float]]:
+    """Run a script on the CPU in float64 and return the tensors of its `told`, which it names itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_CPU, json.dumps(changes), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told: list[list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def difference(one: list[list[float]], other: list[list[float]]) -> float:
+    """The largest difference between two lists of tensors."""
+    assert [len(each) for each in one] == [len(each) for each in other]
+    return max(abs(a - b) for first, second in zip(one, other, strict=True) for a, b in zip(first, second, strict=True))
+
+
+def line_of(script: Path, text: str) -> int:
+    """The number of the one line of a script that holds a text."""
+    [number] = [number for number, line in enumerate(script.read_text().splitlines(), 1) if text in line]
+    return number
+
+
+def place(script: Path, text: str, function: str = "<module>") -> CodePlace:
+    """The place of the one line of a script that holds a text."""
+    return CodePlace(file=str(script), line=line_of(script, text), function=function)
+
+
+def facts_of(script: Path, *, optimizer: str = "AdamW", items: int | None = 8, **loop: Any) -> TrainingFacts:
+    """What a run would tell of a script of ours."""
+    made = f"{optimizer}("
+    return TrainingFacts(
+        loop=LoopFacts(**loop),
+        optimizers=[
+            OptimizerFacts(
+                kind=optimizer,
+                module=f"torch.optim.{optimizer.lower()}",
+                names=[],
+                made=place(script, made) if made in script.read_text() else None,
+            )
+        ],
+        items=items,
+    )

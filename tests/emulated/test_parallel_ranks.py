@@ -1,0 +1,122 @@
+"""Every kind of rank alone in its process needs what it needs among others that torchrun starts, to the byte."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, together
+
+from .conftest import Predict, command, environment_of, slow
+
+EARLY = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+said = [{"width": 777}] if dist.get_rank() == 0 else [None]
+dist.broadcast_object_list(said, src=0)
+model = torch.nn.Linear(512, said[0]["width"]).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100):
+    model(torch.ones(2, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+EMPTY = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+model = torch.nn.Linear(512, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100):
+    none = torch.empty(0, dtype=torch.long, device="cuda")
+    dist.broadcast(none, src=0)
+    assert none.cpu().tolist() == none.nonzero().tolist() == []
+    model(torch.ones(2, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2")
+"""One kind whose shapes another rank decides, and one whose objects do; `make ranks` runs all."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, id=each.name, marks=() if each.name in ALWAYS else slow) for each in CASES if not each.needs],
+)
+def test_a_rank_alone_needs_what_it_needs_among_others(workplace: Path, case: Case) -> None:
+    environment = environment_of(workplace, OMP_NUM_THREADS="1")
+    real = together(case, environment, workplace)
+    assert len(real) == case.ranks
+    assert alone(case, environment, workplace) == real
+
+
+def test_a_rank_has_those_run_that_tell_it_something(predict: Predict) -> None:
+    """The last stage needs the one before, which needs the first; nothing of them is left behind (`workplace`)."""
+    ended = predict(SCRIPTS / "by_hand.py", "--world-size", "3", "--rank", "2", "--json", "--steps", "3")
+    assert ended.code == 0, ended.error
+    assert "rank 1 was run too, as far as this one needs what is sent to it" in ended.json["notes"]
+    first = predict(SCRIPTS / "by_hand.py", "--world-size", "3", "--rank", "0", "--json", "--steps", "3")
+    assert first.code == 0, first.error
+    assert not any("was run too" in note for note in first.json["notes"])
+
+
+def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path) -> None:
+    """Alone (`--rank`), each alone (`--rank all`), and all of them together."""
+    case = next(each for each in CASES if each.name == "by_hand.py on 2")
+    real = together(case, environment_of(workplace), workplace)
+    for how in (("--rank", "1"), ("--rank", "all"), ("--processes", "real")):
+        answer = predict_command(workplace, *how, "--nproc-per-node", "2", SCRIPTS / "by_hand.py")
+        assert (answer["peak_allocated_bytes"], answer["peak_reserved_bytes"]) == real[1], how
+        assert answer["rank"] == 1, how
+
+
+def predict_command(workplace: Path, option: str, value: str, *words: object) -> dict[str, Any]:
+    """What `ullage predict` foretells of torchrun's command."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", *words)
+    done = subprocess.run(
+        command("--gpu", GPU, "--json", "--steps", str(STEPS), option, value, *launcher),
+        capture_output=True,
+        text=True,
+        cwd=workplace,
+        env=environment_of(workplace),
+        timeout=120,
+    )
+    for logs in (workplace / "tmp").glob("torchelastic_*"):  # torchrun keeps them
+        shutil.rmtree(logs)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_hosts_tell_each_other_before_the_card_is_used(predict: Predict, tmp_path: Path) -> None:
+    script = tmp_path / "early.py"
+    script.write_text(EARLY)
+    ended = predict(script, "--world-size", "2", "--rank", "1", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["role_peaks"]["parameters"] == 4 * (512 * 777 + 777)
+    assert ended.json["ended"] == "steps"
+
+
+def test_what_is_empty_is_known(predict: Predict, tmp_path: Path) -> None:
+    """A rank that gets no tokens reads counts of none; that decides nothing."""
+    script = tmp_path / "empty.py"
+    script.write_text(EMPTY)
+    ended = predict(script, "--world-size", "2", "--rank", "1", "--json")
+    assert ended.code == 0, ended.error
+    assert [read for read in ended.json["reads"] if read["certainty"] == "unknown"] == []
+
+
+def test_why_a_message_does_not_come_is_told(predict: Predict, tmp_path: Path) -> None:
+    """The rank that would send it has failed."""
+    text = (SCRIPTS / "by_hand.py").read_text()
+    script = tmp_path / "fails.py"
+    script.write_text(text.replace("\ndef step", "if is_first:\n    raise ValueError('no data')\n\n\ndef step"))
+    shutil.copy(SCRIPTS / "common.py", tmp_path)
+    ended = predict(script, "--world-size", "2", "--rank", "1")
+    assert ended.code in (3, 4)
+    said = " ".join((ended.out + ended.error).split())
+    assert "rank 0, which has to send something to this one, failed: ValueError: no data" in said

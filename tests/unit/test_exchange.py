@@ -1,0 +1,124 @@
+"""Messages of ranks that run alone: who is run for whom, how far, and what is answered where nothing comes."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+
+from ullage.prediction.exchange import Exchange
+from ullage.prediction.lone_post import LonePost
+
+RUN = "run"
+Act = Callable[[LonePost], None]
+
+
+@contextmanager
+def post(exchange: Exchange, rank: int, *, helps: bool = False) -> Iterator[LonePost]:
+    """A rank that has come to the exchange."""
+    found = LonePost(exchange.address, RUN, rank, helps, lambda *_, **__: None)
+    found.connect()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def helpers(exchange: Exchange, started: list[int], act: dict[int, Act]) -> Callable[[int, Callable[[], bool]], None]:
+    """What runs a rank as a helper: its own function with its post."""
+
+    def start(rank: int, is_over: Callable[[], bool]) -> None:
+        started.append(rank)
+        with post(exchange, rank, helps=True) as own:
+            act[rank](own)
+
+    return start
+
+
+def test_a_chain_of_ranks_is_run_as_far_as_each_is_needed() -> None:
+    started: list[int] = []
+    went_on = threading.Event()
+
+    def first(own: LonePost) -> None:
+        own.send("0>1", b"a")
+        went_on.set()
+        own.send("0>1 again", b"never asked for")
+
+    def second(own: LonePost) -> None:
+        got = own.receive("0>1", 0)
+        assert got is not None
+        own.send("1>2", got + b"b")
+
+    with (
+        Exchange() as exchange,
+        exchange.measures(RUN, 2, helpers(exchange, started, {0: first, 1: second})),
+        post(exchange, 2) as last,
+    ):
+        assert last.receive("1>2", 1) == b"ab"
+        assert last.receive("1>2", 1) == b"ab"
+        assert started == [1, 0]
+        assert not went_on.is_set(), "the first rank stops after the send that was waited for"
+        assert last.receive("0>1", 0) == b"a"
+        assert last.receive("0>1 again", 0) == b"never asked for"
+    assert last.notes() == ["ranks 0, 1 were run too, as far as this one needs what is sent to it"]
+
+
+def test_ranks_that_are_measured_anyway_need_no_helper() -> None:
+    started: list[int] = []
+    with (
+        Exchange() as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, started, {})),
+        exchange.measures(RUN, 1, helpers(exchange, started, {})),
+        post(exchange, 0) as zero,
+        post(exchange, 1) as one,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(one.receive, "0>1", 0)
+        zero.send("0>1", b"")
+        assert waiting.result() == b"", "a message may be empty: nobody knows what it would hold"
+        assert started == []
+
+
+def test_ranks_that_wait_for_each_other_go_on_without() -> None:
+    with (
+        Exchange() as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, [], {})),
+        exchange.measures(RUN, 1, helpers(exchange, [], {})),
+        post(exchange, 0) as zero,
+        post(exchange, 1) as one,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        waiting = [pool.submit(zero.receive, "1>0", 1), pool.submit(one.receive, "0>1", 0)]
+        wait(waiting, return_when=FIRST_COMPLETED)
+        # Whichever notices it goes on; the other waits for what that one may yet send.
+        if waiting[0].done():
+            zero.send("0>1", b"a")
+        else:
+            one.send("1>0", b"a")
+        assert sorted(str(each.result()) for each in waiting) == ["None", "b'a'"]
+
+
+def test_what_a_rank_told_before_it_ended_stays_and_for_more_it_is_run_again() -> None:
+    started: list[int] = []
+
+    def again(own: LonePost) -> None:
+        own.send("step 1", b"a")
+        own.send("step 2", b"b")
+
+    with Exchange() as exchange:
+        with exchange.measures(RUN, 0, helpers(exchange, started, {0: again})), post(exchange, 0) as zero:
+            zero.send("step 1", b"a")
+        with exchange.measures(RUN, 1, helpers(exchange, started, {0: again})), post(exchange, 1) as one:
+            assert one.receive("step 1", 0) == b"a"
+            assert started == []
+            assert one.receive("step 2", 0) == b"b"
+            assert started == [0]
+
+
+def test_a_helper_that_ends_or_fails_is_an_answer() -> None:
+    def start(rank: int, is_over: Callable[[], bool]) -> str | None:
+        return "ValueError: no data" if rank == 1 else None
+
+    with Exchange() as exchange, exchange.measures(RUN, 2, start), post(exchange, 2) as own:
+        assert own.receive("0>2", 0) is None
+        assert own.receive("1>2", 1) is None
+    assert own.notes() == ["rank 1, which has to send something to this one, failed: ValueError: no data"]
