@@ -169,7 +169,7 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor) -> None:
-        """Take floats for what they were: what was noted of a weight before and not worked out yet must not see it move."""
+        """Take floats for what they were: what was noted of a weight and not worked out yet must not see it move."""
         block = self._notes.contents.block_of(tensor)
         content = self._notes.contents.get(block)
         if content is not None and content.is_float:
