@@ -18,13 +18,13 @@ import ullage
 ullage.emulate("H100")
 
 import torch  # noqa: E402  the card has to be there before
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+import torch.nn.functional as F  # noqa: E402  the card has to be there before
+from torch import nn  # noqa: E402  the card has to be there before
+from torch.utils.checkpoint import checkpoint  # noqa: E402  the card has to be there before
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  the card has to be there before
 
-from ullage.changes.checkpoint_choice import choose_blocks  # noqa: E402
-from ullage.changes.model_structure import blocks_of  # noqa: E402
+from ullage.changes.checkpoint_choice import choose_blocks  # noqa: E402  the card has to be there before
+from ullage.changes.model_structure import blocks_of  # noqa: E402  the card has to be there before
 
 LEAST_WORTH = 0.97
 NEARLY = 0.99

@@ -53,7 +53,7 @@ class BlockContent:
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
-        *("inputs", "is_unwritten", "serial", "sign", "updates", "value"),
+        *("is_unwritten", "serial", "sign", "value"),
     )
 
     def __init__(
@@ -85,10 +85,6 @@ class BlockContent:
         """The number of outputs of a product of matrices or a convolution, if one has made it."""
         self.column = 1
         """The number of an output's numbers that lie side by side."""
-        self.inputs = 1
-        """The number of weights of one output, for what an optimizer moves."""
-        self.updates = 0
-        """The number of an optimizer's operations on it that its value does not have in it yet."""
         self.serial = next(_serials)
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 

@@ -9,7 +9,7 @@ import torch
 
 from ullage._units import MIB
 from ullage.values.content import KEY, BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView, extended
-from ullage.values.draw import draw, put_off, updated
+from ullage.values.draw import draw, put_off
 from ullage.values.operator_plan import is_foreign
 from ullage.values.products import PRODUCTS, widened
 from ullage.values.routing import Routing
@@ -129,8 +129,6 @@ class Evaluation:
     def _storage_of(self, content: BlockContent, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
         """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
         if content.value is not None:
-            if content.updates:
-                content.value = updated(content, self.seed)
             return content.value
         if not content.bytes:  # of nothing all is known
             return torch.UntypedStorage(0)
