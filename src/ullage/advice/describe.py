@@ -74,11 +74,11 @@ def _used(found: Prediction) -> str:
 
 def _sections(advice: Advice) -> Iterator[Section]:
     yield _meter(advice)
+    yield from _written(advice)
     if advice.need.avoidable:
         yield _avoidable(advice)
     if advice.trials:
         yield _changes(advice)
-    yield from _written(advice)
     if advice.not_made:
         yield Table(
             title="Not made in this script",
@@ -103,7 +103,7 @@ def _meter(advice: Advice) -> Meter:
     return Meter(
         title="Used of the card at most",
         total_bytes=advice.total_memory_bytes,
-        total_label=f"{advice.gpu}: {text_of_bytes(advice.total_memory_bytes)}",
+        total_label=advice.gpu,
         parts=tuple(parts),
     )
 
