@@ -132,7 +132,8 @@ struct sent {
   char bytes[];
 };
 static atomic_bool remembers;
-static _Thread_local bool sent_is_noted; /* by who runs the copy: to keep all weights here as well takes longer than to send them */
+/* By who runs the copy: to keep all weights here as well takes longer than to send them. */
+static _Thread_local bool sent_is_noted;
 void card_sent_is_noted(bool is_noted) { sent_is_noted = is_noted; }
 static pthread_key_t sent_key; /* each thread's own, freed with the thread */
 static pthread_once_t sent_once = PTHREAD_ONCE_INIT;
