@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import client
 from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of
 
 from .conftest import Ended, command, environment_of, processes_of
@@ -60,10 +61,8 @@ def ask(workplace: Path) -> Ask:
 
     def run(*words: object, **changes: str) -> Ended:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        process = subprocess.run(
+        process = client.run(
             command("--gpu", "T4", *words),
-            capture_output=True,
-            text=True,
             cwd=workplace,
             env=environment_of(workplace, PATH=path, **changes),
             timeout=300,
