@@ -138,9 +138,10 @@ made-up: setup  ## Predict programs of others on made-up weights and data, and w
 	tools/packages.sh $(OLDEST_ENV) $(MADE_UP) benchmarks/made_up
 	PYTHONPATH=$(MADE_UP) $(OLDEST_ENV)/bin/python -m benchmarks.made_up.run --write docs/made_up_programs.md
 
-ranks: setup  ## Run each kind of rank alone and among others, and write the table of docs/layouts.md (installs deepspeed; ONLY=pipeline).
+ranks: setup  ## Run each kind of rank alone and among others, and write the table of docs/layouts.md (installs deepspeed; goes on where it was cut off; ONLY=pipeline).
 	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
-	$(OLDEST_ENV)/bin/python -m benchmarks.layouts.ranks --packages $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/layouts.md)
+	mkdir -p build
+	$(OLDEST_ENV)/bin/python -m benchmarks.layouts.ranks --packages $(COMMANDS) --kept build/ranks.jsonl $(if $(ONLY),--only '$(ONLY)',--write docs/layouts.md)
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md
