@@ -1,4 +1,4 @@
-"""Small products are worked out from what went in, and count as drawn."""
+"""Small products are worked out from what went in, and count as drawn; what an optimizer updates moves a little."""
 
 from functools import cache
 from typing import Any
@@ -47,6 +47,7 @@ found = {
 
 layer = nn.Linear(64, 32, bias=False).cuda()
 before = layer.weight.detach().cpu()
+noted = layer.weight.detach().sum()  # worked out after the steps
 optimizer = torch.optim.AdamW(layer.parameters(), 1e-3, foreach=True)
 moves = []
 for _ in range(2):
@@ -54,6 +55,7 @@ for _ in range(2):
     optimizer.step()
     moves.append((layer.weight.detach().cpu() - before) / before.square().mean().sqrt())
 first, second = moves
+found["noted before"] = [float(noted), float(before.sum())]
 found["moved"] = [float(each.square().mean().sqrt()) for each in moves]
 found["rows"] = float(first.mean(1).square().mean().sqrt())
 found["way"] = float(nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0))
@@ -94,6 +96,22 @@ def test_a_small_product_is_what_it_is_on_the_cpu() -> None:
     off, certainty = told["with many multiplications"]
     assert off > 0.1
     assert certainty == "DRAWN"
+
+
+def test_an_optimizer_moves_weights() -> None:
+    """By hundredths, a row alike, each step in the same direction, and with another seed in another."""
+    told = found(0)
+    first, second = told["moved"]
+    assert 0.005 < first < second < 0.2
+    assert told["rows"] > first / 4  # independent numbers of 64 inputs would have a mean of an eighth
+    assert told["way"] > 0.9
+    assert found(1)["a move"] != told["a move"]
+
+
+def test_what_was_noted_before_an_update_does_not_move() -> None:
+    """A sum of weights before two steps, worked out after them, is that of the weights before."""
+    noted, before = found(0)["noted before"]
+    assert abs(noted - before) < 1e-3 * abs(before)
 
 
 def test_sparse_results() -> None:
