@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
@@ -142,12 +142,41 @@ class Evaluation:
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
         """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
-        if content.value is not None:
-            return content.value
-        if not content.bytes:  # of nothing all is known
-            return torch.UntypedStorage(0)
-        if content in passing:
-            return passing[content]
+        if (found := _found(content, passing)) is not None:
+            return found
+        # What leads to it comes first, one after the other: chains are longer than Python's stack.
+        begun: set[BlockContent] = set()
+        waiting = [content]
+        while waiting:
+            each = waiting[-1]
+            if each not in begun and _found(each, passing) is None:
+                begun.add(each)
+                waiting += (source for source in reversed(self._sources(each)) if source not in begun)
+                continue
+            waiting.pop()
+            if waiting and _found(each, passing) is None:
+                with suppress(EvaluationError):  # it is raised again for what needs it
+                    self._made(each, passing)
+        return self._made(content, passing)
+
+    def _sources(self, content: BlockContent) -> list[BlockContent]:
+        """Return the contents that are worked out for another."""
+        if isinstance(content, UpdatedContent):
+            return [content.origin]
+        call = content.call
+        if call is None or not self._can_run(call):
+            return []
+        bases = [target.base for target in call.targets if isinstance(target.place, str) and target.base is not None]
+        return [*(operand.content for operand in operands_in(call)), *bases]
+
+    def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
+        """Work a content out of what leads to it, or draw it.
+
+        Raises:
+            EvaluationError: it cannot be had.
+        """
+        if (found := _found(content, passing)) is not None:
+            return found
         if isinstance(content, UpdatedContent):
             moved = updated(content, self._storage_of(content.origin, passing), self.seed)
             self._settle(content, moved, passing)
@@ -155,16 +184,14 @@ class Evaluation:
         call = content.call
         if call is not None and self._can_run(call):
             self._run(call, passing)
-            if content.value is not None:
-                return content.value
-            if content in passing:
-                return passing[content]
+            if (found := _found(content, passing)) is not None:
+                return found
         if content.bytes > _DRAWN_BYTES or not self._has_room_to_work(content.bytes):
             raise EvaluationError(f"a tensor of {content.bytes} bytes")
-        found = draw(content, self.seed)
+        drawn = draw(content, self.seed)
         content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
-        self._settle(content, found, passing)
-        return found
+        self._settle(content, drawn, passing)
+        return drawn
 
     def _settle(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
         size = found.nbytes()
@@ -300,6 +327,15 @@ class Evaluation:
             yield
         finally:
             generator.set_state(state)
+
+
+def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
+    """Return a content's bytes, if they are there by now."""
+    if content.value is not None:
+        return content.value
+    if not content.bytes:  # of nothing all is known
+        return torch.UntypedStorage(0)
+    return passing.get(content)
 
 
 def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
