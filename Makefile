@@ -126,9 +126,9 @@ common-advice: setup  ## Measure what threads advise against running out of memo
 roles: setup  ## Compare the roles of explain with those of predict on forty workloads, and write docs/explain_roles.md (ten minutes).
 	$(OLDEST_ENV)/bin/python -m benchmarks.roles.run --write docs/explain_roles.md
 
-commands: setup  ## Predict commands as people type them, each beside the plain script, and write docs/commands.md (installs trl, deepspeed; ONLY=trl).
+commands: setup  ## Predict commands as people type them, each beside the plain script, and write docs/commands.md (installs trl, deepspeed, litgpt and others; ONLY=trl; what was run is kept in build/).
 	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
-	$(OLDEST_ENV)/bin/python benchmarks/commands/run.py $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/commands.md)
+	$(OLDEST_ENV)/bin/python -m benchmarks.commands.run $(COMMANDS) --kept build/commands.jsonl $(if $(ONLY),--only '$(ONLY)',--write docs/commands.md)
 
 values: setup  ## Measure what values decide beside what is drawn, program by program (installs trl, ultralytics, torch_geometric; an hour; ONLY="grpo yolo").
 	tools/packages.sh $(OLDEST_ENV) $(VALUES) benchmarks/values
