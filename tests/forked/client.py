@@ -33,6 +33,8 @@ USUAL: Final = {} if "ULLAGE_SLOW" in os.environ else COMPILER_LATER
 Result = TypeVar("Result")
 _READ_ONCE: Final = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "KMP_", "MALLOC_")
 """The beginnings of variables that Python, torch or the C library read before a fork could be given others."""
+_READ_LATER: Final = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "PYTHONUNBUFFERED")
+"""Those among them that are read when they are used; of the last, a fork makes its streams."""
 
 
 def run(
@@ -90,13 +92,13 @@ def answer() -> None:
 def _can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or command[1] not in ("-c", "-m"):
         return False
-    return _read_once(environment) == _read_once({**os.environ, **COMPILER_LATER})
+    return read_once(environment) == read_once({**os.environ, **COMPILER_LATER})
 
 
-def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
-    # Where the compiler keeps its files is read when it is used.
-    named = {name: value for name, value in environment.items() if name.startswith(_READ_ONCE)}
-    return {name: value for name, value in named.items() if name not in ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME")}
+def read_once(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are read once, when a process begins."""
+    found = {name: value for name, value in environment.items() if name.startswith(_READ_ONCE)}
+    return {name: value for name, value in found.items() if name not in _READ_LATER}
 
 
 def _ask(command: Sequence[str], request: dict[str, Any], timeout: float) -> subprocess.CompletedProcess[str]:

@@ -27,6 +27,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NoReturn
 
+from tests.forked.client import read_once
 from ullage import _child_process
 from ullage._child_process import run_exit_handlers
 from ullage.emulator import library
@@ -229,7 +230,7 @@ def _start(command: Sequence[str], **options: Any) -> Any:
     """Stand in for `subprocess.Popen` in `ullage._child_process`."""
     environment = options["env"]
     is_script = len(command) > 2 and command[1] == "-c" and command[2].endswith(_CHILD)
-    if not is_script or os.environ.get("PYTHONPATH") != environment.get("PYTHONPATH"):
+    if not is_script or read_once(environment) != read_once(os.environ):
         return subprocess.Popen(command, **options)
     return _ForkOfScript(command[1:], pass_fds=options["pass_fds"], env=environment)
 

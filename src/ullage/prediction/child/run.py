@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ullage._child_process import run_exit_handlers, tie_to_parent
 from ullage._errors import UllageError, UsageError
+from ullage.emulator import library
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
@@ -85,6 +86,7 @@ class Run:
         self._history: AllocatorHistory | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
+        self._sent_at_ends: list[int] = []
         self._is_over = False
         self._has_gone_on = False
         self._started = 0.0
@@ -303,6 +305,7 @@ class Run:
         self._meter.look()
         assert self._enough is not None
         self._enough.note_step(torch)
+        self._sent_at_ends.append(library.communicators().sent_bytes)
         self._channel.send("step", step=number)
         if self._whereabouts is not None:
             self._whereabouts.note_step()
@@ -324,6 +327,7 @@ class Run:
     def _on_recount(self) -> None:
         """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
         self._step_times.clear()
+        self._sent_at_ends.clear()
         if self._enough is not None:
             self._enough.reserved_at_ends.clear()
 
@@ -394,9 +398,8 @@ class Run:
     def _message(self, result: RunResult) -> dict[str, Any]:
         return {"event": "result", "result": result.to_json()}
 
-    def _result(self, outcome: Outcome) -> RunResult:
-        if outcome.kind == "ended" and self._observer is not None:
-            self._observer.end_backward_step()  # no forward pass has come after the last
+    def _facts(self, outcome: Outcome) -> RunResult:
+        """Return what is known of the run beside its memory."""
         if self._step_times and self._observer is not None and not self._observer.has_optimizer:
             self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
         if self._post is not None:
@@ -412,9 +415,14 @@ class Run:
             rank=self._request.rank,
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
             epoch=self._epoch_use,
+            sent_bytes_per_step=_last_rise(self._sent_at_ends),
         )
-        if self._inspection is not None:
-            result = self._inspection.with_changes(result)
+        return result if self._inspection is None else self._inspection.with_changes(result)
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        if outcome.kind == "ended" and self._observer is not None:
+            self._observer.end_backward_step()  # no forward pass has come after the last
+        result = self._facts(outcome)
         if self._observer is None:
             result = replace(result, host=self._meter.figures())
             return (
@@ -422,6 +430,7 @@ class Run:
             )
         self._observer.note_everything()
         self._journal.close()
+        result = replace(result, recomputed_share=self._observer.recomputed_share)
         if self._inspection is not None:
             result = self._inspection.with_training(result)
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
@@ -458,6 +467,11 @@ class Run:
     def _search(self) -> "AvoidableSearch | None":
         """What looks for what is avoidable, where that is asked for."""
         return self._inspection.search if self._inspection is not None else None
+
+
+def _last_rise(counts: list[int]) -> int | None:
+    """Return by how much a count rose in the last step: the first may have begun with what is sent only once."""
+    return counts[-1] - (counts[-2] if counts[1:] else 0) if counts else None
 
 
 def _has_missed(reads: "Reads", outcome: Outcome) -> bool:
