@@ -41,7 +41,7 @@ Minutes = Annotated[float, typer.Option(help="The time for --batches, beside --s
 Routing = Annotated[
     str,
     typer.Option(
-        help="Experts that drawn scores choose: auto (of ranks balanced), drawn, balanced, worst, or a skew such as 1.5."
+        help="Experts that drawn scores choose: auto (ranks: balanced), drawn, balanced, worst, or a skew such as 1.5."
     ),
 ]
 RandomWeights = Annotated[

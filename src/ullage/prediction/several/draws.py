@@ -82,7 +82,7 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
     low = min(first.interval_bytes[0], worst.interval_bytes[0])
     high = max(first.interval_bytes[1], worst.interval_bytes[1])
     note = (
-        "experts get tokens alike (--routing balanced); the interval holds the worst too, in which all tokens go to the "
+        "experts get tokens alike (--routing balanced); the interval holds the worst too, where all tokens go to the "
         f"first experts: {text_of_bytes(worst.peak_allocated_bytes)} allocated, "
         f"{text_of_bytes(worst.peak_reserved_bytes)} reserved on this rank"
     )
