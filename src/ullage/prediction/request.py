@@ -148,6 +148,8 @@ class Request:
     """Whether weights and data that are not here are made up."""
     diagnose: bool = False
     """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the script finds beside, or in place of, those of this process."""
 
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
     """The messages of ranks that run alone; None: one is made where there are such ranks."""

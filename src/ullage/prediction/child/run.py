@@ -91,6 +91,7 @@ class Run:
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
         self._reserved_at_ends: list[list[int]] = []
+        self._sent_at_ends: list[int] = []
         self._is_over = False
         self._has_gone_on = False
         self._started = 0.0
@@ -399,6 +400,7 @@ class Run:
                 for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
             ]
         )
+        self._sent_at_ends.append(library.communicators().sent_bytes)
         self._channel.send("step", step=number)
         if self._whereabouts is not None:
             self._whereabouts.note_step()
@@ -432,6 +434,7 @@ class Run:
         """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
         self._step_times.clear()
         self._reserved_at_ends.clear()
+        self._sent_at_ends.clear()
 
     def _goes_on(self) -> bool:
         """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
@@ -566,6 +569,7 @@ class Run:
             rank=self._request.rank,
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
             epoch=self._epoch_use,
+            sent_bytes_per_step=_last_rise(self._sent_at_ends),
         )
         if self._observer is None:
             result = replace(result, host=self._meter.figures())
@@ -574,7 +578,7 @@ class Run:
             )
         self._observer.note_everything()
         self._journal.close()
-        result = replace(result, training=self._training())
+        result = replace(result, training=self._training(), recomputed_share=self._observer.recomputed_share)
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
         self._give_history_back()
@@ -608,6 +612,11 @@ class Run:
         """Return how the run trains, where that was gathered."""
         gathered = self._loop.gathered if self._loop is not None else None
         return None if gathered is None else gathered(self._journal.entries())
+
+
+def _last_rise(counts: list[int]) -> int | None:
+    """Return by how much a count rose in the last step: the first may have begun with what is sent only once."""
+    return counts[-1] - (counts[-2] if counts[1:] else 0) if counts else None
 
 
 def _has_missed(reads: "Reads", outcome: Outcome) -> bool:
