@@ -258,27 +258,31 @@ def beside(path: Path, name: str, rivals: dict[str, Callable[[Path], tuple[float
         yield Measured(f"memory: ullage / {rival} ({their_memory:.3f} GiB)", memory / their_memory, "x", memory_bound)
 
 
-def files(folder: Path) -> Iterator[tuple[Path, str]]:
+def files(folder: Path, only: str) -> Iterator[tuple[Path, str]]:
     """The files that all tools read, as the others can: not compressed."""
-    for name in ("normal", "variable_length_oom"):
+    for name in filter(lambda name: only in name, ("normal", "variable_length_oom")):
         path = folder / f"{name}.pickle"
         path.write_bytes(gzip.decompress((DATA / f"{name}.pickle.gz").read_bytes()))
         yield path, f"a recorded run ({name}, {path.stat().st_size / 1e6:.1f} MB)"
     public = sorted(KEPT.glob("snapshots/*/*/**/*.pickle"), key=lambda path: path.stat().st_size)
-    for path in public[-2:]:
+    for path in public[-2:] if only in "public" else ():
         yield path, f"a public snapshot ({path.name}, {path.stat().st_size / 1e6:.1f} MB)"
+    if only not in "million":
+        return
     large = folder / "million.pickle"
     make(large, MILLION_MEGABYTES)
     _, _, entries = run([sys.executable, "-c", OPEN, str(large)])
     yield large, f"{int(entries):,} entries ({large.stat().st_size / 1e6:.0f} MB)"
 
 
-def measurements(folder: Path) -> Iterator[Measured]:
+def measurements(folder: Path, only: str) -> Iterator[Measured]:
     folders = mosaic()
     rivals = others(folder, folders)
-    for path, name in files(folder):
+    for path, name in files(folder, only):
         yield from same_question(path, name, folders)
         yield from beside(path, name, rivals)
+    if only not in "huge":
+        return
     huge = folder / "huge.pickle"
     make(huge, 500)
     seconds, memory, entries = python(OPEN, huge)
@@ -289,12 +293,13 @@ def measurements(folder: Path) -> Iterator[Measured]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--make", nargs=2, metavar=("MB", "FILE"))
-    wanted = options.parse_args().make
-    if wanted:
-        return make(Path(wanted[1]), int(wanted[0]))
+    options.add_argument("--only", default="", help="normal, variable_length_oom, public, million or huge: that alone")
+    wanted = options.parse_args()
+    if wanted.make:
+        return make(Path(wanted.make[1]), int(wanted.make[0]))
     kept = True
     with tempfile.TemporaryDirectory(prefix="ullage-") as folder:
-        for measured in measurements(Path(folder)):
+        for measured in measurements(Path(folder), wanted.only):
             print(measured, flush=True)
             kept = kept and measured.kept
     sys.exit(0 if kept else 1)
