@@ -27,7 +27,7 @@ MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice roles values made-up commands ranks cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice roles values made-up commands ranks deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -142,6 +142,10 @@ ranks: setup  ## Run each kind of rank alone and among others, and write the tab
 	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
 	mkdir -p build
 	$(OLDEST_ENV)/bin/python -m benchmarks.layouts.ranks --packages $(COMMANDS) --kept build/ranks.jsonl $(if $(ONLY),--only '$(ONLY)',--write docs/layouts.md)
+
+deploy: setup  ## Have a real Prometheus (Debian's, fetched into build/) take the rules and dashboard of deploy/, scrape and fire.
+	tools/prometheus.sh build/prometheus
+	ULLAGE_PROMETHEUS=$(CURDIR)/build/prometheus/usr/bin $(OLDEST_ENV)/bin/python -m pytest tests/export/test_deploy.py
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md

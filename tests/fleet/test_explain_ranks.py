@@ -108,7 +108,7 @@ def test_a_reader_that_is_killed_costs_its_rank_alone(fleet: Path, monkeypatch: 
     poisoned = fleet / "iteration_6" / "rank2_memory_snapshot.pickle"
     hook = fleet.parent / "hooks"
     hook.mkdir()
-    (hook / "usercustomize.py").write_text(
+    (hook / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "def look(event, arguments):\n"
         f"    if event == 'open' and str(arguments[0]) == {str(poisoned)!r} and len(sys.argv) > 3:\n"
