@@ -332,15 +332,21 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
     return verdict, reason
 
 
+def _judged(request: Request, gpu: Gpu, result: RunResult, measured: Measured, use: _Use) -> tuple[Verdict, str]:
+    """Decide by the run, and by the epoch that was foreseen, where there is one."""
+    verdict, reason = _judgement(request, gpu, result, measured, use)
+    if result.epoch is None:
+        return verdict, reason
+    least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
+    is_beyond = least > use.total_bytes or result.outcome.kind == "oom"
+    return judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
+
+
 def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
     result = with_epoch(result)
     measured = result.measured or NOTHING_MEASURED
     use = _use(request, gpu, result, measured)
-    verdict, reason = _judgement(request, gpu, result, measured, use)
-    if result.epoch is not None:
-        least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
-        is_beyond = least > use.total_bytes or result.outcome.kind == "oom"
-        verdict, reason = judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
+    verdict, reason = _judged(request, gpu, result, measured, use)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     return Prediction(
         verdict=verdict,
