@@ -25,11 +25,11 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 NAMES = {
-    *("predict", "fit", "fit_layout", "advise", "explain", "tune", "diff", "repro", "diagnose"),
+    *("predict", "fit", "fit_layout", "advise", "explain", "explain_ranks", "tune", "diff", "repro", "diagnose"),
     *("load_snapshot", "show", "write_page"),
     *("emulate", "Guard", "TokenBudgetBatchSampler", "owners", "release", "isolated", "Monitor"),
     *("Prediction", "Fit", "LayoutFit", "Advice", "Explanation", "Tuning", "Difference", "Reproduction", "Diagnosis"),
-    *("Snapshot", "Emulation"),
+    *("Snapshot", "Emulation", "FleetExplanation"),
     *("Holding", "Holdings", "Certificate"),
     *("UllageError", "UsageError", "UnknownGpuError", "EmulationError", "ScriptError", "IsolationError"),
     "TorchMissingError",
@@ -79,6 +79,9 @@ def test_a_function_has_the_options_of_its_command(command: Callable[..., None],
 
     only_printing = {"as_json", "is_whole"}
     only_calling = {"progress", "picture"}
+    if function is ullage.explain:  # a folder of many ranks has an answer of another kind, and a function of its own
+        only_printing |= options_of(ullage.explain_ranks) - options_of(function)
+        assert "workers" in only_printing
     assert options_of(command) - only_printing == options_of(function) - only_calling
 
 

@@ -39,7 +39,7 @@ def fit(
     values: str = "auto",
     values_seed: int = 0,
     draws: int = 1,
-    routing: str = "drawn",
+    routing: str = "auto",
     html: str | Path | None = None,
     picture: bool = False,
     batches: Literal["heaviest"] | None = None,

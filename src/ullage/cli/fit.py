@@ -73,7 +73,7 @@ def run_fit(
     values: options.Values = "auto",
     values_seed: options.Seed = 0,
     draws: options.Draws = 1,
-    routing: options.Routing = "drawn",
+    routing: options.Routing = "auto",
     as_json: options.Json = False,
     batches: options.Batches = None,
     minutes: options.Minutes = 5.0,

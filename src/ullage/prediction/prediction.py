@@ -119,6 +119,8 @@ class ValuesUse:
     """The most that values took of the host's memory."""
     failures: dict[str, str]
     """Operations that the host could not compute, with its error; their results count as unknown."""
+    routed: int = 0
+    """The number of times that `routing` chose experts, and not the drawn scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

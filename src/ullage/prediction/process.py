@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from ullage.emulator.emulate import emulate_in
 from ullage.gpus import find_gpu
 from ullage.prediction.child.attachment import Attachment
 from ullage.prediction.child.whereabouts import words_for
+from ullage.prediction.command.standard_input import standard_input
 from ullage.prediction.command.words import command_of
 from ullage.prediction.host.memory import WorkersUse
 from ullage.prediction.host.watch import HostWatch
@@ -90,14 +91,16 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
     channel, channel_end = new_pipe()
     try:
         try:
-            process = ChildProcess(
-                "ullage.prediction.child.run",
-                [str(channel_end), json.dumps(request.for_child().to_json())],
-                inherited=(channel_end,),
-                environment=environment,
-                with_flags=False,
-                output=subprocess.PIPE,
-            )
+            with standard_input(request.arguments) or nullcontext() as given:
+                process = ChildProcess(
+                    "ullage.prediction.child.run",
+                    [str(channel_end), json.dumps(request.for_child().to_json())],
+                    inherited=(channel_end,),
+                    environment=environment,
+                    with_flags=False,
+                    output=subprocess.PIPE,
+                    standard_input=given,
+                )
         finally:
             os.close(channel_end)
         with process:
@@ -142,14 +145,16 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         door.listen()
         attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
-        process = ChildProcess(
-            "ullage.prediction.command.launch",
-            command_of(launch.words),
-            inherited=(),
-            environment=environment,
-            with_flags=False,
-            output=subprocess.PIPE,
-        )
+        with standard_input(launch.words) or nullcontext() as given:
+            process = ChildProcess(
+                "ullage.prediction.command.launch",
+                command_of(launch.words),
+                inherited=(),
+                environment=environment,
+                with_flags=False,
+                output=subprocess.PIPE,
+                standard_input=given,
+            )
         with process:
             listener = Listener(process, request, progress, cancelled, door)
             listener.started(time.monotonic())
