@@ -1,6 +1,6 @@
 """One search over layouts on every engine: the same answer, and how much sooner with two workers: `make layouts`.
 
-    python -m benchmarks.layouts.engines FOLDER [--cards 64] [--sizes 7b 70b] [--most tp=8] [--on local:1 local:2 ray ...]
+    python -m benchmarks.layouts.engines FOLDER [--cards 64] [--sizes 7b 70b] [--most tp=8] [--on local:1 ray ...]
 
 Results are kept in FOLDER, a file for each engine, so that what was cut off goes on; times count only what was run in
 one go. `ray` is a cluster of two nodes, which is started here (`ray start`, twice). Exits 1 where answers differ, or
