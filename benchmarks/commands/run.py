@@ -3,11 +3,12 @@
     python -m benchmarks.commands.run PACKAGES [--only TEXT] [--kept FILE] [--write docs/commands.md]
 
 PACKAGES is the folder that tools/packages.sh has filled from requirements*.txt. What was predicted is kept in FILE and
-not run again while the package's sources stay as they are, so that it can be run in pieces. Exits 1 where a command has
-another peak than its script, or no peak.
+not run again while the package's sources and what is run stay as they are, so that it can be run in pieces. Exits 1
+where a command has another peak than its script, or no peak.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -42,7 +43,7 @@ class Predictions:
         self.gpu = gpu
         self._environment = environment
         self._kept = kept
-        self._state = subprocess.check_output([ROOT / "tools" / "state.sh"], text=True).split()[0]
+        self._state = _state()
         lines = kept.read_text().splitlines() if kept and kept.exists() else []
         self._found = {entry["key"]: entry["figures"] for entry in map(json.loads, lines)}
 
@@ -60,16 +61,24 @@ class Predictions:
 
     def _predicted(self, words: Sequence[str]) -> dict[str, Any]:
         command = [sys.executable, "-m", "ullage", "predict", "--gpu", self.gpu, "--json", *words]
-        with tempfile.TemporaryDirectory() as folder:  # some refuse one in which they have run before
-            done = subprocess.run(
-                command, capture_output=True, text=True, env=self._environment, cwd=folder, check=False
-            )
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
+            # New ones: some refuse a folder in which they have run before, and what was compiled is not compiled again.
+            environment = self._environment | {"TMPDIR": temporary}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
         if done.returncode not in (0, 1, 4):  # 4: unknown, with figures
             print(done.stderr[-4000:], file=sys.stderr)
             said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
             return {"error": said[0] if said else f"exit {done.returncode}"}
         found = json.loads(done.stdout)
         return {name: found.get(name) for name in FIGURES}
+
+
+def _state() -> str:
+    """Return what is another text when the package's sources, or what is run here, have changed."""
+    package = subprocess.check_output([ROOT / "tools" / "state.sh"], text=True).split()[0]
+    parts = [file for file in sorted(HERE.rglob("*")) if file.suffix in (".yaml", ".json", ".ipynb", ".txt")]
+    parts += sorted(SCRIPTS.glob("*.py"))
+    return hashlib.sha256(b"".join([package.encode(), *(file.read_bytes() for file in parts)])).hexdigest()
 
 
 def _console_scripts(packages: Path, folder: Path) -> None:
@@ -93,7 +102,6 @@ def _environment(packages: Path, folder: Path) -> dict[str, str]:
     return os.environ | {
         "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(packages)]),
-        "TMPDIR": str(folder),
         "HF_HUB_OFFLINE": "1",
         "DISABLE_VERSION_CHECK": "1",  # LLaMA-Factory's: it asks for an older datasets and peft
     }

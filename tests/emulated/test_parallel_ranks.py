@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, together
+from tests.forked import client
 
 from .conftest import Predict, command, environment_of, slow
 
@@ -77,10 +77,8 @@ def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path) -> No
 def predict_command(workplace: Path, option: str, value: str, *words: object) -> dict[str, Any]:
     """What `ullage predict` foretells of torchrun's command."""
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", *words)
-    done = subprocess.run(
+    done = client.run(
         command("--gpu", GPU, "--json", "--steps", str(STEPS), option, value, *launcher),
-        capture_output=True,
-        text=True,
         cwd=workplace,
         env=environment_of(workplace),
         timeout=120,

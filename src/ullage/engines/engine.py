@@ -1,6 +1,6 @@
 """The interface that every engine stands behind: submit work, wait for its result, cancel.
 
-Work is a function of this package, by name, and plain data for it; its result is plain data too. So it can be told to a
+Work is a function, by name, and plain data for it; its result is plain data too. So it can be told to a
 thread, to a process and to another machine alike. How work is scheduled, repeated after a crash and logged is the
 engine's own.
 """
@@ -9,12 +9,11 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from ullage._errors import UllageError
 
 PlainData = dict[str, Any]
-_OURS: Final = "ullage."
 
 
 class EngineError(UllageError):
@@ -42,8 +41,8 @@ class Engine(ABC):
         """Have a function called with plain data; the future has its result, or an EngineError.
 
         Args:
-            function: `module:name` of a function of this package, which takes the data and a function that says
-                whether the work is not wanted any more.
+            function: `module:name` of a function that takes the data, and a function that says whether the work is not
+                wanted any more.
             payload: what it is called with.
         """
 
@@ -53,10 +52,8 @@ class Engine(ABC):
 
 
 def call(function: str, payload: PlainData, cancelled: Callable[[], bool]) -> PlainData:
-    """Call a function of this package by its name."""
+    """Call a function by its name."""
     module, _, name = function.partition(":")
-    if not module.startswith(_OURS):
-        raise EngineError(f"{function} is no function of this package")
     answer: PlainData = getattr(importlib.import_module(module), name)(payload, cancelled)
     return answer
 

@@ -11,6 +11,7 @@ from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section,
 
 _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
+_BETWEEN = "·"
 _ESTIMATES = (
     "What a step sends is counted in the calls of NCCL, each taken as a ring; what NCCL chooses, and how long that "
     "takes, is not known: an estimate",
@@ -24,13 +25,14 @@ def describe(found: LayoutFit) -> Report:
     best = found.best
     script = " ".join([found.script, *found.arguments])
     fullest = best.fullest if best is not None else None
+    drawn = fullest.prediction if fullest is not None and fullest.prediction.picture is not None else None
     return Report(
         headline=_headline(found),
         tone=Tone.GOOD if best else Tone.UNSURE if found.exit_code == 4 else Tone.BAD,
         subject=f"{script} on {found.cards} x {found.gpu}",
         sentence=_sentence(found),
         sections=tuple(_sections(found)),
-        pictures=(_picture(found), *(describe_prediction(fullest.prediction).pictures if fullest else ())),
+        pictures=(_picture(found), *(describe_prediction(drawn).pictures if drawn else ())),
     )
 
 
@@ -102,16 +104,16 @@ def _sections(found: LayoutFit) -> Iterator[Section]:
 
 def _fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:
     chosen = set(found.frontier)
+    again = any(row.recomputed_share for row in rows)
     value = [_option(found)] if found.option else []
     step = ["tokens a step" if found.item_tokens else "items a step"] if found.option else []
     return Table(
         title="What fits (◀: no other surpasses it in every column)",
-        columns=(*_axes(found), *value, *step, "free at least", "fullest rank", "sends ~", "run again ~"),
+        columns=(*_axes(found), *value, *step, "free", "fullest rank", "sends ~", *(["again ~"] if again else [])),
         rows=tuple(
             TableRow(
-                cells=_cells(found, row, mark=" ◀" if place in chosen else ""),
+                cells=_cells(found, row, mark=" ◀" if place in chosen else "", again=again),
                 tone=Tone.GOOD if place in chosen else Tone.PLAIN,
-                share=_share(row),
                 is_detail=place >= _ROWS_SHOWN and place not in chosen,
             )
             for place, row in enumerate(rows)
@@ -120,43 +122,38 @@ def _fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:
     )
 
 
-def _cells(found: LayoutFit, row: LayoutRow, *, mark: str) -> tuple[str, ...]:
+def _cells(found: LayoutFit, row: LayoutRow, *, mark: str, again: bool) -> tuple[str, ...]:
     fullest = row.fullest
     value = [str(row.value)] if found.option else []
     amount = (row.items or 0) * (found.item_tokens or 1)
     step = [f"{amount:,}"] if found.option else []
-    again = row.recomputed_share
+    share = row.recomputed_share
+    layout, *choices = _sizes(row)
     return (
-        *_sizes(row),
+        layout + mark,
+        *choices,
         *value,
         *step,
-        (text_of_bytes(row.free_bytes) if row.free_bytes is not None else "") + mark,
+        text_of_bytes(row.free_bytes) if row.free_bytes is not None else "",
         _rank(fullest) if fullest else "",
         text_of_bytes(row.sent_bytes) if row.sent_bytes is not None else "",
-        f"{100 * again:.0f} %" if again is not None else "",
+        *([f"{100 * share:.0f} %" if share is not None else ""] if again else []),
     )
 
 
 def _axes(found: LayoutFit) -> tuple[str, ...]:
-    """Return the headings of a layout's columns: its axes, and the options that are tried with it."""
+    """Return the headings of a layout's columns: its axes in one, and the options that are tried with it."""
     layout = found.rows[0].layout
-    return (*(name for name, _ in layout.sizes), *(option.lstrip("-") for option, _ in layout.choices))
+    return (_BETWEEN.join(name for name, _ in layout.sizes), *(option.lstrip("-") for option, _ in layout.choices))
 
 
 def _sizes(row: LayoutRow) -> tuple[str, ...]:
-    return (*(str(size) for _, size in row.layout.sizes), *(value for _, value in row.layout.choices))
+    return (_BETWEEN.join(str(size) for _, size in row.layout.sizes), *(value for _, value in row.layout.choices))
 
 
 def _rank(run: RankRun) -> str:
-    return str(run.rank) if run.stands_for == ALL_RANKS else f"{run.rank}, {run.stands_for}"
-
-
-def _share(row: LayoutRow) -> float | None:
-    fullest = row.fullest
-    if fullest is None:
-        return None
-    prediction = fullest.prediction
-    return 1.0 if prediction.oom else min(1.0, prediction.interval_bytes[1] / prediction.total_memory_bytes)
+    short = run.stands_for.removesuffix(" stage")
+    return str(run.rank) if run.stands_for == ALL_RANKS else f"{run.rank} ({short})"
 
 
 def _not_fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:

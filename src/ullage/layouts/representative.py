@@ -15,6 +15,8 @@ from ullage.layouts.option_map import OptionMap
 
 PIPELINE: Final = "pp"
 ALL_RANKS: Final = "all ranks"
+FIRST: Final = "first stage"
+LAST: Final = "last stage"
 RANKS: Final = ("alike", "stages")
 """Which are run: one of each kind that is alike by construction, or one of every stage."""
 
@@ -52,5 +54,5 @@ def _stride(layout: Layout, option_map: OptionMap) -> int:
 
 def _name(stage: int, stages: int) -> str:
     if stage == 0:
-        return "first stage"
-    return "last stage" if stage == stages - 1 else f"stage {stage}"
+        return FIRST
+    return LAST if stage == stages - 1 else f"stage {stage + 1}"
