@@ -187,6 +187,8 @@ class Plot:
     line_label: str
     limit: int | None = None
     limit_label: str = ""
+    outcomes: tuple[str, str, str] = ("fits", "may not fit, or not with the margin", "does not fit")
+    """The names of good, unsure and bad points."""
 
 
 Picture = Stack | Icicle | Map | Plot | BlockHistory
