@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import TrainingFacts
-from ullage.changes.library_recipe import LIBRARIES, library_recipe
+from ullage.changes.library_recipe import library_recipe, takes_argument
 from ullage.changes.user_source import check_certain, source_of
 from ullage.editing.batch_parts import PassPlaces, in_parts
 from ullage.editing.edit import NotCertain, Recipe, SourceEdit
@@ -23,7 +23,7 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
         NotCertain: they cannot be placed.
     """
     loop = facts.loop
-    if loop.library in LIBRARIES:
+    if takes_argument(facts):
         raise NotCertain(f"the loop is {loop.library}'s own")
     if loop.backward is None:
         raise NotCertain("no line of the user's asks for the backward pass")
@@ -70,7 +70,7 @@ def _applicable(facts: TrainingFacts) -> Applicable:
     settings = [str(1 << power) for power in range(1, items.bit_length()) if items % (1 << power) == 0]
     if not settings:
         return Applicable(why_not=f"the batch has {items} items, which do not divide into equal parts")
-    if facts.loop.library in LIBRARIES or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
+    if takes_argument(facts) or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
         return Applicable(settings=settings)
     try:
         edits_for(facts, 2)
@@ -81,7 +81,7 @@ def _applicable(facts: TrainingFacts) -> Applicable:
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     parts = int(setting)
-    if facts.loop.library in LIBRARIES:
+    if takes_argument(facts):
         return library_recipe(facts, parts)
     try:
         return Recipe(snippet=_snippet(parts), edits=edits_for(facts, parts))

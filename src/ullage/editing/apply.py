@@ -162,9 +162,13 @@ class _EditedPage:
         position = (call.end_lineno or call.lineno) - 1, (call.end_col_offset or 1) - 1
         parts = [*call.args, *(keyword.value for keyword in call.keywords)]
         separator = "" if not parts or self._has_comma(parts, position) else ", "
-        if parts and not separator:
-            separator = "" if self._is_alone(position) else " "
         line, column = position
+        if parts and not separator and self._is_alone(position):  # an argument a line: a line more
+            last = max([*(each.lineno for each in call.args), *(each.lineno for each in call.keywords)])
+            self._lines[line].before.append(f"{_indent(self._lines[last - 1].text)}{edit.keyword}={edit.value},")
+            return
+        if parts and not separator:
+            separator = " "
         if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
             separator = ", "
         self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))

@@ -87,7 +87,7 @@ class ChildReport:
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     report = ChildReport()
-    environment = _environment()
+    environment = _environment(request)
     channel, channel_end = new_pipe()
     try:
         try:
@@ -122,7 +122,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
     """
     launch = request.launch
-    environment = _environment()
+    environment = _environment(request)
     for name in environment_of(0, 1):  # of a launcher around ourselves
         environment.pop(name, None)
     own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
@@ -178,8 +178,8 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int]:
     return result is not None and result.outcome.kind == "oom", report.is_final, reserved
 
 
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
+def _environment(request: Request) -> dict[str, str]:
+    environment = os.environ | request.environment
     for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")
