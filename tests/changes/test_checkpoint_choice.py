@@ -87,7 +87,7 @@ def test_a_setting_that_names_no_block_is_an_error(setting: str) -> None:
 @pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="runs every subset of three models: ULLAGE_SLOW=1")
 def test_on_cards_the_choice_is_within_three_percent_of_the_best_subset() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/advice/checkpoint_subsets.py")], capture_output=True, text=True
+        [sys.executable, str(ROOT / "benchmarks/advise/checkpoint_subsets.py")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -360,6 +360,7 @@ ALLOWED = {
     "emulator/use.py": "memory without a name",
     "prediction/several/draws.py": "a folder beside the snapshot that was asked for, and that snapshot",
     "export/database.py": "SQLite, by the name that _own_files has given",
+    "layouts/result_store.py": "SQLite, in the folder that _own_files has checked, or where the user has named",
 }
 MAKING = re.compile(
     "open|mkdir|makedirs|mkfifo|mknod|unlink|remove|removedirs|rmdir|rmtree|renames?|symlink|link|truncate|chmod|chown|"

@@ -293,6 +293,34 @@ def sparse_rows(run: Run) -> Any:
     return rows.crow_indices(), rows.col_indices()
 
 
+def _bands(run: Run) -> tuple[Any, Any]:
+    """Two sparse matrices of known places."""
+    indices = torch.tensor([[0, 1, 1, 2, 4], [1, 0, 3, 2, 0]])
+    first = torch.sparse_coo_tensor(run.to(indices), run.floats(5), (5, 5)).coalesce()
+    second = torch.sparse_coo_tensor(run.to(indices.flip(0)), run.floats(5), (5, 5)).coalesce()
+    return first, second
+
+
+@construct
+def sparse_product(run: Run) -> Any:
+    """A product of two sparse matrices, and rows of it: where their elements are says how many they have."""
+    first, second = run.counted(5, lambda: _bands(run))
+    product = run.counted(6, lambda: torch.sparse.mm(first, second)).detach()
+    rows = run.counted(4, lambda: product.index_select(0, run.to(torch.tensor([1, 4]))))
+    whole = run.counted(4, lambda: rows.coalesce())
+    return product._nnz(), whole.indices()
+
+
+@construct
+def sparse_rows_product(run: Run) -> Any:
+    """A product and a sum of two matrices by rows."""
+    first, second = run.counted(5, lambda: _bands(run))
+    first, second = first.to_sparse_csr(), second.to_sparse_csr()
+    product = run.counted(6, lambda: first @ second)
+    total = run.counted(7, lambda: first + second)
+    return product.crow_indices().long(), product.col_indices().long(), total.col_indices().long()
+
+
 # ---- vision
 
 

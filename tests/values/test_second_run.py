@@ -2,10 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.emulated.fresh import USUAL
+from tests.forked import client
 
 SCRIPT = """
 import os, sys, torch
@@ -41,14 +43,7 @@ def predicted(folder: Path, *arguments: str, code: int, values: str = "auto", sc
     (folder / "late.py").write_text(script)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
     command = [sys.executable, "-m", "ullage", "predict", "--steps", "5", "--gpu", "T4", "--json", "--values", values]
-    done = subprocess.run(
-        [*command, "late.py", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = client.run([*command, "late.py", *arguments], cwd=folder, env=environment | USUAL)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) | {"ran": 1 + done.stderr.count("once more")}
 

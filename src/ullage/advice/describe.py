@@ -9,6 +9,7 @@ from ullage.advice.advice import Advice
 from ullage.advice.cost import estimate_of
 from ullage.advice.trial import ChangeTrial
 from ullage.changes.change import ChangeCost, Gradients
+from ullage.prediction.command.words import shown
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.report.report import Meter, Plot, Point, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
 from ullage.tracing.source import Line
@@ -23,7 +24,7 @@ _COSTS: Final = {
 
 def describe(advice: Advice) -> Report:
     """Make the report of advice."""
-    script = " ".join([advice.script, *advice.arguments])
+    script = shown([advice.script, *advice.arguments])
     return Report(
         headline=_headline(advice),
         tone=Tone.GOOD if advice.exit_code == 0 else Tone.UNSURE if advice.exit_code == 4 else Tone.BAD,

@@ -33,7 +33,7 @@ def advise(
     placement: str = PLACEMENTS[0],
     values: str = "auto",
     values_seed: int = 0,
-    routing: str = "drawn",
+    routing: str = "auto",
     html: str | Path | None = None,
     random_weights: bool = False,
     config: str | Path | None = None,

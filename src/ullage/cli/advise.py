@@ -44,7 +44,7 @@ def advise(
     placement: options.Placement = "linux",
     values: options.Values = "auto",
     values_seed: options.Seed = 0,
-    routing: options.Routing = "drawn",
+    routing: options.Routing = "auto",
     as_json: options.Json = False,
     random_weights: options.RandomWeights = False,
     config: options.Config = None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import ullage._errors
-from ullage._errors import EmulationError, ScriptError, UllageError, ValuesError
+from ullage._errors import EmulationError, ScriptError, ScriptKilledError, UllageError, ValuesError
 from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
@@ -154,7 +154,8 @@ def _result_of(request: Request, gpu: Gpu, told: ChildReport) -> RunResult:
             f"ullage itself failed while it measured {request.name}; please report this:\n{told.broken}"
         )
     if told.result is None:
-        raise ScriptError(_death_text(request, told))
+        kind = ScriptKilledError if told.exit_code == -signal.SIGKILL and not told.hung else ScriptError
+        raise kind(_death_text(request, told))
     if not has_code_for(gpu.compute_capability, told.result.architectures):
         raise EmulationError(_code_text(gpu, told.result))
     return told.result
@@ -390,6 +391,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         bands=measured.bands,
         epoch=result.epoch,
         avoidable=measured.avoidable,
+        sent_bytes_per_step=result.sent_bytes_per_step,
+        recomputed_share=result.recomputed_share,
     )
 
 

@@ -17,6 +17,7 @@ from ullage.values.evaluation import on_the_host
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.random_numbers import RandomNumbers
 from ullage.values.reads import Reads
+from ullage.values.sparse import computed, is_counted, made_of, parts_of
 from ullage.values.translation import WITHOUT_VALUES, Results, bound, translation_of
 
 _HOST: Final = torch.device("cpu")
@@ -27,8 +28,9 @@ _COUNTED: Final = frozenset(
     )
 )
 """Operators that read a count of their own back from the card, and give their result its size by it."""
-_COUNTED_WITHIN: Final = frozenset(("torchvision::nms",))
-"""Operators whose count is read by one within them (torchvision 0.26: `masked_select` in `nms`)."""
+_COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
+"""Operators whose count is read by one within them (torchvision 0.26: `masked_select` in `nms`; `addmm` in `mm` of
+sparse matrices)."""
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
 """Operators made of others that exist on a card only; the CPU has them as they are."""
 _TRUTHS: Final = frozenset(("aten::equal",))
@@ -178,7 +180,7 @@ class Computation(Watch):
         frames.append(frame)
         try:
             with self._reads.answered():
-                if rule.is_counted or _selects_sparse(plan, arguments):
+                if rule.is_counted or is_counted(plan.name, arguments):
                     result = self._run_counted(keyset, rule, operator, arguments, keywords)
                 else:
                     result = self._run_on_card(keyset, rule, operator, arguments, keywords)
@@ -359,6 +361,8 @@ def _device_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
 
 
 def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Results | None:
+    if is_counted(rule.plan.name, arguments):
+        return computed(rule.plan.name, arguments)
     if rule.translation is not None:
         return rule.translation(bound(operator, arguments, keywords))
     function = rule.plan.for_host(operator, arguments)
@@ -366,19 +370,13 @@ def _computed(rule: _Rule, operator: Any, arguments: Sequence[Any], keywords: Ma
     return found
 
 
-def _selects_sparse(plan: OperatorPlan, arguments: Sequence[Any]) -> bool:
-    return plan.name == "aten::index_select" and arguments[0].layout == torch.sparse_coo
-
-
 def _count(plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     """Return the count that an operator reads back."""
-    if plan.name == "aten::_coalesce":
-        return int(torch.unique(_on_host(arguments[0]._indices()), dim=1).size(1))
+    if is_counted(plan.name, arguments):
+        return computed(plan.name, [_on_host(each) for each in arguments])._nnz()
     if plan.name == "aten::nonzero":
         return int(torch.count_nonzero(_on_host(arguments[0])))
     found = operator(*(_on_host(each) for each in arguments), **_host_keywords(keywords))
-    if _selects_sparse(plan, arguments):
-        return int(found._nnz())
     first = found[0] if isinstance(found, tuple | list) else found
     by_dimension = plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive")
     return int(first.shape[int(arguments[1]) if by_dimension else 0])
@@ -410,11 +408,8 @@ def _on_host(argument: Any) -> Any:
 
 
 def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.layout == torch.sparse_coo:
-        indices, values = _tensor_on_host(tensor._indices()), _tensor_on_host(tensor._values())
-        return torch.sparse_coo_tensor(
-            indices, values, tensor.size(), check_invariants=False, is_coalesced=tensor.is_coalesced()
-        )
+    if parts := parts_of(tensor):
+        return made_of([_tensor_on_host(each) for each in parts], tensor)
     if not _has_storage(tensor):
         raise NotImplementedError(f"a tensor with the layout {tensor.layout}")
     storage = tensor.untyped_storage()
@@ -480,18 +475,22 @@ def _write(
                 if number < len(place):
                     write(place[number], each)
         elif isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor) and id(place) not in own:
-            _copy(_on_host(place), value)
+            _fill(place, value)
 
     write(result if isinstance(result, list | tuple) else [result], results)
 
 
-def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
-    if place.layout == torch.sparse_coo:
-        if place._nnz() != value._nnz():  # a library of NVIDIA's has counted
-            raise RuntimeError(f"{place._nnz()} elements instead of {value._nnz()}")
-        _copy(place._indices(), value._indices())
-        _copy(place._values(), value._values())
+def _fill(place: torch.Tensor, value: torch.Tensor) -> None:
+    if place.layout == torch.strided:
+        _copy(_on_host(place), value)
         return
+    if place._nnz() != value._nnz():  # a library of NVIDIA's has counted
+        raise RuntimeError(f"{place._nnz()} elements instead of {value._nnz()}")
+    for part, each in zip(parts_of(place), parts_of(value), strict=True):
+        _copy(_on_host(part), each)
+
+
+def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
     if place.size() != value.size():
         if place.numel() < value.numel():
             if value.numel() == 0 or place.numel() == 0:

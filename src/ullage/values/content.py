@@ -67,6 +67,7 @@ class BlockContent:
         depth: int = 0,
         sign: Sign = Sign.ANY,
         is_unwritten: bool = False,
+        serial: int | None = None,
     ) -> None:
         self.is_unwritten = is_unwritten
         """Whether nobody has written it since it was allocated."""
@@ -85,7 +86,7 @@ class BlockContent:
         """The number of outputs of a product of matrices or a convolution, if one has made it."""
         self.column = 1
         """The number of an output's numbers that lie side by side."""
-        self.serial = next(_serials)
+        self.serial = next(_serials) if serial is None else serial
         """Its number, the same in every run of a script, from which what is drawn is drawn."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
@@ -100,6 +101,27 @@ class BlockContent:
     def is_float(self) -> bool:
         """Whether it holds floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
+
+
+class UpdatedContent(BlockContent):
+    """What an optimizer makes of floats: other bytes than before, which what was noted before does not see."""
+
+    __slots__ = ("inputs", "origin", "updates")
+
+    def __init__(self, before: BlockContent, tensor: torch.Tensor) -> None:
+        self.origin: BlockContent = before.origin if isinstance(before, UpdatedContent) else before
+        """The content that nothing was updated of yet."""
+        super().__init__(
+            before.bytes,
+            before.dtype,
+            max(before.certainty, Certainty.DRAWN),
+            depth=self.origin.depth,
+            serial=self.origin.serial,
+        )
+        self.updates: int = before.updates + 1 if isinstance(before, UpdatedContent) else 1
+        """The number of an optimizer's operations that lie in between."""
+        self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
+        """The number of weights of one output."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:

@@ -12,6 +12,7 @@ from ullage.values.evaluation import EvaluationError, certainty_of
 from ullage.values.notes import Notes
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
+from ullage.values.sparse import COUNTED_BY_LIBRARY, computed
 
 COUNTED: Final = frozenset(
     (
@@ -73,50 +74,39 @@ class CountedOperators:
             dimension = int(call.arguments[1])
         return int(values[0].shape[dimension]), values
 
-    def coalesced(
+    def of_sparse(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
-        """Tell a sparse tensor how many of its indices are different."""
-        sparse = arguments[0]
+        """Tell an operator on sparse tensors how many elements its result has: it follows from where theirs are."""
         if self._answers.is_answering:
             return run_on(keyset, plan, operator, arguments, keywords)
-        indices = sparse._indices()
-        count, certainty, different = 0, Certainty.UNKNOWN, None
-        try:
-            operand = self._notes.operand(indices)
-            value = self._notes.evaluation.value_of(operand)
-            certainty = operand.content.certainty
-            with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                different = torch.unique(value, dim=1)
-                count = int(different.shape[1])
-        except (EvaluationError, RuntimeError):
-            pass
-        result = self._answers.answering(count, keyset, plan, operator, arguments, keywords)
+        made, certainty = self._made(plan, arguments)
+        if made is not None:
+            result = self._answers.answering(made._nnz(), keyset, plan, operator, arguments, keywords)
+        elif plan.name in COUNTED_BY_LIBRARY:  # it counts by a guess of its own
+            result = run_on(keyset, plan, operator, arguments, keywords)
+        else:
+            result = self._answers.answering(0, keyset, plan, operator, arguments, keywords)
         self._notes.forget_parts(result)
-        if different is not None and result._indices().size() == different.size() and different.numel():
-            self._notes.keep(result._indices(), different, certainty)
-        self._reads.note(ReadKind.SHAPE, "coalesce", certainty, 8)
+        if made is not None and made.layout == result.layout and made._nnz() == result._nnz():
+            self._notes.keep_sparse(result, made, certainty)
+        self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
         return result
 
-    def selected(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
-        """Tell `index_select` how many elements of a sparse tensor it selects."""
-        sparse, dimension, wanted = arguments
-        if self._answers.is_answering or dimension >= sparse.sparse_dim():
-            return run_on(keyset, plan, operator, arguments, keywords)
-        count, certainty = 0, Certainty.UNKNOWN
+    def _made(self, plan: OperatorPlan, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
+        """Return an operator's result on the host, and how well the places of its elements are known."""
+        own: list[Any] = []
+        best = Certainty.KNOWN
+        for each in arguments:
+            if not isinstance(each, torch.Tensor):
+                own.append(each)
+                continue
+            held = self._notes.held_sparse(each) if each.layout != torch.strided else self._notes.held(each)
+            if held is None or held[1] == Certainty.UNKNOWN:
+                return None, Certainty.UNKNOWN
+            own.append(held[0])
+            best = max(best, held[1])
         try:
-            places, index = self._notes.operand(sparse._indices()), self._notes.operand(wanted)
-            own, chosen = (self._notes.evaluation.value_of(each) for each in (places, index))
-            with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                size = sparse.size(dimension)
-                have = torch.bincount(own[dimension], minlength=size)
-                count = int(have[torch.remainder(chosen, size)].sum())
-            certainty = max(places.content.certainty, index.content.certainty)
-        except (EvaluationError, RuntimeError, IndexError):
-            pass
-        result = self._answers.answering(count, keyset, plan, operator, arguments, keywords)
-        self._notes.forget_parts(result)
-        self._reads.note(ReadKind.SHAPE, "index_select", certainty, 8)
-        return result
+            return computed(plan.name, own), best
+        except (RuntimeError, NotImplementedError, IndexError):
+            return None, Certainty.UNKNOWN

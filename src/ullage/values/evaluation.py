@@ -2,14 +2,24 @@
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
 
 from ullage._units import MIB
-from ullage.values.content import KEY, BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView, extended
-from ullage.values.draw import draw, put_off
+from ullage.values.content import (
+    KEY,
+    BlockContent,
+    Certainty,
+    Operand,
+    OperatorCall,
+    TensorView,
+    UpdatedContent,
+    WrittenView,
+    extended,
+)
+from ullage.values.draw import draw, put_off, updated
 from ullage.values.operator_plan import is_foreign
 from ullage.values.products import PRODUCTS, widened
 from ullage.values.routing import Routing
@@ -32,6 +42,10 @@ _OTHER_KEYS: Final = (
 ) | torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(KEY)
 
 
+Passing = dict[BlockContent, torch.UntypedStorage]
+"""What is on the host only while a value is worked out."""
+
+
 class EvaluationError(Exception):
     """A value cannot be had."""
 
@@ -49,7 +63,7 @@ class Evaluation:
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
         """Operations that the host could not run, with the error's first line."""
-        self._routing = routing
+        self.routing = routing
 
     # ---- what is kept
 
@@ -78,26 +92,26 @@ class Evaluation:
         self.peak_bytes = max(self.peak_bytes, self.kept_bytes + self.passing_bytes)
 
     @contextmanager
-    def _passing(self) -> Iterator[dict[int, torch.UntypedStorage]]:
+    def _passing(self) -> Iterator[Passing]:
         """Have a place for what is there while a value is worked out, and gone then; it counts as long."""
-        passing: dict[int, torch.UntypedStorage] = {}
+        passing: Passing = {}
         try:
             with on_the_host():
                 yield passing
         finally:
             self.passing_bytes -= sum(each.nbytes() for each in passing.values())
 
-    def _pass(self, key: int, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]) -> None:
+    def _pass(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
         """Keep bytes while a value is worked out.
 
         Raises:
             EvaluationError: there is no room for them.
         """
-        if key in passing:
+        if content in passing:
             return
         if not self._has_room_to_work(found.nbytes()):
             raise EvaluationError(f"no room for {found.nbytes()} bytes more")
-        passing[key] = found
+        passing[content] = found
         self.passing_bytes += found.nbytes()
         self._note_peak()
 
@@ -126,36 +140,65 @@ class Evaluation:
         with self._passing() as passing:
             self._storage_of(content, passing)
 
-    def _storage_of(self, content: BlockContent, passing: dict[int, torch.UntypedStorage]) -> torch.UntypedStorage:
+    def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
         """Return a content's bytes; what is too large to be kept is in `passing` for as long as this is worked out."""
-        if content.value is not None:
-            return content.value
-        if not content.bytes:  # of nothing all is known
-            return torch.UntypedStorage(0)
-        if content.serial in passing:
-            return passing[content.serial]
+        if (found := _found(content, passing)) is not None:
+            return found
+        # What leads to it comes first, one after the other: chains are longer than Python's stack.
+        begun: set[BlockContent] = set()
+        waiting = [content]
+        while waiting:
+            each = waiting[-1]
+            if each not in begun and _found(each, passing) is None:
+                begun.add(each)
+                waiting += (source for source in reversed(self._sources(each)) if source not in begun)
+                continue
+            waiting.pop()
+            if waiting and _found(each, passing) is None:
+                with suppress(EvaluationError):  # it is raised again for what needs it
+                    self._made(each, passing)
+        return self._made(content, passing)
+
+    def _sources(self, content: BlockContent) -> list[BlockContent]:
+        """Return the contents that are worked out for another."""
+        if isinstance(content, UpdatedContent):
+            return [content.origin]
+        call = content.call
+        if call is None or not self._can_run(call):
+            return []
+        bases = [target.base for target in call.targets if isinstance(target.place, str) and target.base is not None]
+        return [*(operand.content for operand in operands_in(call)), *bases]
+
+    def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
+        """Work a content out of what leads to it, or draw it.
+
+        Raises:
+            EvaluationError: it cannot be had.
+        """
+        if (found := _found(content, passing)) is not None:
+            return found
+        if isinstance(content, UpdatedContent):
+            moved = updated(content, self._storage_of(content.origin, passing), self.seed)
+            self._settle(content, moved, passing)
+            return moved
         call = content.call
         if call is not None and self._can_run(call):
             self._run(call, passing)
-            if content.value is not None:
-                return content.value
-            if content.serial in passing:
-                return passing[content.serial]
+            if (found := _found(content, passing)) is not None:
+                return found
         if content.bytes > _DRAWN_BYTES or not self._has_room_to_work(content.bytes):
             raise EvaluationError(f"a tensor of {content.bytes} bytes")
-        found = draw(content, self.seed)
+        drawn = draw(content, self.seed)
         content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
-        self._settle(content, found, passing)
-        return found
+        self._settle(content, drawn, passing)
+        return drawn
 
-    def _settle(
-        self, content: BlockContent, found: torch.UntypedStorage, passing: dict[int, torch.UntypedStorage]
-    ) -> None:
+    def _settle(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
         size = found.nbytes()
         if size <= self.bound_of(content.dtype) and self.has_room(size) and self._has_room_to_work(size):
             self.keep(content, found)
         else:
-            self._pass(content.serial, found, passing)
+            self._pass(content, found, passing)
 
     def _can_run(self, call: OperatorCall) -> bool:
         """Tell whether an operation is within the bounds: floats are not computed from floats that are too large.
@@ -176,7 +219,7 @@ class Evaluation:
 
     # ---- running
 
-    def _run(self, call: OperatorCall, passing: dict[int, torch.UntypedStorage]) -> None:
+    def _run(self, call: OperatorCall, passing: Passing) -> None:
         """Run an operation on the host, and give its contents their bytes; a failure makes them unknown."""
         written: dict[str, torch.UntypedStorage] = {}
         try:
@@ -214,7 +257,7 @@ class Evaluation:
                 content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
 
     def _results_of(
-        self, call: OperatorCall, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
+        self, call: OperatorCall, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> Mapping[int, Any]:
         places = {target.place: target for target in call.targets if isinstance(target.place, str)}
 
@@ -241,7 +284,7 @@ class Evaluation:
         if call.is_random and _takes_generator(call.operator):
             keywords["generator"] = self._generator_of(call)
         with self._random_numbers(call):
-            result = self._routing.results(call, arguments, keywords)
+            result = self.routing.results(call, arguments, keywords)
             if result is None:
                 result = _computed(call.operator, arguments, keywords)
                 if call.is_random and not isinstance(result, Mapping):
@@ -251,7 +294,7 @@ class Evaluation:
         return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
 
     def _writable(
-        self, target: WrittenView, passing: dict[int, torch.UntypedStorage], written: dict[str, torch.UntypedStorage]
+        self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
         """Return the view that an operation writes, of bytes that are its own."""
         content = target.content()
@@ -284,6 +327,15 @@ class Evaluation:
             yield
         finally:
             generator.set_state(state)
+
+
+def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
+    """Return a content's bytes, if they are there by now."""
+    if content.value is not None:
+        return content.value
+    if not content.bytes:  # of nothing all is known
+        return torch.UntypedStorage(0)
+    return passing.get(content)
 
 
 def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

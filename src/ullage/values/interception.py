@@ -17,6 +17,7 @@ from ullage.values.notes import Notes, is_on_card
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.products import PRODUCTS, is_small
 from ullage.values.reads import ReadKind, Reads
+from ullage.values.sparse import COUNTED_OF_SPARSE, is_counted
 from ullage.values.waiting import Waiting
 from ullage.values.writes import WRITES_UNSAID, Writes
 
@@ -46,12 +47,10 @@ class Interception(Watch):
         self._handlers: dict[str, Callable[..., Any]] = {
             "aten::_local_scalar_dense": self._answers.scalar,
             "aten::equal": self._answers.equal,
-            "aten::_coalesce": counted.coalesced,
             "aten::lift_fresh": self._writes.made_of_a_list,
             **dict.fromkeys(COUNTED, counted.run),
             **dict.fromkeys(PRODUCTS, self._multiply),
-            "aten::_sparse_sparse_matmul": self._multiply_sparse,
-            "aten::index_select": self._select,
+            **dict.fromkeys(COUNTED_OF_SPARSE, self._count_sparse),
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
@@ -86,7 +85,7 @@ class Interception(Watch):
         """Run a product, and write down what is small; of a gradient nothing is ever asked that decides."""
         result = run_on(keyset, plan, operator, arguments, keywords)
         if result.layout != torch.strided:
-            return self._counted_by_library(plan, result)
+            return result if self._answers.is_answering else self._counted_by_library(plan, result)
         is_forward = torch._C._current_graph_task_id() == -1
         if is_forward and is_small(plan.name, arguments, result, FLOAT_BYTES):
             self.notes.product(plan, operator, arguments, keywords, result)
@@ -98,17 +97,14 @@ class Interception(Watch):
         self.notes.forget_parts(result)
         return result
 
-    def _multiply_sparse(
+    def _count_sparse(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
-        return self._counted_by_library(plan, run_on(keyset, plan, operator, arguments, keywords))
-
-    def _select(
-        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
-    ) -> Any:
-        """Run `index_select`, which counts the elements that a sparse result has."""
-        if arguments[0].layout != torch.strided:
-            return self._counted.selected(keyset, plan, operator, arguments, keywords)
+        """Run an operator whose result, if it is made of sparse tensors, has as many elements as a count says."""
+        if is_counted(plan.name, arguments):
+            return self._counted.of_sparse(keyset, plan, operator, arguments, keywords)
+        if plan.name in PRODUCTS:
+            return self._multiply(keyset, plan, operator, arguments, keywords)
         result = run_on(keyset, plan, operator, arguments, keywords)
         self._note(plan, operator, arguments, keywords, result)
         return result

@@ -1,6 +1,7 @@
 """What is written down: an operator's arguments as they are now, and which operation makes what a block holds."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -18,11 +19,13 @@ from ullage.values.content import (
     extended,
 )
 from ullage.values.dispatch import ONLY
-from ullage.values.evaluation import Evaluation, EvaluationError, operands_in
+from ullage.values.evaluation import Evaluation, EvaluationError, on_the_host, operands_in
 from ullage.values.operator_plan import OperatorPlan
+from ullage.values.sparse import made_of, parts_of
 
-_DEEPEST: Final = 48
-"""So many operations are written down one behind the other; then the value is worked out, or drawn if asked for."""
+_DEEPEST: Final = 192
+"""So many operations are written down one behind the other; then the value is worked out, or drawn if asked for.
+Between two choices of experts lie about 60, with those of the experts themselves in a row."""
 _DRAWN_BYTES: Final = 256 << 10
 """Drawn values are worked out then, too, if they are few, so that what bounds them (a box within its picture) holds."""
 _FILL: Final = torch.ops.aten.full.default
@@ -215,6 +218,24 @@ class Notes:
             return None
         return value, operand.content.certainty
 
+    def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        """Return a sparse tensor on the host with what its parts hold, and how well it is known where they are."""
+        held = [self.held(part) for part in parts_of(sparse)]
+        if not held or any(each is None for each in held):
+            return None
+        found = [each for each in held if each is not None]
+        if any(certainty == Certainty.UNKNOWN for _, certainty in found):
+            return None
+        with suppress(RuntimeError), on_the_host():
+            return made_of([value for value, _ in found], sparse), max(certainty for _, certainty in found[:-1])
+        return None
+
+    def keep_sparse(self, sparse: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
+        """Say what a sparse tensor's parts hold from now on."""
+        for part, each in zip(parts_of(sparse), parts_of(value), strict=True):
+            if part.numel() and part.size() == each.size():
+                self.keep(part, each, certainty if not part.is_floating_point() else max(certainty, Certainty.DRAWN))
+
     # ---- what nobody sees
 
     def unseen(self, tensor: torch.Tensor) -> None:
@@ -227,16 +248,7 @@ class Notes:
 
     def forget_parts(self, sparse: torch.Tensor) -> None:
         """Know nothing of the parts of a sparse result: kernels that nobody sees have written them."""
-        parts: tuple[torch.Tensor, ...]
-        if sparse.layout == torch.sparse_coo:
-            parts = (sparse._indices(), sparse._values())
-        elif sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
-            parts = (sparse.crow_indices(), sparse.col_indices(), sparse.values())
-        elif sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
-            parts = (sparse.ccol_indices(), sparse.row_indices(), sparse.values())
-        else:
-            return
-        for part in parts:
+        for part in parts_of(sparse):
             self.contents.put(self.contents.block_of(part), unknown(self.contents.block_of(part)[1], part.dtype))
 
     def end_capture(self) -> list[tuple[tuple[int, int], torch.dtype]]:

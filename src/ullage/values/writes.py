@@ -6,7 +6,15 @@ from typing import Any, Final
 
 import torch
 
-from ullage.values.content import BlockContent, Certainty, Operand, OperatorCall, TensorView, WrittenView
+from ullage.values.content import (
+    BlockContent,
+    Certainty,
+    Operand,
+    OperatorCall,
+    TensorView,
+    UpdatedContent,
+    WrittenView,
+)
 from ullage.values.dispatch import ONLY, run_on
 from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import operands_in
@@ -169,13 +177,16 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor) -> None:
-        """Take floats for what they were: what was noted of a weight and not worked out yet must not see it move."""
-        block = self._notes.contents.block_of(tensor)
-        content = self._notes.contents.get(block)
-        if content is not None and content.is_float:
+        """Have memory hold about what it held: a second moment stays positive, a weight of its size."""
+        contents = self._notes.contents
+        block = contents.block_of(tensor)
+        content = contents.get(block)
+        if content is None or not content.is_float:
+            contents.put(block, unknown(contents.whole_bytes(block), tensor.dtype))
+        elif content.bytes > self._notes.evaluation.bound_of(content.dtype):  # whoever asks has it drawn
             content.certainty = max(content.certainty, Certainty.DRAWN)
         else:
-            self._notes.contents.put(block, unknown(self._notes.contents.whole_bytes(block), tensor.dtype))
+            contents.put(block, UpdatedContent(content, tensor))
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
         contents = self._notes.contents

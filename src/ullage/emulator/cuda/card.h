@@ -174,7 +174,9 @@ ULLAGE_API const char *card_outside(int index, struct outside_figures *out); /* 
 /* ---- values: a card computes nothing, and what is read back is zero, or what was said before the read. */
 ULLAGE_API void card_answer(bool given,
                             int64_t number); /* to all reads of the calling thread, until it is taken back */
-ULLAGE_API void card_hold_values(void);      /* before any memory is handed out: it is the host's from then on */
+ULLAGE_API bool card_answered(
+    int64_t *out);                      /* the number that the calling thread's reads are answered with, if one is */
+ULLAGE_API void card_hold_values(void); /* before any memory is handed out: it is the host's from then on */
 ULLAGE_API bool card_holds_values(void);
 ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the card is left out */
 ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a card of each thread, up to 64 MiB */
@@ -252,8 +254,10 @@ ULLAGE_API void card_guess_figures(int kind, struct guess_figures *out);
 /* ---- communicators.c: of NCCL, at most at once. In the order of `CommunicatorFigures` in ullage/emulator/library.py. */
 struct communicator_figures {
   int64_t communicators, peers; /* that have done something; that they send to, summed over communicators */
+  int64_t sent_bytes;           /* since the beginning, by rings */
 };
 ULLAGE_API void card_note_communicator(int communicators, int peers); /* so many more */
+ULLAGE_API void card_note_sent(int64_t bytes);
 ULLAGE_API void card_communicator_figures(struct communicator_figures *out);
 
 #endif

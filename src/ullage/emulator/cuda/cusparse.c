@@ -2,7 +2,8 @@
  *
  * Buffer sizes are guesses, for the real ones are known only to a real card: a small constant for products, one word
  * for each row or element where an algorithm has to sort, to analyse or to count. How many elements a product of two
- * sparse matrices or their sum has depends on values: it is taken as if no two contributions met. */
+ * sparse matrices or their sum has depends on values: it is what was said before the call, else as if no two
+ * contributions met. */
 #include "cusparse.h"
 
 #include "../../tracing/journal/journal.h"
@@ -167,6 +168,11 @@ static int64_t products(const struct sparse *a, const struct sparse *b) {
   return b->rows ? a->elements * b->elements / b->rows : 0;
 }
 
+static int64_t counted(int64_t most) {
+  int64_t said;
+  return card_answered(&said) ? said : most;
+}
+
 ULLAGE_API int cusparseSpGEMM_workEstimation(void *h, int op_a, int op_b, const void *alpha, const struct sparse *a,
                                              const struct sparse *b, const void *beta, struct sparse *c, int type,
                                              int algorithm, struct analysis *analysis, size_t *size, void *buffer) {
@@ -175,7 +181,7 @@ ULLAGE_API int cusparseSpGEMM_workEstimation(void *h, int op_a, int op_b, const 
 ULLAGE_API int cusparseSpGEMM_compute(void *h, int op_a, int op_b, const void *alpha, const struct sparse *a,
                                       const struct sparse *b, const void *beta, struct sparse *c, int type,
                                       int algorithm, struct analysis *analysis, size_t *size, void *buffer) {
-  c->elements = smaller(products(a, b), c->rows * c->columns);
+  c->elements = counted(smaller(products(a, b), c->rows * c->columns));
   return estimate(solve_bytes(a->rows, products(a, b)), analysis, 1, size, buffer);
 }
 LAUNCHES(cusparseSpGEMM_copy)
@@ -237,7 +243,7 @@ ULLAGE_API int cusparseXcsrgeam2Nnz(void *h, int m, int n, const void *a, int a_
                                     const int *a_columns, const void *b, int b_elements, const int *b_rows,
                                     const int *b_columns, const void *c, int *c_rows, int *elements, void *buffer) {
   int64_t sum = smaller((int64_t)a_elements + b_elements, (int64_t)m * n);
-  if (card_device_of((uint64_t)elements) < 0) *elements = (int)sum;
+  if (card_device_of((uint64_t)elements) < 0) *elements = (int)counted(sum);
   return run(buffer, solve_bytes(m, 0));
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ullage._units import text_of_bytes
 from ullage.prediction import epoch
+from ullage.prediction.command.words import shown
 from ullage.prediction.description.host import host_sections
 from ullage.prediction.description.peaks import cells_of_peaks
 from ullage.prediction.description.phases import bands_of, phases_table, resumed_tables
@@ -45,7 +46,7 @@ _PLACE_WIDTH = 34  # characters
 
 def describe(prediction: Prediction) -> Report:
     """Make the report of a prediction."""
-    script = " ".join([prediction.script, *prediction.arguments])
+    script = shown([prediction.script, *prediction.arguments])
     rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
     doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
     limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None

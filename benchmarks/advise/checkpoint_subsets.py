@@ -1,6 +1,6 @@
 """Is the choice of blocks to checkpoint as good as the best of all subsets? Every subset is run on an emulated card.
 
-python benchmarks/advice/checkpoint_subsets.py [gpt2] [llama] [resnet]
+python benchmarks/advise/checkpoint_subsets.py [gpt2] [llama] [resnet]
 
 For GPT-2 small, a Llama of 1B and ResNet-50, each at a small depth, every subset of the blocks is checkpointed and a
 step is run: what it saves of the peak is measured, what it computes again is counted by PyTorch's counter. For one to
