@@ -8,7 +8,7 @@ import pytest
 from tests.changes.runs import bytes_of, difference, facts_of, peaks, place, told_on_cpu
 from ullage.changes.accumulate import CHANGE
 from ullage.changes.change import Gradients
-from ullage.changes.facts import BatchTensor, ModelFacts, TrainingFacts
+from ullage.changes.facts import BatchTensor, LoopFacts, LossForm, ModelFacts, TrainingFacts
 from ullage.editing.apply import edited
 
 BEGINNING = """
@@ -152,7 +152,8 @@ def test_batch_norm_gives_other_numbers(script: Path) -> None:
     assert CHANGE.gradients_for is not None
     model = ModelFacts(kind="ResNet", library="", names=[], block_lists=[], parameter_bytes=0, dtypes=[], batch_norms=1)
     assert CHANGE.gradients_for(TrainingFacts(model=model)) is Gradients.CHANGED
-    assert CHANGE.gradients_for(TrainingFacts()) is Gradients.ROUNDING
+    assert CHANGE.gradients_for(TrainingFacts(loop=LoopFacts(loss=LossForm.MEAN))) is Gradients.ROUNDING
+    assert CHANGE.gradients_for(TrainingFacts()) is Gradients.UNKNOWN
 
 
 def test_two_backward_passes_a_batch_are_refused(script: Path) -> None:

@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ullage.changes import model_structure
 from ullage.changes.batch_tensors import batch_of, items_of, merged, sharing
 from ullage.changes.facts import (
+    IGNORED,
     BatchTensor,
     BlockList,
     CodePlace,
@@ -34,6 +35,7 @@ from ullage.changes.facts import (
 )
 from ullage.changes.known_names import names_of, place_of, users_frames
 from ullage.changes.library_calls import watch_calls
+from ullage.changes.loss_form import LossWatch
 from ullage.changes.saved_bytes import BlockSpan, largest_of, left_by
 from ullage.changes.training_loop import TrainingLoop, users_frame
 from ullage.ownership.storage import addresses, tensors_in
@@ -81,6 +83,7 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
+        self._losses_seen = LossWatch()
 
     def install(self) -> None:
         """Put the hooks in place; torch has just been imported."""
@@ -100,6 +103,7 @@ class Gatherer:
                 self._wrap(owner, name, self._clipped)
         self._wrap(torch.nn.functional, "cross_entropy", self._cross_entropy)
         self._watch_checkpoints()
+        self._losses_seen.install()
         for library, function in (
             ("transformers", "TrainingArguments"),
             ("lightning", "Trainer"),
@@ -205,6 +209,9 @@ class Gatherer:
     def _backward(self) -> None:
         if self._is_over:
             return
+        if not self._since_step and not self._steps:
+            form, share = self._losses_seen.form(self._loop.roots, self._items, has_scaler=self._found.has_scaler)
+            self._found = replace(self._found, loss=form, share=share)
         self._since_step += 1
         if self._passes and not self._passes[-1].backward:
             self._passes[-1].backward = self._now()
@@ -294,7 +301,7 @@ class Gatherer:
 
     # ---- the loss
 
-    def _cross_entropy(self, source: Any, target: Any = None, *_: Any, **__: Any) -> None:
+    def _cross_entropy(self, source: Any, target: Any = None, *_: Any, **keywords: Any) -> None:
         frame = users_frame()
         if self._is_over or frame is None or not torch.is_grad_enabled() or not isinstance(source, torch.Tensor):
             return
@@ -308,6 +315,7 @@ class Gatherer:
                 rows=source.numel() // max(1, classes),
                 classes=int(classes),
                 dtype=str(source.dtype).removeprefix("torch."),
+                ignore_index=int(keywords.get("ignore_index", IGNORED)),
             )
         if self._batch and self._steps == 0:
             self._batch = merged(self._batch, sharing(frame, target))
@@ -319,7 +327,7 @@ class Gatherer:
         capable = torch.cuda.is_initialized()
         return TrainingFacts(
             model=self._model_facts(entries),
-            loop=self._found,
+            loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
             optimizers=list(self._optimizers.values()),
             batch=self._batch,
             items=self._items,
