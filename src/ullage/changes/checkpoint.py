@@ -23,7 +23,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="the model is compiled, and torch.compile itself decides what a graph keeps")
     count = sum(each.count for each in model.block_lists)
     if not count:
-        return Applicable(why_not="the model has no repeated blocks: no list of modules of one class")
+        return Applicable(
+            why_not="no list of the model's has modules of one class with layers inside: no repeated blocks"
+        )
     if not can_choose(model):
         return Applicable(settings=(ALL,))
     return Applicable(settings=(*(f"{FIRST}{number}" for number in range(1, count)), ALL))
@@ -49,7 +51,8 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
         return
     lists = model_structure.blocks_of(model)
     if not lists:
-        loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
+        if not loop.effects[text]:  # a step may call several modules: Lightning's calls the parts of one
+            loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
         return
     try:
         chosen = positions(setting, [(each.path, len(each.modules)) for each in lists])
@@ -69,6 +72,7 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
             function = torch.utils.checkpoint.checkpoint
             block.forward = functools.partial(function, block.forward, use_reentrant=False)
     loop.effects[text] += len(chosen)
+    loop.refusals.pop(text, None)
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
@@ -92,7 +96,8 @@ def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
 def _title_for(setting: str) -> str:
     chosen = {ALL: "", EVERY_SECOND: " of every second block"}
     if setting.startswith(FIRST):
-        return f"activation checkpointing of the first {setting.removeprefix(FIRST)} blocks"
+        count = setting.removeprefix(FIRST)
+        return f"activation checkpointing of the first {'block' if count == '1' else f'{count} blocks'}"
     return f"activation checkpointing{chosen.get(setting, f' of {setting}')}"
 
 
