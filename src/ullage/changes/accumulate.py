@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
 
 _NAME: Final = re.compile(r"[^\W\d]\w*")
+_MOST_PARTS: Final = 64
+"""The most parts of a batch: each is a forward and a backward pass, and who needs more has other problems."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
@@ -69,7 +71,8 @@ def _applicable(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="it is not known how many items a batch has")
     if items < 2:
         return Applicable(why_not="the batch has one item")
-    settings = [str(1 << power) for power in range(1, items.bit_length()) if items % (1 << power) == 0]
+    most = min(items, _MOST_PARTS)
+    settings = [str(1 << power) for power in range(1, most.bit_length()) if items % (1 << power) == 0]
     if not settings:
         return Applicable(why_not=f"the batch has {items} items, which do not divide into equal parts")
     if takes_argument(facts) or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
@@ -87,8 +90,8 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
         return library_recipe(facts, parts)
     try:
         return Recipe(snippet=_snippet(parts), edits=edits_for(facts, parts))
-    except NotCertain:
-        return Recipe(snippet=_snippet(parts))
+    except NotCertain as error:
+        return Recipe(snippet=_snippet(parts), why_not=str(error))
 
 
 def _snippet(parts: int) -> str:

@@ -24,7 +24,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="the model is compiled, and torch.compile itself decides what a graph keeps")
     count = sum(each.count for each in model.block_lists)
     if not count:
-        return Applicable(why_not="the model has no repeated blocks: no list of modules of one class")
+        return Applicable(
+            why_not="no list of the model's has modules of one class with layers inside: no repeated blocks"
+        )
     if not can_choose(model):
         return Applicable(settings=(ALL,))
     return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
@@ -61,7 +63,8 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
         return
     lists = model_structure.blocks_of(model)
     if not lists:
-        loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
+        if not loop.effects[text]:  # a step may call several modules: Lightning's calls the parts of one
+            loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
         return
     try:
         chosen = positions(setting, [(each.path, len(each.modules)) for each in lists])
@@ -81,6 +84,7 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
             function = torch.utils.checkpoint.checkpoint
             block.forward = functools.partial(function, block.forward, use_reentrant=False)
     loop.effects[text] += len(chosen)
+    loop.refusals.pop(text, None)
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:

@@ -99,6 +99,8 @@ class OptimizerFacts:
     """The user's line that made it."""
     says_implementation: bool = False
     """Whether the script itself passes foreach or fused."""
+    implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
+    """Those of the arguments foreach and fused that the class has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,15 @@ class LibraryCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassFacts:
+    """What runs from the first call of a module that trains to the backward pass: one of a step's, or the only one."""
+
+    forward: CodePlace
+    """The line of the forward pass in the function that asks for the backward pass."""
+    backward: CodePlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFacts:
     """The loop that trains."""
 
@@ -160,6 +171,8 @@ class LoopFacts:
     """The line of the forward pass in the function that asks for the backward pass; None where no line of it leads
     there."""
     backward: CodePlace | None = None
+    passes: list[PassFacts] = field(default_factory=list)
+    """Every pair of lines that a step runs; empty where one of them is not in one function with its backward pass."""
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
     passes_per_step: int = 1
@@ -212,6 +225,8 @@ class TrainingFacts:
 
     held: list[HeldVariable] = field(default_factory=list)
     """The variables that keep memory of the step before at the peak."""
+    held_elsewhere: list[str] = field(default_factory=list)
+    """What else keeps memory of the step before: attributes, entries of containers."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
         """Return these facts with the floating-point operations that another run of the script has counted."""

@@ -31,6 +31,7 @@ from ullage.changes.facts import (
     LossFacts,
     ModelFacts,
     OptimizerFacts,
+    PassFacts,
     TrainingFacts,
 )
 from ullage.changes.known_names import names_of, place_of, users_frames
@@ -42,6 +43,7 @@ from ullage.ownership.storage import addresses, tensors_in
 from ullage.tracing.journal import Entries, Journal
 from ullage.tracing.source import is_users
 
+_IMPLEMENTATIONS = ("foreach", "fused")
 _STEPS: int = 3
 """The number of steps after which nothing new is expected."""
 
@@ -83,6 +85,9 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
+        """The user's lines that the first forward pass since the last backward pass was called from."""
+        self._is_partly_elsewhere = False
+        """Whether a backward pass was asked for in another function than its forward pass."""
         self._losses_seen = LossWatch()
 
     def install(self) -> None:
@@ -197,7 +202,8 @@ class Gatherer:
         if self._is_over:
             return
         self._note_autocast()
-        self._forward_places = [place_of(each) for each in users_frames(frame)]
+        if not self._forward_places:
+            self._forward_places = [place_of(each) for each in users_frames(frame)]
         if frame is not None and self._found.forward is None:
             library = _library_between(sys._getframe(1), frame) or self._found.library
             self._found = replace(self._found, forward=place_of(frame), library=library)
@@ -215,12 +221,25 @@ class Gatherer:
         self._since_step += 1
         if self._passes and not self._passes[-1].backward:
             self._passes[-1].backward = self._now()
+        begun, self._forward_places = self._forward_places, []
         frame = users_frame()
-        if frame is None or self._found.backward is not None:
+        if frame is not None:
+            self._note_pass(place_of(frame), begun)
+
+    def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
+        """Note the lines of a backward pass, and of what began the forward pass in the same function."""
+        here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
+        if self._found.backward is None:
+            self._found = replace(self._found, backward=backward, forward_in_loop=here[0] if here else None)
+        if not here or self._is_partly_elsewhere:
+            self._is_partly_elsewhere = True
+            self._found = replace(self._found, passes=[])
             return
-        place = place_of(frame)
-        here = [each for each in self._forward_places if (each.file, each.function) == (place.file, place.function)]
-        self._found = replace(self._found, backward=place, forward_in_loop=here[0] if here else None)
+        new = PassFacts(forward=here[0], backward=backward)
+        known = [each for each in self._found.passes if each.backward == backward]
+        if not any(each.forward.line <= new.forward.line for each in known):
+            others = [each for each in self._found.passes if each.backward != backward]
+            self._found = replace(self._found, passes=[*others, new])
 
     def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         frame = users_frame()
@@ -237,7 +256,8 @@ class Gatherer:
                 module=kind.__module__,
                 names=names_of(frame, optimizer),
                 made=self._made.get(id(optimizer)),
-                says_implementation=any(optimizer.defaults.get(name) is not None for name in ("foreach", "fused")),
+                says_implementation=any(optimizer.defaults.get(name) is not None for name in _IMPLEMENTATIONS),
+                implementations=[name for name in _IMPLEMENTATIONS if name in optimizer.defaults],
             )
         if self._found.step is None and frame is not None:
             self._found = replace(self._found, step=place_of(frame))

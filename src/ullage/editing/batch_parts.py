@@ -188,7 +188,7 @@ def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast
 def _region(source: str, passes: PassPlaces) -> _Region:
     scope = scope_of(parse(source), passes.function)
     backward = levels_to(scope, passes.backward_line)
-    call = _backward_call(backward[-1].statement, passes.backward_line)
+    call = _backward_call(backward[-1], passes.backward_line)
     loss = _loss_of(call)
     lines = [passes.forward_line] if passes.forward_line is not None else []
     if isinstance(loss, ast.Name):
@@ -206,10 +206,12 @@ def _region(source: str, passes: PassPlaces) -> _Region:
     return _Region(scope, forward[: depth + 1], statements, last.index, call, loss, passes.is_sum)
 
 
-def _backward_call(statement: ast.stmt, line: int) -> ast.Call:
+def _backward_call(place: BlockPlace, line: int) -> ast.Call:
+    if sum(each.lineno <= line <= _end(each) for each in place.block) > 1:
+        raise NotCertain(f"line {line} holds several statements")
     calls = [
         node
-        for node in own_nodes(statement)
+        for node in own_nodes(place.statement)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
     ]
     if len(calls) != 1:
@@ -430,6 +432,8 @@ def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
     ]
     if values and all(isinstance(value, ast.Constant) for value in values):
         return True
+    if name in ("self", "cls"):
+        return all(_calls_what_it_has(use) or _is_a_place(use) for use in uses)
     if any(name in _counters(level.statement) for level in region.levels if isinstance(level.statement, ast.For)):
         return True
     return all(_is_called(use) or _is_a_place(use) for use in uses)
@@ -452,6 +456,18 @@ def _is_called(use: list[ast.AST]) -> bool:
         return True
     if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
         return use[1].attr in ("backward", "scale", "autocast", "accumulate", "no_sync") or use[1].attr.endswith("loss")
+    return False
+
+
+def _calls_what_it_has(use: list[ast.AST]) -> bool:
+    """Tell whether something that a name has is called: `self.model(...)`, `self.optimizer.zero_grad()`."""
+    inner = use[0]
+    for outer in use[1:]:
+        if isinstance(outer, ast.Call):
+            return outer.func is inner
+        if not isinstance(outer, ast.Attribute):
+            return False
+        inner = outer
     return False
 
 
