@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Final
 
 from ullage._child_process import ChildProcess, new_pipe
-from ullage.engines.engine import WorkEngine, EngineError
+from ullage.engines.engine import EngineError, WorkEngine
 from ullage.fleet.rank_files import RankFile
 from ullage.fleet.rank_summary import RankSummary
 
