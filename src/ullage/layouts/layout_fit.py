@@ -40,7 +40,7 @@ class LayoutRow:
     ranks: tuple[RankRun, ...] = ()
     """The ranks that were run with that value; where the first did not fit, the others were needless."""
     error: str = ""
-    """What the script failed with, or why it was not run."""
+    """The error of the script, or why it was not run."""
     items: int | None = None
     """The items of a step, of all ranks; None where no option is varied."""
     runs: int = 0
@@ -126,7 +126,7 @@ class LayoutFit:
     frontier: tuple[int, ...]
     """The rows that no other one surpasses in items a step, free memory, and traffic alike."""
     engine: str
-    """Where the runs were done."""
+    """The place where the runs were done."""
     run_count: int
     """The runs that were done."""
     known_count: int

@@ -12,7 +12,7 @@ from ullage.fitting.axis import with_option
 from ullage.layouts.layout import Layout, Space
 
 VARIABLE: Final = "env:"
-"""What stands before a target that is a variable of the environment."""
+"""The beginning of a target that is a variable of the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

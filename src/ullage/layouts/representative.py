@@ -18,7 +18,7 @@ ALL_RANKS: Final = "all ranks"
 FIRST: Final = "first stage"
 LAST: Final = "last stage"
 RANKS: Final = ("alike", "stages")
-"""Which are run: one of each kind that is alike by construction, or one of every stage."""
+"""The ranks that are run: one of each kind that is alike by construction, or one of every stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

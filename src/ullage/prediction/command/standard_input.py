@@ -15,7 +15,7 @@ _ASKING: Final = frozenset(("-", "/dev/stdin"))
 """Words of a command that say that it reads standard input."""
 _lock: Final = Lock()
 _piped: list[bytes] = []
-"""What came through a pipe: it can be read once, and a prediction may take several runs."""
+"""The bytes that came through a pipe: they can be read once, and a prediction may take several runs."""
 
 
 def standard_input(words: Sequence[str]) -> BinaryIO | None:

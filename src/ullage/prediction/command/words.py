@@ -48,7 +48,7 @@ class Launch:
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""What a shell takes for a variable of the command that follows."""
+"""The form of a word that a shell takes for a variable of the command that follows."""
 
 
 def shown(words: Sequence[str]) -> str:
