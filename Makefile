@@ -23,11 +23,12 @@ REAL ?= $(dir $(CACHE))real
 SNAPSHOTS ?= $(dir $(CACHE))snapshots
 COMMANDS ?= $(dir $(CACHE))commands-packages
 VALUES ?= $(dir $(CACHE))values-packages
+CLUSTERS ?= $(dir $(CACHE))clusters-packages
 MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice roles values made-up commands ranks deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -146,6 +147,14 @@ ranks: setup  ## Run each kind of rank alone and among others, and write the tab
 deploy: setup  ## Have a real Prometheus (Debian's, fetched into build/) take the rules and dashboard of deploy/, scrape and fire.
 	tools/prometheus.sh build/prometheus
 	ULLAGE_PROMETHEUS=$(CURDIR)/build/prometheus/usr/bin $(OLDEST_ENV)/bin/python -m pytest tests/export/test_deploy.py
+
+layouts: setup  ## Search the layouts of a 7B and a 70B model on every engine, and compare (installs ray, submitit; hours; ARGUMENTS="--cards 8 --sizes tiny").
+	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
+	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m benchmarks.layouts.engines build/layouts $(ARGUMENTS)
+
+clusters: setup  ## Run the tests of the engines with Ray and submitit (installs both beside the environment).
+	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
+	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m pytest -W ignore tests/engines tests/layouts
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md

@@ -77,23 +77,22 @@ def explanations() -> None:
 
 def layouts() -> None:
     """Search the layouts of a 7B model on 64 cards: the text, and the page's picture."""
-    options = [f"{axis}=--{axis}" for axis in ("dp", "tp", "pp")]
+    options = [f"{axis}=--{axis}" for axis in ("dp", "tp", "pp", "cp")]
     found = fit_layout(
         ROOT / "benchmarks" / "layouts" / "llama.py",
-        ("--size", "7b"),
+        ("--size", "7b", "--length", "4096"),
         gpu="H100",
         cards=64,
-        layout="dp*tp*pp",
+        layout="dp*tp*pp*cp",
         layout_option=options,
-        most=("tp=4", "pp=2"),
+        most=("tp=4", "pp=2", "cp=1"),
         vary="--micro-batch=1..8",
         accumulate=8,
         item_tokens=4096,
-        steps=2,
         picture=BROWSER is not None,
     )
     report = replace(describe_layouts(found), subject="llama.py --size 7b on 64 x H100")
-    picture("layouts", "ullage fit llama.py --gpu H100 --cards 64 --layout dp*tp*pp --vary --micro-batch=1..8", report)
+    picture("layouts", "ullage fit llama.py --gpu H100 --cards 64 --layout dp*tp*pp*cp --vary --micro-batch=1..8", report)
     if BROWSER is not None:
         screenshot("layouts_page", report, height=900)
 

@@ -215,3 +215,17 @@ def test_several_keywords_of_one_call_stand_in_their_order() -> None:
     assert edited("f(a=2)\n", keywords) == "f(a=2, z=1, b=1, m=1)\n"
     assert edited("f(\n    a=2,\n)\n", keywords) == "f(\n    a=2,\n    z=1,\n    b=1,\n    m=1,\n)\n"
     assert edited("f()\n", keywords) == "f(z=1, b=1, m=1)\n"
+
+
+def test_what_is_imported_beside_others_is_not_imported_again() -> None:
+    source = "import os, torch\nx = 1\n"
+    assert edited(source, [AddImport(file="", text="import torch")]) == source
+    assert "import torch.utils.checkpoint\n" in edited(
+        source, [AddImport(file="", text="import torch.utils.checkpoint")]
+    )
+
+
+def test_a_file_with_tabs_gets_tabs() -> None:
+    source = "def f(x):\n\tfor y in x:\n\t\tg(y)\n\t\th(y)\n"
+    after = edited(source, [wrapped(3, 4), InsertAfter(file="", line=4, text="if y:\n    k(y)")])
+    assert after == "def f(x):\n\tfor y in x:\n\t\twith cast():\n\t\t\tg(y)\n\t\t\th(y)\n\t\tif y:\n\t\t\tk(y)\n"

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -147,17 +149,28 @@ def test_the_cells_of_a_notebook_run_in_their_order(ask: Ask, plain: tuple[int, 
     assert "train.ipynb is not a notebook of version 4" in ended.error
 
 
-def test_of_a_launchers_processes_the_wanted_rank_runs_alone(ask: Ask) -> None:
+def test_of_a_launchers_processes_the_wanted_rank_runs_alone(ask: Ask, workplace: Path) -> None:
     """Ranks that are not wanted end at once, so that the launcher takes them for done."""
     lone = ask("--output", "--json", "--rank", "2", "torchrun", "--nproc-per-node", "4", "rank.py")
     assert peaks(lone) == peaks(ask("--json", "--world-size", "4", "--rank", "2", "rank.py"))
     assert (lone.json["world_size"], lone.json["rank"], lone.json["processes"]) == (4, 2, [])
     assert "rank 2 of 4 on 2 of node 0" in lone.error
     assert "rank 1" not in lone.error
+    (workplace / "job.sh").write_text("exec torchrun --nproc-per-node 4 rank.py\n")
+    assert peaks(ask("--json", "--rank", "2", "sh", "job.sh")) == peaks(lone)
     launcher = ("torchrun", "--nnodes=2", "--nproc-per-node", "2", "--node-rank", "0", "--rdzv-endpoint", "far:1")
     ended = ask("--output", "--json", "--rank", "3", *launcher, "rank.py")
     assert peaks(ended) == peaks(ask("--json", "--world-size", "4", "--rank", "3", "rank.py"))
     assert "rank 3 of 4 on 1 of node 1" in ended.error
+
+
+def test_a_launcher_whose_port_is_taken_takes_another(ask: Ask, plain: tuple[int, int]) -> None:
+    """As where `fit` runs two values at once."""
+    with socket.socket() as other:
+        with suppress(OSError):  # somebody else has it
+            other.bind(("", 29500))
+            other.listen()
+        assert peaks(ask("--json", "torchrun", "--nproc-per-node", "1", "train.py", "--batch-size", "64")) == plain
 
 
 @pytest.mark.parametrize("how", [("--processes", "real"), ("--rank", "all")])
@@ -200,6 +213,9 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     assert (
         "sh ended with exit code 7, and no process of it did anything on the card; it said:\nnothing to" in ended.error
     )
+    ended = ask("python", "-I", "train.py")
+    assert ended.code == 3
+    assert "nothing of it was measured: python -I leaves out the environment" in ended.error
     ended = ask("no-such-command", "train.py")
     assert ended.code == 2
     assert "no-such-command is neither a script nor a command on the path" in ended.error

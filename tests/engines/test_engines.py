@@ -11,7 +11,7 @@ import pytest
 
 from ullage._errors import UllageError, UsageError
 from ullage.engines.chosen import open_engine
-from ullage.engines.engine import Engine, EngineError
+from ullage.engines.engine import EngineError, WorkEngine
 
 WORK = "tests.engines.work"
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def _in_an_empty_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def opened(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def opened(request: pytest.FixtureRequest) -> Iterator[WorkEngine]:
     on: str = request.param
     if on in OF_PROCESSES:
         name = on.partition("-")[0]
@@ -39,24 +39,24 @@ of_processes = pytest.mark.parametrize("opened", OF_PROCESSES, indirect=True)
 
 
 @each
-def test_it_does_what_it_is_given(opened: Engine) -> None:
+def test_it_does_what_it_is_given(opened: WorkEngine) -> None:
     futures = [opened.submit(f"{WORK}:double", {"number": number}) for number in range(6)]
     assert [future.result()["number"] for future in futures] == [0, 2, 4, 6, 8, 10]
 
 
 @of_processes
-def test_it_does_it_in_processes_of_their_own(opened: Engine) -> None:
+def test_it_does_it_in_processes_of_their_own(opened: WorkEngine) -> None:
     assert opened.submit(f"{WORK}:double", {"number": 1}).result()["process"] != os.getpid()
 
 
 @of_processes
-def test_a_killed_worker_is_replaced(opened: Engine, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced(opened: WorkEngine, tmp_path: Path) -> None:
     payload = {"seen": str(tmp_path / "seen"), "deaths": 1}
     assert opened.submit(f"{WORK}:die_at_first", payload).result() == {"attempts": 2}
 
 
 @of_processes
-def test_work_that_is_lost_again_and_again_is_an_error(opened: Engine, tmp_path: Path) -> None:
+def test_work_that_is_lost_again_and_again_is_an_error(opened: WorkEngine, tmp_path: Path) -> None:
     lost = opened.submit(f"{WORK}:die_at_first", {"seen": str(tmp_path / "seen"), "deaths": 99})
     with pytest.raises(EngineError, match=r"lost a piece of work|ended without a result"):
         lost.result()
@@ -64,7 +64,7 @@ def test_work_that_is_lost_again_and_again_is_an_error(opened: Engine, tmp_path:
 
 
 @each
-def test_what_runs_ends_when_it_is_cancelled(opened: Engine, tmp_path: Path) -> None:
+def test_what_runs_ends_when_it_is_cancelled(opened: WorkEngine, tmp_path: Path) -> None:
     marks = [tmp_path / f"began-{number}" for number in range(2)]
     running = [opened.submit(f"{WORK}:wait", {"began": str(mark)}) for mark in marks]
     _until(lambda: all(mark.exists() and mark.read_text() for mark in marks))

@@ -6,12 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 import ullage
 from tests.fleet.made import KINDS, make, planted, record
+from ullage.engines.engine import EngineError, PlainData
+from ullage.engines.local import LocalEngine
+from ullage.fleet.fleet import explain_fleet
+from ullage.fleet.rank_files import rank_files
 
 RANKS = 16
 WORDS = {
@@ -121,6 +126,28 @@ def test_a_reader_that_is_killed_costs_its_rank_alone(fleet: Path, monkeypatch: 
     assert name == "rank 2"
     assert "was killed" in why
     assert {one.figures.file.rank for one in answer.different} == planted(RANKS).keys()
+
+
+class Losing(LocalEngine):
+    """An engine that loses the work for one rank."""
+
+    def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
+        if any("rank2_" in path for path in payload["paths"]):
+            lost: Future[PlainData] = Future()
+            lost.set_exception(EngineError("the job was lost"))
+            return lost
+        return super().submit(function, payload)
+
+
+def test_an_engine_reads_the_same_and_a_lost_job_costs_its_ranks(fleet: Path) -> None:
+    """As --on slurm and --on ray do, with what any engine is given and gives back."""
+    with Losing(2) as engine:
+        answer = explain_fleet(fleet, rank_files(fleet), engine=engine)
+    assert {one.figures.file.rank for one in answer.different} == planted(RANKS).keys()
+    names = [name for name, _ in answer.unreadable]
+    assert "rank 2" in names
+    assert all("the job was lost" in why for _, why in answer.unreadable)
+    assert len(answer.unreadable) + sum(len(group.ranks) for group in answer.groups) == RANKS
 
 
 def test_a_folder_where_nothing_can_be_read_is_an_error(tmp_path: Path) -> None:

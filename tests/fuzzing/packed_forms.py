@@ -17,8 +17,8 @@ _NAMES: Final = (
     "", "/", "../../x.pickle", "/etc/x", "a\nb", "\x1b[31mred", "\u202ex", "__MACOSX/._x", ".DS_Store", "a/.DS_Store",
     "run/", "run/data.pkl", "other/data.pkl", "data.pkl", "n" * 60_000, "[bold]", "<script>", "x" + "\\" * 300,
 )  # fmt: skip
-_HOWS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-_SEVERAL: Final = (0, 0, 0, 1, 2, 300)
+_HOWS: Final = (*(zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) * 5, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+_SEVERAL: Final = (*(0,) * 9, 1, 2, 300)
 _BEGINS: Final = b'"base64": "'
 
 
@@ -48,7 +48,7 @@ def archives(contents: Sequence[bytes]) -> list[bytes]:
 
 def change_archive(data: bytes, chance: random.Random, change_content: Change) -> bytes:
     """Change the bytes of a packed file, or what is packed in it, its names, and how it is packed."""
-    if chance.random() < 0.4:
+    if chance.random() < 0.25:
         return _damaged_at_an_end(data, chance)
     if data.startswith(b"\x1f\x8b"):
         return gzip.compress(change_archive_or_content(gzip.decompress(data), chance, change_content), 1)
@@ -59,11 +59,11 @@ def change_archive(data: bytes, chance: random.Random, change_content: Change) -
     for _ in range(chance.choice(_SEVERAL)):
         content = chance.choice((b"", b"x", chance.choice(files)[1][:1000]))
         files.insert(chance.randrange(len(files) + 1), (chance.choice(_NAMES), content))
-    if chance.random() < 0.3:
+    if chance.random() < 0.15:
         at = chance.randrange(len(files))
         files[at] = chance.choice(_NAMES), files[at][1]
     packed = bytearray(_zipped(files, chance.choice(_HOWS), b"x" * chance.choice((0, 0, 0, 9, 65_535))))
-    if chance.random() < 0.2:  # flags and methods as its directory has them: encrypted, unknown
+    if chance.random() < 0.1:  # flags and methods as its directory has them: encrypted, unknown
         at = packed.rindex(b"PK\x01\x02") + chance.choice((8, 10))
         packed[at] ^= 1 << chance.randrange(8)
     return bytes(packed)

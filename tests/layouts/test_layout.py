@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ullage._errors import UsageError
-from ullage.layouts.layout import Layout, Space
+from ullage.layouts.layout import CardLayout, LayoutSpace
 from ullage.layouts.option_map import READY, map_of, put
 from ullage.layouts.representative import ranks_of, stage_of
 
@@ -28,14 +28,14 @@ def test_the_layouts_are_all_products_within_the_bounds(cards: int, count: int, 
         for sizes in itertools.product(divisors, repeat=count)
         if prod(sizes) == cards and all(size <= most.get(name, cards) for name, size in zip(axes, sizes, strict=True))
     }
-    space = Space(axes=axes, cards=cards, most=most)
+    space = LayoutSpace(axes=axes, cards=cards, most=most)
     found = [tuple(size for _, size in layout.sizes) for layout in space.layouts()]
     assert set(found) == expected
     assert len(found) == len(expected)
 
 
 def test_experts_divide_the_cards_of_dp_and_cp() -> None:
-    found = list(Space.parse("dp*tp,ep", 8, most=["tp=2", "ep=4"]).layouts())
+    found = list(LayoutSpace.parse("dp*tp,ep", 8, most=["tp=2", "ep=4"]).layouts())
     assert all((layout.size("dp") * layout.size("cp")) % layout.size("ep") == 0 for layout in found)
     assert {(layout.size("dp"), layout.size("ep")) for layout in found} == {
         *((8, size) for size in (1, 2, 4)),
@@ -44,7 +44,7 @@ def test_experts_divide_the_cards_of_dp_and_cp() -> None:
 
 
 def test_values_of_an_option_are_tried_with_each_layout() -> None:
-    space = Space.parse("dp*tp", 4, choose=["--zero=1,3", "env:OFFLOAD=0,1"])
+    space = LayoutSpace.parse("dp*tp", 4, choose=["--zero=1,3", "env:OFFLOAD=0,1"])
     found = list(space.layouts())
     assert len(found) == 3 * 2 * 2
     assert found[0].text == "dp 1 · tp 4, --zero 1, env:OFFLOAD 0"
@@ -71,12 +71,12 @@ def test_what_is_no_space_of_layouts_is_a_sentence(
     text: str, cards: int, most: list[str], choose: list[str], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        Space.parse(text, cards, most=most, choose=choose)
+        LayoutSpace.parse(text, cards, most=most, choose=choose)
 
 
 def test_ready_made_maps_have_the_options_of_their_programs() -> None:
-    layout = Layout(sizes=(("dp", 8), ("tp", 2), ("pp", 4)))
-    space = Space(axes=("dp", "tp", "pp"), cards=64, most={})
+    layout = CardLayout(sizes=(("dp", 8), ("tp", 2), ("pp", 4)))
+    space = LayoutSpace(axes=("dp", "tp", "pp"), cards=64, most={})
     assert put(map_of("torchtitan", [], space), layout, ())[0] == (
         *("--parallelism.data_parallel_shard_degree", "8"),
         *("--parallelism.tensor_parallel_degree", "2"),
@@ -86,8 +86,8 @@ def test_ready_made_maps_have_the_options_of_their_programs() -> None:
     assert put(map_of("megatron", [], space), layout, ())[0] == (
         *("--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "4"),
     )
-    two = Space(axes=("dp", "tp"), cards=16, most={})
-    arguments, environment = put(map_of("accelerate", [], two), Layout(sizes=(("dp", 8), ("tp", 2))), ("-x",))
+    two = LayoutSpace(axes=("dp", "tp"), cards=16, most={})
+    arguments, environment = put(map_of("accelerate", [], two), CardLayout(sizes=(("dp", 8), ("tp", 2))), ("-x",))
     assert arguments == ("-x",)
     assert environment == {
         "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
@@ -98,7 +98,7 @@ def test_ready_made_maps_have_the_options_of_their_programs() -> None:
 
 
 def test_an_axis_that_nothing_is_told_of_is_refused() -> None:
-    space = Space(axes=("dp", "tp"), cards=16, most={})
+    space = LayoutSpace(axes=("dp", "tp"), cards=16, most={})
     with pytest.raises(UsageError, match="nothing says how the script is told its tp; give --layout-option tp="):
         map_of(None, [], space)
     with pytest.raises(UsageError, match="--layout-option 'pp=--pp' names no option of an axis"):
@@ -111,8 +111,8 @@ def test_an_axis_that_nothing_is_told_of_is_refused() -> None:
 
 @given(dp=st.integers(1, 8), tp=st.integers(1, 8), pp=st.integers(1, 8), cp=st.integers(1, 4))
 def test_the_ranks_that_are_run_are_of_the_stages_that_they_stand_for(dp: int, tp: int, pp: int, cp: int) -> None:
-    layout = Layout(sizes=(("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp)))
-    option_map = map_of("torchtitan", [], Space(axes=AXES, cards=dp * tp * pp * cp, most={}))
+    layout = CardLayout(sizes=(("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp)))
+    option_map = map_of("torchtitan", [], LayoutSpace(axes=AXES, cards=dp * tp * pp * cp, most={}))
     every = ranks_of(layout, option_map, every_stage=True)
     alike = ranks_of(layout, option_map)
     assert set(alike) <= set(every)
@@ -126,8 +126,8 @@ def test_the_ranks_that_are_run_are_of_the_stages_that_they_stand_for(dp: int, t
 
 
 def test_another_order_of_ranks_is_another_stride() -> None:
-    layout = Layout(sizes=(("pp", 4), ("tp", 2)))
-    space = Space(axes=("pp", "tp"), cards=8, most={})
+    layout = CardLayout(sizes=(("pp", 4), ("tp", 2)))
+    space = LayoutSpace(axes=("pp", "tp"), cards=8, most={})
     options = ["pp=--pp", "tp=--tp"]
     assert [run.rank for run in ranks_of(layout, map_of(None, options, space))] == [0, 2, 6]
     assert [run.rank for run in ranks_of(layout, map_of(None, options, space, order="tp*pp"))] == [0, 1, 3]

@@ -412,6 +412,7 @@ READERS = {
     "emulator/profile.py": "its own profiles",
     "emulator/torch_build.py": "an installed package's version",
     "gpus.py": "its own table",
+    "layouts/content_key.py": "the list of this package's files that its installer wrote",
     "prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
     "tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",

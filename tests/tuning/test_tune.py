@@ -17,7 +17,7 @@ from ullage.program import Op
 from ullage.rebuild import program_of
 from ullage.settings import parse_settings, split_options
 from ullage.snapshot.snapshot import load_snapshot
-from ullage.tuning.candidate import Candidate, SettingsSpace, candidate_of
+from ullage.tuning.candidate import Candidate, Space, candidate_of
 from ullage.tuning.search import SettingsSearch
 from ullage.tuning.trial import ROOM_STEP_BYTES, RecordedRun, Trial
 from ullage.tuning.tune import Tuning, tune
@@ -103,7 +103,7 @@ def test_settings_that_save_no_bytes_save_many_calls(calls: int, is_better: bool
     rebuilt = program_of(recorded("normal"))
     search = SettingsSearch(
         run=replace(RecordedRun.of(rebuilt), allocations=100_000),
-        space=SettingsSpace(version=(2, 11), kept=(), has_limit=True),
+        space=Space(version=(2, 11), kept=(), has_limit=True),
         room_bytes=GIB,
         semantics="2.11",
         progress=lambda text: None,
@@ -164,7 +164,7 @@ def test_what_is_worth_a_change(now: tuple[int, int, int], other: tuple[int, int
     run = RecordedRun.of(program_of(recorded("two_streams")))
     search = SettingsSearch(
         run=run,
-        space=SettingsSpace(version=(2, 11), kept=(), has_limit=False),
+        space=Space(version=(2, 11), kept=(), has_limit=False),
         room_bytes=1 << 40,
         semantics="2.11",
         progress=lambda text: None,
@@ -276,7 +276,7 @@ def test_texts_of_settings_come_back_whole() -> None:
     found = candidate_of(text)
     assert found.text == "expandable_segments:True,roundup_power2_divisions:[64:1,>:8],pinned_num_register_threads:2"
     assert found.settings("2.11") == parse_settings(text)
-    space = SettingsSpace(version=(2, 15), kept=(), has_limit=True)
+    space = Space(version=(2, 15), kept=(), has_limit=True)
     alone = list(space.alone())
     assert all(candidate.settings("2.15") is not None for candidate in alone)
     assert len({candidate.text for candidate in alone}) == len(alone)

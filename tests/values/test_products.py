@@ -74,6 +74,7 @@ on_card, on_host, wanted = sparse("cuda"), sparse("cpu"), torch.tensor([1, -1, 5
 found["selected"] = reads_of(lambda: on_card.index_select(1, wanted.cuda())._nnz())
 found["selected on the host"] = on_host.index_select(1, wanted % 20)._nnz()
 found["multiplied"] = reads_of(lambda: (on_card @ on_card)._nnz())
+found["by numbers"] = reads_of(lambda: (on_card * on_card)._nnz())
 found["multiplied on the host"] = (on_host @ on_host)._nnz()
 tell(found)
 """
@@ -116,7 +117,10 @@ def test_what_was_noted_before_an_update_does_not_move() -> None:
 
 
 def test_sparse_results() -> None:
-    """What `index_select` selects and how many elements a product has follow from where elements are."""
+    """What `index_select` selects and how many elements a product has follow from where elements are.
+
+    How many are left of a product number by number is unknown, and said.
+    """
     told = found(0)
     count, *reads = told["selected"]
     assert count == told["selected on the host"]
@@ -124,3 +128,4 @@ def test_sparse_results() -> None:
     count, *reads = told["multiplied"]
     assert count == told["multiplied on the host"]
     assert {tuple(each)[0::2] for each in reads} == {("shape", "KNOWN")}
+    assert ["shape", "mul", "UNKNOWN"] in told["by numbers"]

@@ -111,6 +111,7 @@ def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanatio
 def explain_ranks(
     folder: str | Path,
     *,
+    on: str | None = None,
     workers: int | None = None,
     html: str | Path | None = None,
     picture: bool = False,
@@ -120,6 +121,8 @@ def explain_ranks(
 
     Args:
         folder: it has a snapshot of each rank, by any of the usual names (docs/fleets.md).
+        on: where to read: None or "local", "ray", "ray://HOST:PORT", "slurm" or "submitit-local", as of `ullage.fit`;
+            whoever reads has to see the same paths.
         workers: how many processes read at once; None: one for each core.
         html: where to write a page with pictures.
         picture: keep what a page draws of the fullest rank; `html` implies it.
@@ -129,7 +132,7 @@ def explain_ranks(
         UsageError: it is no folder with the snapshots of two ranks or more, or none can be read.
         OSError: a file cannot be written; nothing of it is left.
     """
-    from ullage.fleet.fleet import explain_fleet, folder_of_ranks
+    from ullage.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
 
     path = Path(folder)
     check_page(html, path)
@@ -137,7 +140,10 @@ def explain_ranks(
     if not files:
         raise UsageError(f"{path} is no folder with the snapshots of two ranks or more")
     with_picture = picture or html is not None
-    explanation = explain_fleet(path, files, workers=workers, with_picture=with_picture, progress=progress)
+    with engine_of(on, workers) as engine:
+        explanation = explain_fleet(
+            path, files, workers=workers, engine=engine, with_picture=with_picture, progress=progress
+        )
     if html is not None:
         from ullage.api.show import write_page
 

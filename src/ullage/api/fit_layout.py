@@ -12,7 +12,7 @@ from ullage.engines.chosen import open_engine
 from ullage.fitting.axis import Axis
 from ullage.gpus import find_gpu
 from ullage.layouts.fit_layouts import LayoutQuestion, fit_layouts
-from ullage.layouts.layout import Space
+from ullage.layouts.layout import LayoutSpace
 from ullage.layouts.layout_fit import LayoutFit
 from ullage.layouts.option_map import map_of
 from ullage.layouts.representative import RANKS
@@ -115,7 +115,7 @@ def fit_layout(
         made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script)
-    space = Space.parse(layout, cards, most=most, choose=choose)
+    space = LayoutSpace.parse(layout, cards, most=most, choose=choose)
     _check_counts(ranks, accumulate, item_tokens)
     question = LayoutQuestion(
         request=request,

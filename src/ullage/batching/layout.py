@@ -31,7 +31,7 @@ class EpochOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLayout:
+class Layout:
     """The batches of an epoch and their cost: the same in every epoch.
 
     Items of one padded length, a bucket, lie side by side, the longest bucket first. Its batches all have as many items
@@ -86,7 +86,7 @@ class BatchLayout:
 
 
 def assign_to_ranks(
-    layout: BatchLayout, firsts: Ints, epoch_order: EpochOrder, *, ranks: int, drop_last: bool, largest_first: bool
+    layout: Layout, firsts: Ints, epoch_order: EpochOrder, *, ranks: int, drop_last: bool, largest_first: bool
 ) -> npt.NDArray[np.int64]:
     """Assign the batches of an epoch to ranks: one row for each round, one column for each rank.
 
@@ -114,7 +114,7 @@ def assign_to_ranks(
     return dealt
 
 
-def _ranked(layout: BatchLayout) -> Ints:
+def _ranked(layout: Layout) -> Ints:
     """Return the rank of each batch's shape by cost, 0 for the highest; of equal costs the longer shape first."""
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]

@@ -13,7 +13,7 @@ import numpy as np
 from ullage._errors import UsageError
 from ullage._public import public
 from ullage.batching.arguments import LONGEST, brief, place_of, read_lengths, whole
-from ullage.batching.layout import BatchLayout, EpochOrder, assign_to_ranks
+from ullage.batching.layout import EpochOrder, Layout, assign_to_ranks
 
 Oversize = Literal["error", "alone", "drop"]
 
@@ -254,7 +254,7 @@ class TokenBudgetBatchSampler:
         self._start = self._position = self._least = position
         self._iteration += 1  # what an iteration from before hands out counts no more
 
-    def _laid_out(self) -> BatchLayout:
+    def _laid_out(self) -> Layout:
         padded = -(-self._lengths // self._bucket) * self._bucket
         too_long = np.flatnonzero(padded > self._max_tokens)
         kept = np.arange(len(padded))
@@ -273,7 +273,7 @@ class TokenBudgetBatchSampler:
                     f"all {len(padded)} items are longer than max_tokens={self._max_tokens} and left out; expected one "
                     f"to be left: pass max_tokens of {int(padded.min())} or more"
                 )
-        layout = BatchLayout.cut(padded[kept], kept, self._max_tokens, self._max_items)
+        layout = Layout.cut(padded[kept], kept, self._max_tokens, self._max_items)
         if not layout.rounds(self._ranks, drop_last=self._drop_last):
             raise UsageError(
                 f"{len(layout.starts)} batches for num_replicas={self._ranks} with drop_last=True leave none; expected "

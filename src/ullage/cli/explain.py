@@ -52,6 +52,9 @@ def explain(
         typer.Option(help="Which card: its number, or all. [default: the one that failed or reserved most]"),
     ] = None,
     rank: Annotated[int | None, typer.Option(help="Of a folder with the snapshots of many ranks: this one's.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Where to read such a folder: local, ray, ray://HOST:PORT, slurm, ...")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="How many processes read such a folder. [default: one for each core]")
     ] = None,
@@ -84,7 +87,7 @@ def explain(
     options: dict[str, object]
     if file.is_dir() and rank is None:
         options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
-        if _explain_ranks(file, options | {"--torch-version": torch_version}, html, workers, as_json, is_whole):
+        if _explain_ranks(file, options | {"--torch-version": torch_version}, html, on, workers, as_json, is_whole):
             return
         _explain_run(file, options | {"--torch-version": torch_version}, html, as_json=as_json, is_whole=is_whole)
         return
@@ -127,11 +130,17 @@ def _without_collection() -> Iterator[None]:
 
 
 def _explain_ranks(
-    folder: Path, options: dict[str, object], html: Path | None, workers: int | None, as_json: bool, is_whole: bool
+    folder: Path,
+    options: dict[str, object],
+    html: Path | None,
+    on: str | None,
+    workers: int | None,
+    as_json: bool,
+    is_whole: bool,
 ) -> bool:
     """Explain a folder with the snapshots of many ranks; return False where it is none."""
     from ullage.fleet.describe import describe
-    from ullage.fleet.fleet import explain_fleet, folder_of_ranks
+    from ullage.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
 
     files = folder_of_ranks(folder)
     if not files:
@@ -139,9 +148,12 @@ def _explain_ranks(
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]} is for one snapshot; {folder} has those of {len(files):,} ranks: add --rank N")
-    fleet = with_progress(
-        lambda progress: explain_fleet(folder, files, workers=workers, with_picture=html is not None, progress=progress)
-    )
+    with engine_of(on, workers) as engine:
+        fleet = with_progress(
+            lambda progress: explain_fleet(
+                folder, files, workers=workers, engine=engine, with_picture=html is not None, progress=progress
+            )
+        )
     show(describe(fleet), fleet.to_json() if as_json else None, page=html, is_whole=is_whole)
     return True
 

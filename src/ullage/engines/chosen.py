@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Final
 
 from ullage._errors import UsageError, quoted
-from ullage.engines.engine import Engine
+from ullage.engines.engine import WorkEngine
 from ullage.engines.local import LocalEngine
 
 _WAYS: Final = "local, ray, ray://HOST:PORT, slurm, slurm:partition=NAME,time=MINUTES or submitit-local"
 MOST_WORKERS: Final = 1024
 
 
-def open_engine(on: str | None, *, workers: int | None = None) -> Engine:
+def open_engine(on: str | None, *, workers: int | None = None) -> WorkEngine:
     """Return an engine, ready for work.
 
     Args:

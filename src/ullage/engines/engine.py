@@ -22,7 +22,7 @@ class EngineError(UllageError):
     exit_code = 4
 
 
-class Engine(ABC):
+class WorkEngine(ABC):
     """Does work; as a context, what still runs is cancelled at its end."""
 
     name: str

@@ -6,10 +6,10 @@ Work that runs a script has it in a process of its own anyhow, and waits; so a t
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ullage.engines.engine import Engine, PlainData, call
+from ullage.engines.engine import PlainData, WorkEngine, call
 
 
-class LocalEngine(Engine):
+class LocalEngine(WorkEngine):
     """Does work on this machine."""
 
     def __init__(self, workers: int) -> None:

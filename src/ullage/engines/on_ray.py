@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from ullage._errors import UsageError
-from ullage.engines.engine import Engine, EngineError, PlainData, call_in_process_of_its_own
+from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own
 
 _RETRIES: Final = 2
 
 
-class RayEngine(Engine):
+class RayEngine(WorkEngine):
     """Does work as tasks of Ray, one processor core each."""
 
     def __init__(self, address: str | None) -> None:

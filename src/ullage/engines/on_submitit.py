@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ullage._errors import UsageError
 from ullage._own_files import OwnFolder
-from ullage.engines.engine import Engine, EngineError, PlainData, call_in_process_of_its_own
+from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own
 
 _LOOK_SECONDS: Final = 1.0
 _LOCAL_LOOK_SECONDS: Final = 0.2
@@ -34,7 +34,7 @@ class _Piece:
     tries: int = 0
 
 
-class SubmititEngine(Engine):
+class SubmititEngine(WorkEngine):
     """Does work as jobs."""
 
     def __init__(self, kind: str, *, folder: Path, settings: dict[str, str], workers: int) -> None:

@@ -182,4 +182,5 @@ def _plot(fleet: FleetExplanation) -> Plot:
         points=tuple(sorted(numbered, key=lambda point: point.x)),
         line=(),
         line_label="",
+        outcomes=("like others", "differs", "ran out of memory"),
     )

@@ -1,6 +1,7 @@
 """A folder with the snapshots of many ranks, explained: who is alike, who differs by what, and the fullest whole."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,11 +10,12 @@ from ullage._errors import UsageError
 from ullage._public import public
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation, explain
+from ullage.engines.engine import WorkEngine
 from ullage.fleet.alike import RankFigures, RankGroup, groups_of
 from ullage.fleet.difference_of_rank import why_it_differs
 from ullage.fleet.rank_files import RankFile, rank_files
 from ullage.fleet.rank_summary import RankSummary
-from ullage.fleet.readers import default_workers, read_ranks
+from ullage.fleet.readers import default_workers, read_ranks, read_ranks_on
 from ullage.snapshot.snapshot import load_snapshot
 
 SCHEMA: Final = 1
@@ -89,6 +91,7 @@ def explain_fleet(
     files: Sequence[RankFile],
     *,
     workers: int | None = None,
+    engine: WorkEngine | None = None,
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> FleetExplanation:
@@ -98,19 +101,24 @@ def explain_fleet(
         folder: where they lie.
         files: the snapshots, as `rank_files` has found them.
         workers: how many processes read at once; None: one for each core.
+        engine: where to read instead of on this machine.
         with_picture: whether a page will draw the fullest rank.
         progress: called with a short text now and then.
 
     Raises:
         UsageError: none of them can be read.
     """
-    workers = workers or default_workers()
+
+    def read(some: Sequence[RankFile], *, is_whole: bool, done: Callable[[int], None]) -> dict[str, RankSummary | str]:
+        if engine is not None:
+            return read_ranks_on(engine, some, is_whole=is_whole, done=done)
+        return read_ranks(some, workers=workers or default_workers(), is_whole=is_whole, done=done)
 
     def tell(number: int) -> None:
         if number % _TOLD_EVERY == 0 or number == len(files):
             progress(f"{number:,} of {len(files):,} ranks read")
 
-    answers = read_ranks(files, workers=workers, done=tell)
+    answers = read(files, is_whole=False, done=tell)
     ranks, unreadable = [], []
     for file in files:
         answer = answers[str(file.path)]
@@ -121,7 +129,7 @@ def explain_fleet(
     if not ranks:
         raise UsageError(f"no snapshot in {folder} can be read; of {unreadable[0][0]}: {unreadable[0][1]}")
     groups = groups_of(ranks)
-    different = _different(groups, workers, progress)
+    different = _different(groups, read, progress)
     fullest = max(ranks, key=_fullness)
     progress(f"explaining {fullest.file.name}, the fullest")
     return FleetExplanation(
@@ -160,18 +168,34 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
     return files if len(files) > 1 else ()
 
 
+def engine_of(on: str | None, workers: int | None) -> AbstractContextManager[WorkEngine | None]:
+    """Return the engine that is asked for; None for this machine, where readers are processes of ours.
+
+    Raises:
+        UsageError: there is no such engine, or what it needs is not installed.
+        EngineError: it does not answer.
+    """
+    if on in (None, "local"):
+        return nullcontext()
+    from ullage.engines.chosen import open_engine
+
+    return open_engine(on, workers=workers)
+
+
 def _fullness(rank: RankFigures) -> tuple[bool, int]:
     return rank.summary.failed, rank.summary.peak_reserved_bytes
 
 
-def _different(groups: Sequence[RankGroup], workers: int, progress: Callable[[str], None]) -> tuple[DifferentRank, ...]:
+def _different(
+    groups: Sequence[RankGroup], read: Callable[..., dict[str, RankSummary | str]], progress: Callable[[str], None]
+) -> tuple[DifferentRank, ...]:
     """Return the ranks of no kind, each beside the kind that is nearest to it."""
     kinds = [group for group in groups if group.is_kind] or list(groups[:1])
     odd = [one for group in groups if group not in kinds for one in group.ranks]
     odd.sort(key=_fullness, reverse=True)
     if 0 < len(odd) <= _MOST_EXPLAINED:
         progress(f"explaining the {len(odd)} that differ")
-        explained = read_ranks([one.file for one in odd], workers=workers, is_whole=True, done=lambda number: None)
+        explained = read([one.file for one in odd], is_whole=True, done=lambda number: None)
         told = [explained[str(one.file.path)] for one in odd]
         odd = [
             RankFigures(file=one.file, summary=summary) if isinstance(summary, RankSummary) else one

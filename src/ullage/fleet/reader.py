@@ -7,7 +7,9 @@ because what a damaged file does to a reader it does to that one alone.
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ullage._child_process import tie_to_parent
 from ullage._errors import UllageError
@@ -22,6 +24,12 @@ def main() -> None:
         for line in lines:
             out.write(json.dumps(answer_to(json.loads(line))) + "\n")
             out.flush()
+
+
+def answers(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
+    """Return the figures of several ranks, as an engine asks for them: `answer_to` for each path."""
+    paths, is_whole = payload["paths"], payload["is_whole"]
+    return {"answers": [answer_to({"path": path, "is_whole": is_whole}) for path in paths if not cancelled()]}
 
 
 def answer_to(request: dict[str, object]) -> dict[str, object]:

@@ -9,10 +9,14 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Final
 
 from ullage._child_process import ChildProcess, new_pipe
+from ullage.engines.engine import EngineError, WorkEngine
 from ullage.fleet.rank_files import RankFile
 from ullage.fleet.rank_summary import RankSummary
 
 MOST_WORKERS: Final = 8
+_PIECES_A_WORKER: Final = 4
+_MOST_IN_A_PIECE: Final = 64
+"""The most ranks that one piece of an engine's work reads, where its worker is a process that has to start first."""
 _BUDGET_BYTES: Final = 1 << 30
 """The memory that all readers together may take; a file that takes more is read alone."""
 _TIMES: Final = {False: 6, True: 60}
@@ -52,15 +56,46 @@ def read_ranks(
     return found
 
 
+def read_ranks_on(
+    engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
+) -> dict[str, RankSummary | str]:
+    """Return what `read_ranks` does, read where an engine has its workers, which see the same paths.
+
+    Raises:
+        EngineError: the engine does not answer any more.
+    """
+    size = max(1, min(_MOST_IN_A_PIECE, len(files) // (_PIECES_A_WORKER * engine.at_once)))
+    pieces = [files[first : first + size] for first in range(0, len(files), size)]
+    found: dict[str, RankSummary | str] = {}
+    futures = {
+        engine.submit(
+            "ullage.fleet.reader:answers",
+            {"paths": [str(file.path.absolute()) for file in piece], "is_whole": is_whole},
+        ): piece
+        for piece in pieces
+    }
+    for future in as_completed(futures):
+        piece = futures[future]
+        try:
+            told = future.result()["answers"]
+        except EngineError as error:  # the rest goes on
+            told = [{"error": f"{file.path} was not read: {error}"} for file in piece]
+        found |= {str(file.path): _told(answer) for file, answer in zip(piece, told, strict=True)}
+        done(len(found))
+    return found
+
+
+def _told(answer: dict[str, Any]) -> RankSummary | str:
+    return str(answer["error"]) if "error" in answer else RankSummary.from_json(answer["summary"])
+
+
 def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: bool) -> RankSummary | str:
     is_packed = file.path.suffix in (".gz", ".zip")
     with budget.of(file.size_bytes * _TIMES[is_packed]), readers.one() as reader:
         answer = reader.ask({"path": str(file.path), "is_whole": is_whole})
     if answer is None:
         return f"{file.path} cannot be read: the process that read it was killed, perhaps for lack of memory"
-    if "error" in answer:
-        return str(answer["error"])
-    return RankSummary.from_json(answer["summary"])
+    return _told(answer)
 
 
 class _Reader:
@@ -82,6 +117,8 @@ class _Reader:
             os.close(answers_end)
         self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
         self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
+        self.is_broken = False
+        """Whether the process has ended without an answer; the kernel may tell that a moment later than its pipe."""
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
         """Return the answer; None where the process has ended."""
@@ -90,8 +127,12 @@ class _Reader:
             self._requests.flush()
             line = self._answers.readline()
         except BrokenPipeError:
+            line = ""
+        if not line.endswith("\n"):
+            self.is_broken = True
             return None
-        return json.loads(line) if line.endswith("\n") else None
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """End the process."""
@@ -121,7 +162,7 @@ class _Readers:
                 reader = _Reader()
                 self._stack.callback(reader.close)
         yield reader
-        if not reader.process.has_ended():
+        if not reader.is_broken:
             with self._lock:
                 self._waiting.append(reader)
 

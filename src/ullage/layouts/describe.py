@@ -12,11 +12,13 @@ from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section,
 _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
-_ESTIMATES = (
+_TRAFFIC = (
     "What a step sends is counted in the calls of NCCL, each taken as a ring; what NCCL chooses, and how long that "
-    "takes, is not known: an estimate",
+    "takes, is not known: an estimate"
+)
+_AGAIN = (
     "What is run again is the part of the forward pass that the backward pass repeated, by parameters: an estimate of "
-    "the computation",
+    "the computation"
 )
 
 
@@ -192,7 +194,9 @@ def _remarks(found: LayoutFit) -> Iterator[str]:
     if missing:
         yield f"{_count(missing, 'layout')} were not looked at any more; the same command goes on from what is kept"
     yield _ranks(found)
-    yield from _ESTIMATES
+    yield _TRAFFIC
+    if any(row.recomputed_share for row in found.rows):
+        yield _AGAIN
     yield from found.notes
 
 

@@ -12,12 +12,12 @@ from typing import Final
 from ullage._errors import ScriptError, UllageError
 from ullage._secrets import without_secrets
 from ullage._units import text_of_bytes
-from ullage.engines.engine import Engine
+from ullage.engines.engine import WorkEngine
 from ullage.fitting.axis import Axis
 from ullage.fitting.search import ProbedNeed
 from ullage.gpus import find_gpu
 from ullage.layouts.content_key import ContentKeys
-from ullage.layouts.layout import Layout, Space
+from ullage.layouts.layout import CardLayout, LayoutSpace
 from ullage.layouts.layout_fit import FAILS, FITS, NOT_RUN, LayoutFit, LayoutRow, RankRun, frontier_of, ordered
 from ullage.layouts.layout_search import LayoutSearch, Trial
 from ullage.layouts.option_map import OptionMap, put
@@ -37,7 +37,7 @@ class LayoutQuestion:
     """What is asked of every layout."""
 
     request: Request
-    space: Space
+    space: LayoutSpace
     option_map: OptionMap
     axis: Axis | None
     margin_bytes: int
@@ -52,7 +52,7 @@ class LayoutQuestion:
         """The memory of the card."""
         return self.request.total_bytes(find_gpu(self.request.gpu, arch=self.request.arch))
 
-    def request_of(self, layout: Layout, value: int, rank: int) -> Request:
+    def request_of(self, layout: CardLayout, value: int, rank: int) -> Request:
         """Return the request of one rank of a layout."""
         arguments, environment = put(self.option_map, layout, self.request.arguments)
         if self.axis is not None:
@@ -69,7 +69,7 @@ class LayoutQuestion:
             and not prediction.oom_count
         )
 
-    def items_of(self, layout: Layout, value: int | None) -> int | None:
+    def items_of(self, layout: CardLayout, value: int | None) -> int | None:
         """Return the items of a step: of every rank with items of its own, and every micro-batch."""
         if value is None:
             return None
@@ -83,10 +83,10 @@ class LayoutsSearch:
     question: LayoutQuestion
     runs: RankRuns
     progress: Callable[[str], None]
-    rows: dict[Layout, LayoutRow] = field(default_factory=dict)
+    rows: dict[CardLayout, LayoutRow] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, layouts: Sequence[Layout]) -> None:
+    def run(self, layouts: Sequence[CardLayout]) -> None:
         """Look at every layout; what was found until then is kept where it is interrupted."""
         threads = min(len(layouts), _LAYOUTS_PER_RUN * self.runs.engine.at_once, _MOST_THREADS)
         pool = ThreadPoolExecutor(max(1, threads))
@@ -108,7 +108,7 @@ class LayoutsSearch:
         so_far = f"; best so far {best.layout.text}{_with(best)}" if best.verdict == FITS else ""
         self.progress(f"{len(self.rows)} of {count} layouts{so_far}")
 
-    def _look_at(self, layout: Layout) -> LayoutRow:
+    def _look_at(self, layout: CardLayout) -> LayoutRow:
         question = self.question
         ranks = ranks_of(layout, question.option_map, every_stage=question.every_stage)
         answers: dict[Trial, RankAnswer] = {}
@@ -184,7 +184,7 @@ def _with(row: LayoutRow) -> str:
 
 def fit_layouts(
     question: LayoutQuestion,
-    engine: Engine,
+    engine: WorkEngine,
     store: ResultStore,
     *,
     picture: bool = False,

@@ -16,7 +16,7 @@ _WITHIN: Final = ("dp", "dp_shard", "cp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class CardLayout:
     """The size of each axis, in the order in which they were named, and the values of options that are tried too."""
 
     sizes: tuple[tuple[str, int], ...]
@@ -34,7 +34,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class LayoutSpace:
     """The layouts that are looked at."""
 
     axes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Space:
     """Options of the script with the values to try for each layout."""
 
     @classmethod
-    def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "Space":
+    def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
         """Read `dp*tp*pp`, or `dp*tp*pp,ep`; bounds as `tp=8`; choices as `--zero=1,2,3`.
 
         Raises:
@@ -81,14 +81,14 @@ class Space:
             raise UsageError(f"--layout {quoted(text)} has no layout of {cards} cards with {bounds}")
         return space
 
-    def layouts(self) -> Iterator[Layout]:
+    def layouts(self) -> Iterator[CardLayout]:
         """Return every layout, in a fixed order."""
         for sizes in _products(self.cards, [self.most.get(name, self.cards) for name in self.axes]):
             named = tuple(zip(self.axes, sizes, strict=True))
             inside = prod(size for name, size in named if name in _WITHIN)
             for more in _divided(inside, [self.most.get(name, inside) for name in self.within]):
                 for values in _combined([values for _, values in self.choices]):
-                    yield Layout(
+                    yield CardLayout(
                         sizes=(*named, *zip(self.within, more, strict=True)),
                         choices=tuple(zip((option for option, _ in self.choices), values, strict=True)),
                     )

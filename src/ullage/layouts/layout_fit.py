@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ullage._public import public
-from ullage.layouts.layout import Layout
+from ullage.layouts.layout import CardLayout
 from ullage.prediction.prediction import Prediction, Verdict
 
 SCHEMA: Final = 1
@@ -30,7 +30,7 @@ class RankRun:
 class LayoutRow:
     """What came of one layout."""
 
-    layout: Layout
+    layout: CardLayout
     verdict: str
     """"fits", "does not fit", "unknown", "the script fails" or "not run"."""
     value: int | None = None
@@ -40,7 +40,7 @@ class LayoutRow:
     ranks: tuple[RankRun, ...] = ()
     """The ranks that were run with that value; where the first did not fit, the others were needless."""
     error: str = ""
-    """The error of the script, or why it was not run."""
+    """The error that the script failed with, or why it was not run."""
     items: int | None = None
     """The items of a step, of all ranks; None where no option is varied."""
     runs: int = 0
@@ -126,7 +126,7 @@ class LayoutFit:
     frontier: tuple[int, ...]
     """The rows that no other one surpasses in items a step, free memory, and traffic alike."""
     engine: str
-    """The place where the runs were done."""
+    """The engine that did the runs."""
     run_count: int
     """The runs that were done."""
     known_count: int

@@ -9,7 +9,7 @@ from typing import Final
 
 from ullage._errors import UsageError, quoted
 from ullage.fitting.axis import with_option
-from ullage.layouts.layout import Layout, Space
+from ullage.layouts.layout import CardLayout, LayoutSpace
 
 VARIABLE: Final = "env:"
 """The beginning of a target that is a variable of the environment."""
@@ -90,7 +90,7 @@ READY: Final[Mapping[str, OptionMap]] = {
 }
 
 
-def map_of(name: str | None, options: Sequence[str], space: Space, *, order: str | None = None) -> OptionMap:
+def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, order: str | None = None) -> OptionMap:
     """Return the map that is meant: a ready-made one, with options of the user's before its own.
 
     Args:
@@ -129,7 +129,9 @@ def map_of(name: str | None, options: Sequence[str], space: Space, *, order: str
     return replace(chosen, targets=targets)
 
 
-def put(option_map: OptionMap, layout: Layout, arguments: tuple[str, ...]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def put(
+    option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the script's arguments, and the variables of its environment, for a layout."""
     settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
     environment = {}

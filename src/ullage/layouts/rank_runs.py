@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ullage._errors import UllageError
-from ullage.engines.engine import Engine
+from ullage.engines.engine import WorkEngine
 from ullage.layouts.content_key import ContentKeys
 from ullage.layouts.result_store import ResultStore
 from ullage.prediction.prediction import Prediction
@@ -22,7 +22,7 @@ _ON_TIME = "time"
 class RankRuns:
     """Runs requests, each once; an error takes the place of a prediction."""
 
-    engine: Engine
+    engine: WorkEngine
     store: ResultStore
     keys: ContentKeys
     progress: Callable[[str], None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from ullage.layouts.layout import Layout
+from ullage.layouts.layout import CardLayout
 from ullage.layouts.option_map import OptionMap
 
 PIPELINE: Final = "pp"
@@ -18,7 +18,7 @@ ALL_RANKS: Final = "all ranks"
 FIRST: Final = "first stage"
 LAST: Final = "last stage"
 RANKS: Final = ("alike", "stages")
-"""The ranks that are run: one of each kind that is alike by construction, or one of every stage."""
+"""The words for what is run: one of each kind that is alike by construction, or one of every stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RepresentativeRank:
     stands_for: str
 
 
-def ranks_of(layout: Layout, option_map: OptionMap, *, every_stage: bool = False) -> tuple[RepresentativeRank, ...]:
+def ranks_of(layout: CardLayout, option_map: OptionMap, *, every_stage: bool = False) -> tuple[RepresentativeRank, ...]:
     """Return the ranks to run of a layout."""
     stages = layout.size(PIPELINE)
     if stages == 1:
@@ -39,13 +39,13 @@ def ranks_of(layout: Layout, option_map: OptionMap, *, every_stage: bool = False
     return tuple(RepresentativeRank(rank=stage * stride, stands_for=_name(stage, stages)) for stage in chosen)
 
 
-def stage_of(layout: Layout, option_map: OptionMap, rank: int) -> int | None:
+def stage_of(layout: CardLayout, option_map: OptionMap, rank: int) -> int | None:
     """Return a rank's pipeline stage; None where there is one stage only."""
     stages = layout.size(PIPELINE)
     return None if stages == 1 else rank // _stride(layout, option_map) % stages
 
 
-def _stride(layout: Layout, option_map: OptionMap) -> int:
+def _stride(layout: CardLayout, option_map: OptionMap) -> int:
     """Return the number of ranks from one stage to the next: the cards of the axes that lie within the pipeline's."""
     named = [name for name, _ in layout.sizes if name in option_map.order]
     inner = option_map.order[option_map.order.index(PIPELINE) + 1 :] if PIPELINE in option_map.order else ()

@@ -30,7 +30,7 @@ from ullage.prediction.command.standard_input import standard_input
 from ullage.prediction.command.words import command_of
 from ullage.prediction.host.memory import WorkersUse
 from ullage.prediction.host.watch import HostWatch
-from ullage.prediction.lone_rank import environment_of
+from ullage.prediction.lone_rank import CARDS_OF_A_NODE, environment_of
 from ullage.prediction.peer import peer_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import ExitReport, RunResult
@@ -125,7 +125,9 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     environment = _environment(request)
     for name in environment_of(0, 1):  # of a launcher around ourselves
         environment.pop(name, None)
-    child = replace(request, count=max(request.count, launch.cards)).for_child()
+    own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
+    child = replace(request, count=max(request.count, launch.cards, own)).for_child()
+    environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
     if request.world_size:
         environment |= environment_of(request.rank, request.world_size)
     gpu = find_gpu(request.gpu, arch=request.arch)

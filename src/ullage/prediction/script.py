@@ -15,6 +15,7 @@ from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.folder import with_folder
+from ullage.prediction.command.words import clearing
 from ullage.prediction.description.phases import unreached
 from ullage.prediction.epoch import judged_with, with_epoch
 from ullage.prediction.exchange import Exchange
@@ -226,6 +227,11 @@ def _command_text(request: Request, told: ChildReport) -> str:
     name, code, said = request.name, told.exit_code or 0, _said(told)
     if told.hung:
         return f"{name} did not end after {request.limit_seconds:g} s; give it longer with --seconds{said}"
+    if left_out := clearing([str(request.script), *request.arguments]):
+        return (
+            f"{name} ended, and nothing of it was measured: {left_out} leaves out the variables of the environment "
+            f"that ullage measures with; expected the command without that option{said}"
+        )
     if code:
         how = (
             f"ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"ended with exit code {code}"

@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsSpace:
+class Space:
     """All candidates that make sense for a run: its torch version, fixed options, and whether the room is known."""
 
     version: Version

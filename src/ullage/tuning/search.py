@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ullage._units import GIB, text_of_bytes
 from ullage.settings import Settings
-from ullage.tuning.candidate import Candidate, SettingsSpace
+from ullage.tuning.candidate import Candidate, Space
 from ullage.tuning.trial import RecordedRun, Trial
 
 _GAIN_ONE_PART_IN: Final = 100
@@ -33,7 +33,7 @@ class SettingsSearch:
     """The trials so far, one for each settings, and what to try next."""
 
     run: RecordedRun
-    space: SettingsSpace
+    space: Space
     room_bytes: int
     semantics: str
     progress: Callable[[str], None]

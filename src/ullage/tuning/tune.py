@@ -18,7 +18,7 @@ from ullage.history import Action, History, without_trace
 from ullage.program import Op
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
-from ullage.tuning.candidate import SettingsSpace, candidate_of, version_of
+from ullage.tuning.candidate import Space, candidate_of, version_of
 from ullage.tuning.search import SettingsSearch, frontier_of
 from ullage.tuning.trial import RecordedRun, Trial
 
@@ -120,7 +120,7 @@ def tune(
     run = RecordedRun.of(rebuilt)
     # Where no version is known, an option that older ones do not have would end the process there.
     version = version_of(torch_version) if is_version_known else _UNKNOWN_VERSION
-    space = SettingsSpace(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
+    space = Space(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
     search = SettingsSearch(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
     present = search.try_present(now, rebuilt.settings, budget_seconds)
     search.run_from(candidate_of(now))

@@ -19,6 +19,7 @@ INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operations are seen: below autograd, above the kernels, and nobody else's (torch 2.6 to
 2.15, c10/core/DispatchKey.h). A dispatch mode would be seen by autograd, which then sums gradients in another way."""
 KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
+_DECAY: Final = 0.9
 _ROUNDED_BYTES: Final = 512
 _serials = itertools.count(1)
 
@@ -106,20 +107,26 @@ class BlockContent:
 class UpdatedContent(BlockContent):
     """What an optimizer makes of floats: other bytes than before, which what was noted before does not see."""
 
-    __slots__ = ("inputs", "origin", "updates")
+    __slots__ = ("distance", "inputs", "origin", "steps", "updates")
 
-    def __init__(self, before: BlockContent, tensor: torch.Tensor) -> None:
-        self.origin: BlockContent = before.origin if isinstance(before, UpdatedContent) else before
-        """The content that nothing was updated of yet."""
+    def __init__(self, before: BlockContent, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
+        """`rate`: how far each number is moved, if that is known; `is_of_mean`: it is over the share that a mean of
+        gradients, by Adam's usual decay, has of all steps by then."""
+        origin, updates, distance, steps = before, 0, 0.0, 0
+        if isinstance(before, UpdatedContent):
+            origin, updates, distance, steps = before.origin, before.updates, before.distance, before.steps
         super().__init__(
-            before.bytes,
-            before.dtype,
-            max(before.certainty, Certainty.DRAWN),
-            depth=self.origin.depth,
-            serial=self.origin.serial,
+            *(before.bytes, before.dtype, max(before.certainty, Certainty.DRAWN)),
+            depth=origin.depth,
+            serial=origin.serial,
         )
-        self.updates: int = before.updates + 1 if isinstance(before, UpdatedContent) else 1
-        """The number of an optimizer's operations that lie in between."""
+        self.origin: BlockContent = origin
+        self.steps: int = steps + is_of_mean
+        self.updates: int = updates + (rate is None)
+        """The number of an optimizer's operations in between that move numbers nobody knows how far."""
+        share = 1 - _DECAY**self.steps if is_of_mean else 1.0
+        self.distance: float = distance + share * (rate or 0.0)
+        """How far the others move each number."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
         """The number of weights of one output."""
 

@@ -1,6 +1,7 @@
 """Operators that read a count of their own back from the card, and give their result its size by it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -8,11 +9,11 @@ import torch
 from ullage.values.answers import Answers
 from ullage.values.content import Certainty, OperatorCall
 from ullage.values.dispatch import ONLY, run_on
-from ullage.values.evaluation import EvaluationError, certainty_of
+from ullage.values.evaluation import EvaluationError, certainty_of, on_the_host
 from ullage.values.notes import Notes
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.reads import ReadKind, Reads
-from ullage.values.sparse import COUNTED_BY_LIBRARY, computed
+from ullage.values.sparse import BY_COLUMNS, BY_ROWS, COUNTED_BY_LIBRARY, computed
 
 COUNTED: Final = frozenset(
     (
@@ -91,6 +92,25 @@ class CountedOperators:
         if made is not None and made.layout == result.layout and made._nnz() == result._nnz():
             self._notes.keep_sparse(result, made, certainty)
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), certainty, 8)
+        return result
+
+    def converted(
+        self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Run a conversion to another layout. From rows to columns, indices go through a kernel that nobody sees
+        (`_flatten_indices` in ATen/native/sparse/FlattenIndicesCommon.h): they are worked out on the host.
+        """
+        result = run_on(keyset, plan, operator, arguments, keywords)
+        source = arguments[0]
+        if source.layout not in BY_ROWS + BY_COLUMNS:
+            return result
+        held = self._notes.held_sparse(source)
+        self._notes.forget_parts(result)
+        with suppress(RuntimeError, NotImplementedError):
+            if held is not None:
+                with on_the_host():
+                    made = operator(held[0], *arguments[1:], **keywords)
+                self._notes.keep_sparse(result, made, held[1])
         return result
 
     def _made(self, plan: OperatorPlan, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:

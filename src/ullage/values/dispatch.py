@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ullage.values.content import INTERCEPTION_KEY, KEY
-from ullage.values.operator_plan import OperatorPlan, overload_of, passes
+from ullage.values.operator_plan import OperatorPlan, composites, is_composite, overload_of, passes
 
 _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
@@ -31,6 +31,10 @@ PYTHON: Final = torch._C.DispatchKey.Python
 _BEFORE_PYTHON: Final = (
     (torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(PYTHON)).remove(PYTHON).remove(KEY)
 )
+
+
+_MANY: Final = 400
+"""From so many new operators on, it is faster to ask for all that are made of others."""
 
 
 class Watch(ABC):
@@ -54,6 +58,7 @@ class Watch(ABC):
         passing = torch.library.Library("_", "IMPL")
         passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
         self._libraries["_"] = passing
+        _pass_by_higher_order_operators()
 
     def install(self) -> None:
         """Register a kernel for every operator. PyTorch asks it in threads where the key is included alone.
@@ -71,17 +76,17 @@ class Watch(ABC):
     def see_new_operators(self) -> None:
         """Register a kernel for the operators that have none yet."""
         everything = self._everything
-        for name in torch._C._dispatch_get_all_op_names():
-            if name in self._registered:
-                continue
+        new = [name for name in torch._C._dispatch_get_all_op_names() if name not in self._registered]
+        made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
+        for name in new:
             self._registered.add(name)
             namespace, _, short = name.partition("::")
             library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            if not passes(name, everything=everything):
+            if not passes(name, made_of_others, everything=everything):
                 kernel = self._kernel_of(name, self._told(self.see))
-            elif self.listener is not None and not passes(name, everything=True):
+            elif self.listener is not None and not passes(name, made_of_others, everything=True):
                 kernel = self._kernel_of(name, self._told(_runner()))  # a product, which nobody else wants to see
             else:
                 kernel = torch.library.fallthrough_kernel
@@ -134,6 +139,17 @@ class Watch(ABC):
     def include(self, *, on: bool = True) -> None:
         """See what the calling thread does, and what autograd does for it; or no longer."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
+
+
+def _pass_by_higher_order_operators() -> None:
+    """Have `torch.cond`, `flex_attention` and their like, which Python dispatches, pass our key by: what they run is
+    seen."""
+    keys: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
+    if KEY in keys:
+        return
+    keys.append(KEY)
+    for each in torch._ops._higher_order_ops.values():
+        each.fallthrough(KEY)
 
 
 def is_thread_seen() -> int | None:

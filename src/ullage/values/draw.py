@@ -17,10 +17,9 @@ _STRIDE: Final = 1_000_003  # a prime, so that seeds and serial numbers do not m
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
-"""The share of their size that an operation of an optimizer moves weights by. A step of AdamW, which is two, moves
-those of a layer of 128 inputs by 1/50 with the usual rate of 1e-3: 1e-3 beside 1/sqrt(3 * 128)."""
+"""The share of their size that an operation of an optimizer moves numbers by where it does not say how far."""
 _FARTHEST: Final = 0.3
-"""So much they are moved at most."""
+"""The share by which they are moved at most."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
@@ -155,7 +154,7 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
     Its gradients have much in common: a tensor's numbers grow or shrink together, and what an output gets is moved
     alike at all of its inputs, which are positive or have a mean. Each goes the same way at every step. So a few steps
-    shift all scores of an output.
+    shift all scores of an output. Adam moves each number by about its rate a step, however small the gradient is.
     """
     numbers = torch.empty(0, dtype=content.dtype)
     numbers.set_(origin, 0, (origin.nbytes() // content.dtype.itemsize,), (1,))
@@ -166,8 +165,11 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
     moves = torch.empty_like(before).normal_(generator=generator)
     moves += torch.empty(len(before), 1).normal_(generator=generator)
     together = float(torch.empty(()).normal_(generator=generator))
-    size = before.square().mean().sqrt()
-    after = before + (moves * size + before * together) * min(_STEP * content.updates, _FARTHEST)
+    size = float(before.square().mean().sqrt())
+    if not size:  # a second moment stays what it is
+        return origin
+    share = min(_STEP * content.updates + content.distance / size, _FARTHEST)
+    after = before + (moves * size + before * together) * share
     whole = torch.empty(max(content.bytes, origin.nbytes()), dtype=torch.uint8).zero_()
     whole[: len(numbers) * content.dtype.itemsize].view(content.dtype).copy_(after.flatten())
     return whole.untyped_storage()

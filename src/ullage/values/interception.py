@@ -17,13 +17,15 @@ from ullage.values.notes import Notes, is_on_card
 from ullage.values.operator_plan import OperatorPlan
 from ullage.values.products import PRODUCTS, is_small
 from ullage.values.reads import ReadKind, Reads
-from ullage.values.sparse import COUNTED_OF_SPARSE, is_counted
+from ullage.values.sparse import CONVERSIONS, COUNTED_OF_SPARSE, is_counted
 from ullage.values.waiting import Waiting
 from ullage.values.writes import WRITES_UNSAID, Writes
 
 _SEVERAL: Final = frozenset((tuple, list))
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
 """Operators whose sparse results have parts that were given, or made by operators that are seen."""
+_JOINS_PARTS: Final = ("aten::add", "aten::cat")
+"""Those that do so with coordinates."""
 
 
 class Interception(Watch):
@@ -51,6 +53,7 @@ class Interception(Watch):
             **dict.fromkeys(COUNTED, counted.run),
             **dict.fromkeys(PRODUCTS, self._multiply),
             **dict.fromkeys(COUNTED_OF_SPARSE, self._count_sparse),
+            **dict.fromkeys(CONVERSIONS, counted.converted),
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
@@ -92,7 +95,7 @@ class Interception(Watch):
         return result
 
     def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
-        """Say that nobody knows how many elements a sparse result has: a library of NVIDIA's counts them."""
+        """Say that nobody knows how many elements a sparse result has: a kernel that nobody sees counts them."""
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
         self.notes.forget_parts(result)
         return result
@@ -123,7 +126,9 @@ class Interception(Watch):
             if result.is_cuda:
                 if result.layout == torch.strided:
                     notes.results(plan, operator, arguments, keywords, (result,))
-                elif not plan.name.startswith(_KEEPS_PARTS):
+                elif plan.name == "aten::mul" and getattr(arguments[1], "layout", None) == torch.sparse_coo:
+                    self._counted_by_library(plan, result)
+                elif not plan.name.startswith(_KEEPS_PARTS) and plan.name not in _JOINS_PARTS:
                     notes.forget_parts(result)
         elif kind in _SEVERAL and any(is_on_card(each) for each in result):
             notes.results(plan, operator, arguments, keywords, result)

@@ -1,6 +1,6 @@
 """What an operator's schema says that matters for values, looked up once an operator."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import torch
@@ -14,10 +14,10 @@ _PASSED: Final = frozenset(
         # views and shapes: the content is the storage's
         *("aten::view", "aten::_unsafe_view", "aten::as_strided", "aten::alias", "aten::detach", "aten::expand"),
         *("aten::slice", "aten::select", "aten::unsqueeze", "aten::squeeze", "aten::permute", "aten::t"),
-        *("aten::transpose", "aten::split", "aten::split_with_sizes", "aten::unbind", "aten::diagonal", "aten::unfold"),
+        *("aten::transpose", "aten::split", "aten::split_with_sizes", "aten::diagonal", "aten::unfold"),
         *("aten::_reshape_alias", "aten::view_as_real", "aten::view_as_complex", "aten::unsqueeze_", "aten::squeeze_"),
         *("aten::transpose_", "aten::t_", "aten::as_strided_", "aten::detach_", "aten::movedim", "aten::real"),
-        *("aten::imag", "aten::lift", "aten::chunk", "aten::narrow", "aten::_conj"),
+        *("aten::imag", "aten::lift", "aten::narrow", "aten::_conj"),
         # memory without values
         *("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"),
         *("aten::new_empty_strided", "aten::empty_permuted", "aten::set_", "aten::record_stream", "aten::resize_as_"),
@@ -46,6 +46,9 @@ _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
 """Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
 host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
+_READ_FOR_SUBCLASSES: Final = frozenset(("aten::unbind", "aten::chunk"))
+"""Views for which a nested tensor reads its offsets: what PyTorch does for a subclass is seen only if the operator is
+(torch/nested/_internal/ops.py)."""
 _CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
@@ -139,12 +142,21 @@ def is_foreign(name: str) -> bool:
     return name.partition("::")[0] not in _NAMESPACES_OF_PYTORCH
 
 
-def passes(name: str, *, everything: bool) -> bool:
+def composites() -> frozenset[str]:
+    """Return the names of all operators that are made of others; asked one by one, it takes ten times as long."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key
+    made = {*names("CompositeImplicitAutograd"), *names("CompositeExplicitAutograd")}
+    return frozenset(made.difference(names("CUDA"), _CLOSED))
+
+
+def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bool:
     """Tell whether the dispatcher is to pass an operator ("aten::empty.memory_format") by, without Python."""
     base, _, overload = name.partition(".")
+    if base in _READ_FOR_SUBCLASSES:
+        return False
     if base in (_PASSED if everything else _NEVER_SEEN):
         return overload not in ("out", "out_t")
-    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES or (is_composite(name) and base not in _LEAVES)
+    return base.partition("::")[0] in _NAMESPACES_WITHOUT_VALUES or (name in made_of_others and base not in _LEAVES)
 
 
 def is_composite(name: str) -> bool:

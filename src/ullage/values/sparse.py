@@ -14,6 +14,7 @@ COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul"
 """Operators that may make a sparse tensor of sparse ones: how many elements it has follows from where theirs are."""
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
 """Those and the ones that read a count of their own back."""
+CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
 _NARROW: Final = (torch.float16, torch.bfloat16)
 
 

@@ -48,6 +48,14 @@ WRITES_UNSAID: Final = {
 """Operators that write arguments (a module's running statistics) of which their schema does not say so."""
 
 
+_DECAYS: Final = frozenset(("aten::_foreach_mul_", "aten::_foreach_div_"))
+"""What leaves numbers about as they are: a weight's decay, a gradient's clipping."""
+_ADAM: Final = frozenset(("aten::_fused_adam_", "aten::_fused_adamw_"))
+_ADAM_BY_STEPS: Final = "aten::_foreach_addcdiv_"
+"""The last operation of a step of Adam: it adds a mean of gradients over their size, times the rate over the share that
+the mean has of all steps by then."""
+
+
 class Writes:
     """Notes what operators write."""
 
@@ -165,18 +173,20 @@ class Writes:
     ) -> Any:
         """Note what an optimizer does to all of its tensors at once, without writing each operation down."""
         result = run_on(keyset, plan, operator, arguments, keywords)
+        rates = _rates(plan, arguments, keywords)
         for place in plan.written:
             tensors = arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
             if isinstance(tensors, torch.Tensor):
                 if plan.name.startswith("aten::_amp_foreach"):
                     self._assume_finite(tensors)  # found_inf
                 continue
-            for each in tensors or ():
+            for number, each in enumerate(tensors or ()):
                 if each.is_cuda and not is_opaque(each):
-                    self._note_updated(each)
+                    rate = rates[number] if rates and place == "0" else None
+                    self._note_updated(each, rate, is_of_mean=plan.name == _ADAM_BY_STEPS)
         return result
 
-    def _note_updated(self, tensor: torch.Tensor) -> None:
+    def _note_updated(self, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
         """Have memory hold about what it held: a second moment stays positive, a weight of its size."""
         contents = self._notes.contents
         block = contents.block_of(tensor)
@@ -186,7 +196,7 @@ class Writes:
         elif content.bytes > self._notes.evaluation.bound_of(content.dtype):  # whoever asks has it drawn
             content.certainty = max(content.certainty, Certainty.DRAWN)
         else:
-            contents.put(block, UpdatedContent(content, tensor))
+            contents.put(block, UpdatedContent(content, tensor, rate, is_of_mean=is_of_mean))
 
     def _assume_finite(self, found_inf: torch.Tensor) -> None:
         contents = self._notes.contents
@@ -245,6 +255,23 @@ class Writes:
                     evaluation.keep(content, value)
                     self._notes.contents.put(block, content)
         return run_on(keyset, plan, operator, arguments, {})
+
+
+def _rates(plan: OperatorPlan, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[float] | None:
+    """Return how far an operator moves each number of its first list's tensors; None where it does not say so."""
+    count = len(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else 0
+    if plan.name in _DECAYS:
+        return [0.0] * count
+    said: Any = None
+    if plan.name in _ADAM:
+        said = keywords.get("lr")
+    elif plan.name == _ADAM_BY_STEPS and len(arguments) > 3:
+        said = arguments[3]
+    if isinstance(said, float):
+        said = [said] * count
+    if not isinstance(said, list | tuple) or len(said) != count or not all(isinstance(each, float) for each in said):
+        return None
+    return [abs(each) for each in said]
 
 
 def _is_sent(source: Any) -> bool:

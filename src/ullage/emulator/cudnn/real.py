@@ -39,7 +39,7 @@ class CudnnError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CudnnEngine:
+class Engine:
     """One way to run a graph, in the order of cuDNN's heuristics."""
 
     index: int
@@ -97,7 +97,7 @@ class Cudnn:
             self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
             raise CudnnError(status, _sentence(text.value.decode(errors="replace")) or f"status {status}")
 
-    def candidates(self, question: Sequence[Node]) -> list[tuple[CudnnEngine, Descriptor]]:
+    def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
         """Return the engines of a graph, the best first.
 
         Args:
@@ -140,10 +140,10 @@ class Cudnn:
             made.append(descriptor)
         return made[-1]
 
-    def _engine(self, config: Descriptor) -> CudnnEngine:
+    def _engine(self, config: Descriptor) -> Engine:
         (engine,) = self._read_into([self._an_engine], config, _CONFIG_ENGINE)
         knobs = self._read_into(self._some_knobs, config, _CONFIG_KNOBS)
-        return CudnnEngine(
+        return Engine(
             index=self._numbers(engine, _ENGINE_INDEX, TYPE_INT64, 1)[0],
             notes=self._numbers(engine, _ENGINE_NOTES, _TYPE_NOTE, _MOST_NOTES),
             behaviours=self._numbers(engine, _ENGINE_BEHAVIOUR, _TYPE_BEHAVIOUR, _MOST_NOTES),

@@ -15,7 +15,7 @@ _ASKING: Final = frozenset(("-", "/dev/stdin"))
 """Words of a command that say that it reads standard input."""
 _lock: Final = Lock()
 _piped: list[bytes] = []
-"""The bytes that came through a pipe: they can be read once, and a prediction may take several runs."""
+"""The content of the pipe, once it was read: that can be done once, and a prediction may take several runs."""
 
 
 def standard_input(words: Sequence[str]) -> BinaryIO | None:
@@ -44,8 +44,7 @@ def _all_of_the_pipe() -> bytes:
 
 
 def _again(content: bytes) -> BinaryIO:
-    descriptor = os.memfd_create("ullage-input", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return os.fdopen(descriptor, "rb")
+    file = os.fdopen(os.memfd_create("ullage-input", os.MFD_CLOEXEC), "w+b")
+    file.write(content)
+    file.seek(0)
+    return file

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -48,13 +49,23 @@ class Launch:
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""The form of a word that a shell takes for a variable of the command that follows."""
+"""A variable for the command that follows, as a shell has it."""
 
 
 def shown(words: Sequence[str]) -> str:
     """Return a command for one line of a report: as it would be typed, of a word of several lines the first."""
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
+
+
+def clearing(words: Sequence[str]) -> str:
+    """Return the words with which a command leaves out the environment, in which ullage is; "" if none does."""
+    for word, option in pairwise(words):
+        name = Path(word).name
+        is_python = name.startswith("python") and option in ("-I", "-E")
+        if is_python or (name == "env" and option in ("-i", "-", "--ignore-environment")):
+            return f"{name} {option}"
+    return ""
 
 
 def is_program(file: Path) -> bool:
