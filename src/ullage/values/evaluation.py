@@ -43,7 +43,7 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""What is on the host only while a value is worked out."""
+"""Memory that is on the host only while a value is worked out."""
 
 
 class EvaluationError(Exception):
