@@ -92,8 +92,9 @@ def layouts() -> None:
         picture=BROWSER is not None,
     )
     report = replace(describe_layouts(found), subject="llama.py --size 7b on 64 x H100")
-    command = "ullage fit llama.py --gpu H100 --cards 64 --layout dp*tp*pp*cp --vary --micro-batch=1..8"
-    picture("layouts", command, report)
+    picture(
+        "layouts", "ullage fit llama.py --gpu H100 --cards 64 --layout dp*tp*pp*cp --vary --micro-batch=1..8", report
+    )
     if BROWSER is not None:
         screenshot("layouts_page", report, height=900)
 

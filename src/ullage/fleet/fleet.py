@@ -10,7 +10,7 @@ from ullage._errors import UsageError
 from ullage._public import public
 from ullage.analysis.card import card_to_explain, recorded_cards
 from ullage.analysis.explain import Explanation, explain
-from ullage.engines.engine import Engine
+from ullage.engines.engine import WorkEngine
 from ullage.fleet.alike import RankFigures, RankGroup, groups_of
 from ullage.fleet.difference_of_rank import why_it_differs
 from ullage.fleet.rank_files import RankFile, rank_files
@@ -91,7 +91,7 @@ def explain_fleet(
     files: Sequence[RankFile],
     *,
     workers: int | None = None,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> FleetExplanation:
@@ -168,7 +168,7 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
     return files if len(files) > 1 else ()
 
 
-def engine_of(on: str | None, workers: int | None) -> AbstractContextManager[Engine | None]:
+def engine_of(on: str | None, workers: int | None) -> AbstractContextManager[WorkEngine | None]:
     """Return the engine that is asked for; None for this machine, where readers are processes of ours.
 
     Raises:

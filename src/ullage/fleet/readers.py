@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, Any, Final
 
 from ullage._child_process import ChildProcess, new_pipe
-from ullage.engines.engine import Engine, EngineError
+from ullage.engines.engine import WorkEngine, EngineError
 from ullage.fleet.rank_files import RankFile
 from ullage.fleet.rank_summary import RankSummary
 
@@ -57,7 +57,7 @@ def read_ranks(
 
 
 def read_ranks_on(
-    engine: Engine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
+    engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
     """Return what `read_ranks` does, read where an engine has its workers, which see the same paths.
 
