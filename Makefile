@@ -23,11 +23,12 @@ REAL ?= $(dir $(CACHE))real
 SNAPSHOTS ?= $(dir $(CACHE))snapshots
 COMMANDS ?= $(dir $(CACHE))commands-packages
 VALUES ?= $(dir $(CACHE))values-packages
+CLUSTERS ?= $(dir $(CACHE))clusters-packages
 MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries advice roles values made-up commands ranks cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -120,15 +121,15 @@ rivals: setup  ## Put ullage.Guard beside accelerate, Lightning and Composer's r
 libraries: setup  ## Load and run the CUDA libraries people use beside torch on an emulated card, and write docs/libraries.md (downloads 4 GiB; ONLY=name, FROM=index).
 	$(OLDEST_ENV)/bin/python benchmarks/libraries/run.py $(LIBRARIES) $(CACHE) $(if $(FROM),--from "$(FROM)") $(if $(ONLY),--only "$(ONLY)",--write docs/libraries.md)
 
-advice: setup  ## Measure what threads advise against running out of memory, and write docs/advice.md (a quarter of an hour).
-	$(OLDEST_ENV)/bin/python benchmarks/advice/run.py --write docs/advice.md
+common-advice: setup  ## Measure what threads advise against running out of memory, and write docs/common_advice.md (a quarter of an hour).
+	$(OLDEST_ENV)/bin/python benchmarks/common_advice/run.py --write docs/common_advice.md
 
 roles: setup  ## Compare the roles of explain with those of predict on forty workloads, and write docs/explain_roles.md (ten minutes).
 	$(OLDEST_ENV)/bin/python -m benchmarks.roles.run --write docs/explain_roles.md
 
-commands: setup  ## Predict commands as people type them, each beside the plain script, and write docs/commands.md (installs trl, deepspeed; ONLY=trl).
+commands: setup  ## Predict commands as people type them, each beside the plain script, and write docs/commands.md (installs trl, deepspeed, litgpt and others; ONLY=trl; what was run is kept in build/).
 	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
-	$(OLDEST_ENV)/bin/python benchmarks/commands/run.py $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/commands.md)
+	$(OLDEST_ENV)/bin/python -m benchmarks.commands.run $(COMMANDS) --kept build/commands.jsonl $(if $(ONLY),--only '$(ONLY)',--write docs/commands.md)
 
 values: setup  ## Measure what values decide beside what is drawn, program by program (installs trl, ultralytics, torch_geometric; an hour; ONLY="grpo yolo").
 	tools/packages.sh $(OLDEST_ENV) $(VALUES) benchmarks/values
@@ -138,9 +139,22 @@ made-up: setup  ## Predict programs of others on made-up weights and data, and w
 	tools/packages.sh $(OLDEST_ENV) $(MADE_UP) benchmarks/made_up
 	PYTHONPATH=$(MADE_UP) $(OLDEST_ENV)/bin/python -m benchmarks.made_up.run --write docs/made_up_programs.md
 
-ranks: setup  ## Run each kind of rank alone and among others, and write the table of docs/layouts.md (installs deepspeed; ONLY=pipeline).
+ranks: setup  ## Run each kind of rank alone and among others, and write the table of docs/layouts.md (installs deepspeed; goes on where it was cut off; ONLY=pipeline).
 	tools/packages.sh $(OLDEST_ENV) $(COMMANDS) benchmarks/commands
-	$(OLDEST_ENV)/bin/python -m benchmarks.layouts.ranks --packages $(COMMANDS) $(if $(ONLY),--only '$(ONLY)',--write docs/layouts.md)
+	mkdir -p build
+	$(OLDEST_ENV)/bin/python -m benchmarks.layouts.ranks --packages $(COMMANDS) --kept build/ranks.jsonl $(if $(ONLY),--only '$(ONLY)',--write docs/layouts.md)
+
+deploy: setup  ## Have a real Prometheus (Debian's, fetched into build/) take the rules and dashboard of deploy/, scrape and fire.
+	tools/prometheus.sh build/prometheus
+	ULLAGE_PROMETHEUS=$(CURDIR)/build/prometheus/usr/bin $(OLDEST_ENV)/bin/python -m pytest tests/export/test_deploy.py
+
+layouts: setup  ## Search the layouts of a 7B and a 70B model on every engine, and compare (installs ray, submitit; hours; ARGUMENTS="--cards 8 --sizes tiny").
+	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
+	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m benchmarks.layouts.engines build/layouts $(ARGUMENTS)
+
+clusters: setup  ## Run the tests of the engines with Ray and submitit (installs both beside the environment).
+	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
+	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m pytest -W ignore tests/engines tests/layouts
 
 cudnn: setup  ## Compare cuDNN's plans on emulated cards with an independent script, and write docs/cudnn_plans.md (ten minutes).
 	ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn $(OLDEST_ENV)/bin/python benchmarks/cudnn/compare.py --write docs/cudnn_plans.md

@@ -42,6 +42,7 @@ MILLION_MEGABYTES = 62
 """So large is a file with a million entries."""
 GIB = 1 << 30
 ROUNDS = 3
+ROUNDS_OF_LARGE = 2
 
 # Each reads argv[1], and prints the bytes that were held and how many lines held them, as JSON.
 VIEWER = """
@@ -192,13 +193,18 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> tup
         return seconds, usage.ru_maxrss * 1024 / GIB, answer.read().decode()
 
 
+def rounds(path: Path) -> range:
+    """How often each tool reads a file; the least counts."""
+    return range(ROUNDS_OF_LARGE if path.stat().st_size > LARGE_BYTES else ROUNDS)
+
+
 def python(code: str, path: Path, *arguments: str) -> tuple[float, float, str]:
-    return min(run([sys.executable, "-c", code, str(path), *arguments]) for _ in range(ROUNDS))
+    return min(run([sys.executable, "-c", code, str(path), *arguments]) for _ in rounds(path))
 
 
 def mosaic_peak(path: Path, folders: list[str]) -> tuple[float, float, str]:
     command = [sys.executable, "-m", "mosaic.cmd.get_memory_usage_peak", "--snapshot", str(path)]
-    return min(run(command, os.environ | {"PYTHONPATH": ":".join(folders)}) for _ in range(ROUNDS))
+    return min(run(command, os.environ | {"PYTHONPATH": ":".join(folders)}) for _ in rounds(path))
 
 
 def others(folder: Path, folders: list[str]) -> dict[str, Callable[[Path], tuple[float, float, str]]]:
@@ -216,7 +222,7 @@ def others(folder: Path, folders: list[str]) -> dict[str, Callable[[Path], tuple
 def alone(code: str, path: Path, folders: list[str]) -> tuple[float, float, Any]:
     """Seconds and MiB of the work alone, and its figure; of several processes the least."""
     command = [sys.executable, "-c", code, str(path)]
-    found = [json.loads(run(command, os.environ | {"PYTHONPATH": ":".join(folders)})[2]) for _ in range(ROUNDS)]
+    found = [json.loads(run(command, os.environ | {"PYTHONPATH": ":".join(folders)})[2]) for _ in rounds(path)]
     return min(one[0] for one in found), min(one[1] for one in found), found[0][2]
 
 
@@ -239,7 +245,7 @@ def same_question(path: Path, name: str, folders: list[str]) -> Iterator[Measure
 def beside(path: Path, name: str, rivals: dict[str, Callable[[Path], tuple[float, float, str]]]) -> Iterator[Measured]:
     """The whole `ullage explain` of a file, and what it takes of what each other tool does."""
     explain = [sys.executable, "-m", "ullage", "explain", str(path)]
-    seconds, memory, _ = min(run(explain) for _ in range(ROUNDS))
+    seconds, memory, _ = min(run(explain) for _ in rounds(path))
     yield Measured(f"explain {name}: the whole command", seconds, "s", 3.0)
     yield Measured("the same: memory", memory, "GiB", 0.5, digits=3)
     for rival, measure in rivals.items():
@@ -252,27 +258,31 @@ def beside(path: Path, name: str, rivals: dict[str, Callable[[Path], tuple[float
         yield Measured(f"memory: ullage / {rival} ({their_memory:.3f} GiB)", memory / their_memory, "x", memory_bound)
 
 
-def files(folder: Path) -> Iterator[tuple[Path, str]]:
+def files(folder: Path, only: str) -> Iterator[tuple[Path, str]]:
     """The files that all tools read, as the others can: not compressed."""
-    for name in ("normal", "variable_length_oom"):
+    for name in filter(lambda name: only in name, ("normal", "variable_length_oom")):
         path = folder / f"{name}.pickle"
         path.write_bytes(gzip.decompress((DATA / f"{name}.pickle.gz").read_bytes()))
         yield path, f"a recorded run ({name}, {path.stat().st_size / 1e6:.1f} MB)"
     public = sorted(KEPT.glob("snapshots/*/*/**/*.pickle"), key=lambda path: path.stat().st_size)
-    for path in public[-2:]:
+    for path in public[-2:] if only in "public" else ():
         yield path, f"a public snapshot ({path.name}, {path.stat().st_size / 1e6:.1f} MB)"
+    if only not in "million":
+        return
     large = folder / "million.pickle"
     make(large, MILLION_MEGABYTES)
     _, _, entries = run([sys.executable, "-c", OPEN, str(large)])
     yield large, f"{int(entries):,} entries ({large.stat().st_size / 1e6:.0f} MB)"
 
 
-def measurements(folder: Path) -> Iterator[Measured]:
+def measurements(folder: Path, only: str) -> Iterator[Measured]:
     folders = mosaic()
     rivals = others(folder, folders)
-    for path, name in files(folder):
+    for path, name in files(folder, only):
         yield from same_question(path, name, folders)
         yield from beside(path, name, rivals)
+    if only not in "huge":
+        return
     huge = folder / "huge.pickle"
     make(huge, 500)
     seconds, memory, entries = python(OPEN, huge)
@@ -283,12 +293,13 @@ def measurements(folder: Path) -> Iterator[Measured]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--make", nargs=2, metavar=("MB", "FILE"))
-    wanted = options.parse_args().make
-    if wanted:
-        return make(Path(wanted[1]), int(wanted[0]))
+    options.add_argument("--only", default="", help="normal, variable_length_oom, public, million or huge: that alone")
+    wanted = options.parse_args()
+    if wanted.make:
+        return make(Path(wanted.make[1]), int(wanted.make[0]))
     kept = True
     with tempfile.TemporaryDirectory(prefix="ullage-") as folder:
-        for measured in measurements(Path(folder)):
+        for measured in measurements(Path(folder), wanted.only):
             print(measured, flush=True)
             kept = kept and measured.kept
     sys.exit(0 if kept else 1)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.rotation import leave_out_other_days
+
 # How long an example takes says more of what else runs on the machine than of the code.
 settings.register_profile("ullage", deadline=None)
 settings.load_profile("ullage")
@@ -24,6 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="compare every recorded workload of the installed torch, not only the default cards (tests/truth)",
     )
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are chosen by name, so that a case's number is the same then
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is another day's (tests/rotation.py), unless a case is named whole."""
+    if not any("[" in argument for argument in config.args):
+        leave_out_other_days(items)
+
+
+@pytest.fixture
+def is_forked(request: pytest.FixtureRequest) -> bool:
+    """Tell whether a test's processes may be forked from one that has torch in memory (tests/forked)."""
+    return request.node.get_closest_marker("own_process") is None
 
 
 @pytest.fixture(scope="session", autouse=True)

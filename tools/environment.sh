@@ -42,6 +42,7 @@ if [ "$version" = 2.11.0 ] && [ "$(cat "$folder/.frameworks" 2>/dev/null)" != "$
 fi
 tools=('pytest>=8' pytest-xdist 'hypothesis>=6.100' psutil ruff mypy basedpyright import-linter typer rich plotly jinja2 cloudpickle 'nvidia-ml-py>=12.560' 'ipython>=8' 'textual>=1'
   'prometheus-client>=0.20' 'pyarrow>=15' 'tensorboard>=2.15'
+  'opentelemetry-exporter-otlp-proto-http>=1.30' 'promql-parser>=0.5'
   scikit-build-core nanobind cmake ninja clang-format==23.1.5)
 if [ "$(cat "$folder/.tools" 2>/dev/null)" != "${tools[*]}" ]; then
   pip install "${tools[@]}"

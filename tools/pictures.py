@@ -10,6 +10,7 @@ import sys
 import tempfile
 import termios
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import watch_screen
@@ -20,6 +21,8 @@ from rich.text import Text
 import docs
 from ullage.analysis.describe import describe as describe_explanation
 from ullage.analysis.explain import explain
+from ullage.api.fit_layout import fit_layout
+from ullage.layouts.describe import describe as describe_layouts
 from ullage.prediction.description.describe import describe
 from ullage.prediction.script import Request, predict
 from ullage.report.page import draw_page
@@ -70,6 +73,30 @@ def explanations() -> None:
     history = load_snapshot(ROOT / "tests" / "snapshot" / "data" / "variable_length_oom.pickle.gz").devices[0]
     report = describe_explanation(explain(history, source="variable_length_oom.pickle.gz", with_picture=True))
     screenshot("explain", report, height=1760)
+
+
+def layouts() -> None:
+    """Search the layouts of a 7B model on 64 cards: the text, and the page's picture."""
+    options = [f"{axis}=--{axis}" for axis in ("dp", "tp", "pp", "cp")]
+    found = fit_layout(
+        ROOT / "benchmarks" / "layouts" / "llama.py",
+        ("--size", "7b", "--length", "4096"),
+        gpu="H100",
+        cards=64,
+        layout="dp*tp*pp*cp",
+        layout_option=options,
+        most=("tp=4", "pp=2", "cp=1"),
+        vary="--micro-batch=1..8",
+        accumulate=8,
+        item_tokens=4096,
+        picture=BROWSER is not None,
+    )
+    report = replace(describe_layouts(found), subject="llama.py --size 7b on 64 x H100")
+    picture(
+        "layouts", "ullage fit llama.py --gpu H100 --cards 64 --layout dp*tp*pp*cp --vary --micro-batch=1..8", report
+    )
+    if BROWSER is not None:
+        screenshot("layouts_page", report, height=900)
 
 
 def text_picture(name: str, title: str, text: Text, *, width: int) -> None:
@@ -126,9 +153,9 @@ def screens() -> None:
 
 
 def main() -> None:
-    """Make all of them, or those that are named: predictions, explanations, runs, screens."""
+    """Make all of them, or those that are named: predictions, explanations, layouts, runs, screens."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for make in (predictions, explanations, runs, screens):
+    for make in (predictions, explanations, layouts, runs, screens):
         if make.__name__ in (sys.argv[1:] or [make.__name__]):
             make()
 

@@ -1,85 +1,84 @@
 """Predict commands as people type them, and put each beside the plain script of the same training: `make commands`.
 
-    python benchmarks/commands/run.py PACKAGES [--only TEXT] [--write docs/commands.md]
+    python -m benchmarks.commands.run PACKAGES [--only TEXT] [--kept FILE] [--write docs/commands.md]
 
-PACKAGES is the folder that tools/packages.sh has filled from requirements*.txt. Exits 1 where a command has another
-peak than its script, or no peak.
+PACKAGES is the folder that tools/packages.sh has filled from requirements*.txt. What was predicted is kept in FILE and
+not run again while the package's sources and what is run stay as they are, so that it can be run in pieces. Exits 1
+where a command has another peak than its script, or no peak.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
-HERE: Final = Path(__file__).parent
-SCRIPTS: Final = HERE / "scripts"
-PAGE: Final = """# Commands
+from .cases import HERE, SCRIPTS, Case, cases
 
-`ullage predict` runs what a person types. Each command beside the plain script of the same training, on an emulated
-{gpu} with torch {torch}: allocated and reserved peaks in bytes. `make commands` writes this page.
+ROOT: Final = HERE.parents[1]
+_BEGIN, _END = "<!-- commands -->\n", "<!-- end of commands -->"
+TABLE: Final = """
+On an emulated {gpu} with torch {torch}:
 
 | command | ranks | allocated | reserved | beside the script |
 |---|---|---|---|---|
 {rows}
 
-Of the processes that a launcher starts one runs, as a rank without the others (`--rank`); `--processes real` runs all.
 {equal} of {count} are equal to the byte.
+
 """
+FIGURES: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "world_size", "torch")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A command, and the words of the plain script that trains the same."""
+class Predictions:
+    """Predictions of command lines, kept in a file for one state of the package's sources."""
 
-    name: str
-    command: Sequence[str]
-    plain: Sequence[str]
-    options: Sequence[str] = ()
-    """Options of ullage for both."""
+    def __init__(self, gpu: str, environment: dict[str, str], kept: Path | None) -> None:
+        self.gpu = gpu
+        self._environment = environment
+        self._kept = kept
+        self._state = _state()
+        lines = kept.read_text().splitlines() if kept and kept.exists() else []
+        self._found = {entry["key"]: entry["figures"] for entry in map(json.loads, lines)}
+
+    def of(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the figures of a command line, or the error that it ended with."""
+        key = json.dumps([self._state, self.gpu, *words])
+        if key not in self._found:
+            figures = self._predicted(words)
+            self._found[key] = figures
+            if self._kept and "error" not in figures:
+                self._kept.parent.mkdir(parents=True, exist_ok=True)
+                with self._kept.open("a") as file:
+                    file.write(json.dumps({"key": key, "figures": figures}) + "\n")
+        return self._found[key]
+
+    def _predicted(self, words: Sequence[str]) -> dict[str, Any]:
+        command = [sys.executable, "-m", "ullage", "predict", "--gpu", self.gpu, "--json", *words]
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as temporary:
+            # New ones: some refuse a folder in which they have run before, and what was compiled is not compiled again.
+            environment = self._environment | {"TMPDIR": temporary}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+        if done.returncode not in (0, 1, 4):  # 4: unknown, with figures
+            print(done.stderr[-4000:], file=sys.stderr)
+            said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+            return {"error": said[0] if said else f"exit {done.returncode}"}
+        found = json.loads(done.stdout)
+        return {name: found.get(name) for name in FIGURES}
 
 
-def _cases(packages: Path) -> list[Case]:
-    ranks, zero, cli = (str(SCRIPTS / f"{name}.py") for name in ("ranks", "zero", "lightning_cli"))
-    fit = ("fit", "--trainer.max_steps", "50", "--trainer.logger", "false", "--trainer.enable_checkpointing", "false")
-    made_up = ("--random-weights", "--config", str(HERE / "tiny-llama"))
-    trl = ("--model_name_or_path", "nobody/tiny-llama", "--dataset_name", "nobody/made-up", "--output_dir", "out")
-    trl = (*trl, "--per_device_train_batch_size", "2", "--report_to", "none", "--max_length", "256")
-    found = [
-        Case(name="python -m", command=("-m", "ranks"), plain=(ranks,)),
-        Case(name="python", command=("python", ranks), plain=(ranks,)),
-        Case(name="Lightning CLI", command=("python", cli, *fit), plain=(cli, *fit)),
-    ]
-    for count in (2, 8):
-        world = ("--world-size", str(count), ranks)
-        torchrun = ("torchrun", "--nproc-per-node", str(count), ranks)
-        accelerate = ("accelerate", "launch", "--multi_gpu", "--num_processes", str(count), ranks)
-        found.append(Case(name=f"torchrun, {count}", command=torchrun, plain=world))
-        found.append(Case(name=f"accelerate launch, {count}", command=accelerate, plain=world))
-    for stage in (1, 2, 3):
-        found.append(
-            Case(
-                name=f"deepspeed, ZeRO {stage}",
-                command=("deepspeed", "--num_gpus", "2", zero, "--stage", str(stage)),
-                plain=("--world-size", "2", zero, "--stage", str(stage)),
-            )
-        )
-    for name, form in (("sft", "text"), ("dpo", "preference")):
-        found.append(
-            Case(
-                name=f"trl {name}",
-                command=("trl", name, *trl),
-                plain=(str(packages / "trl" / "scripts" / f"{name}.py"), *trl),
-                options=(*made_up, "--made-up-data", f"{form}:length=256,rows=64"),
-            )
-        )
-    return found
+def _state() -> str:
+    """Return what is another text when the package's sources, or what is run here, have changed."""
+    package = subprocess.check_output([ROOT / "tools" / "state.sh"], text=True).split()[0]
+    parts = [file for file in sorted(HERE.rglob("*")) if file.suffix in (".yaml", ".json", ".ipynb", ".txt")]
+    parts += sorted(SCRIPTS.glob("*.py"))
+    return hashlib.sha256(b"".join([package.encode(), *(file.read_bytes() for file in parts)])).hexdigest()
 
 
 def _console_scripts(packages: Path, folder: Path) -> None:
@@ -95,14 +94,29 @@ def _console_scripts(packages: Path, folder: Path) -> None:
     (folder / "deepspeed").chmod(0o755)
 
 
-def _predicted(words: Sequence[str], gpu: str, environment: dict[str, str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "ullage", "predict", "--gpu", gpu, "--json", *words]
-    with tempfile.TemporaryDirectory() as folder:  # some refuse one in which they have run before
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
-    if done.returncode not in (0, 1, 4):  # 4: unknown, with figures
-        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}"}
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def _environment(packages: Path, folder: Path) -> dict[str, str]:
+    """Return the environment of every prediction; the console scripts are written into the folder."""
+    commands = folder / "commands"
+    commands.mkdir()
+    _console_scripts(packages, commands)
+    return os.environ | {
+        "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(packages)]),
+        "HF_HUB_OFFLINE": "1",
+        "DISABLE_VERSION_CHECK": "1",  # LLaMA-Factory's: it asks for an older datasets and peft
+    }
+
+
+def _row(case: Case, predictions: Predictions) -> tuple[str, bool, str]:
+    """Return a row of the table, whether the peaks are equal, and the version of torch."""
+    command = predictions.of((*case.options, *case.command))
+    plain = predictions.of((*case.options, *case.plain))
+    figures = [command.get(name) or 0 for name in FIGURES[:2]]
+    same = bool(figures[0]) and figures == [plain.get(name) for name in FIGURES[:2]]
+    wrong = command.get("error") or plain.get("error") or f"{plain.get(FIGURES[0]):,}, {plain.get(FIGURES[1]):,}"
+    beside = "equal" if same else f"**differs**: {wrong}"
+    row = f"| `{case.name}` | {command.get('world_size') or 1} | {figures[0]:,} | {figures[1]:,} | {beside} |"
+    return row, same, command.get("torch") or ""
 
 
 def main() -> int:
@@ -111,34 +125,23 @@ def main() -> int:
     parser.add_argument("packages", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--gpu", default="A100")
+    parser.add_argument("--kept", type=Path)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    packages = options.packages.absolute()
     rows, equal, torch = [], 0, ""
-    cases = [case for case in _cases(options.packages.absolute()) if options.only in case.name]
     with tempfile.TemporaryDirectory() as folder:
-        commands = Path(folder, "commands")
-        commands.mkdir()
-        _console_scripts(options.packages, commands)
-        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-        modules = os.pathsep.join([str(SCRIPTS), str(options.packages.absolute())])
-        environment = os.environ | {"PATH": path, "PYTHONPATH": modules, "TMPDIR": folder, "HF_HUB_OFFLINE": "1"}
-        for case in cases:
-            command = _predicted((*case.options, *case.command), options.gpu, environment)
-            plain = _predicted((*case.options, *case.plain), options.gpu, environment)
-            figures = [command.get(name, 0) for name in ("peak_allocated_bytes", "peak_reserved_bytes")]
-            same = bool(figures[0]) and figures == [plain.get("peak_allocated_bytes"), plain.get("peak_reserved_bytes")]
+        predictions = Predictions(options.gpu, _environment(packages, Path(folder)), options.kept)
+        for case in (case for case in cases(packages) if options.only in case.name):
+            row, same, version = _row(case, predictions)
+            rows.append(row)
             equal += same
-            torch = command.get("torch", torch)
-            wrong = command.get("error") or plain.get("error") or f"{plain.get('peak_allocated_bytes'):,}"
-            beside = "equal" if same else f"**differs**: {wrong}"
-            rows.append(
-                f"| {case.name} | {command.get('world_size') or 1} | {figures[0]:,} | {figures[1]:,} | {beside} |"
-            )
-            print(rows[-1], flush=True)
-    if options.write:
-        options.write.write_text(
-            PAGE.format(gpu=options.gpu, torch=torch, rows="\n".join(rows), equal=equal, count=len(rows))
-        )
+            torch = version or torch
+            print(row, flush=True)
+    if options.write and not options.only:
+        table = TABLE.format(gpu=options.gpu, torch=torch, rows="\n".join(rows), equal=equal, count=len(rows))
+        before, _, rest = options.write.read_text().partition(_BEGIN)
+        options.write.write_text(f"{before}{_BEGIN}{table}{_END}{rest.partition(_END)[2]}")
     return 0 if equal == len(rows) else 1
 
 

@@ -1,12 +1,15 @@
 """Each kind of rank alone in its process, beside ranks that torchrun starts together: `make ranks`.
 
-    python -m benchmarks.layouts.ranks [--only TEXT] [--packages FOLDER] [--write docs/layouts.md]
+    python -m benchmarks.layouts.ranks [--only TEXT] [--packages FOLDER] [--kept FILE] [--write docs/layouts.md]
 
 Both run on emulated cards. The ranks that run together tell their own peaks, of PyTorch's allocator, without
-`ullage predict`. FOLDER has DeepSpeed (tools/packages.sh). Exits 1 where a rank's peaks differ.
+`ullage predict`. FOLDER has DeepSpeed (tools/packages.sh). FILE keeps rows by the content of the installed package and
+of the scripts, so that a run that was cut off goes on, and all rows of a table are of one tree; rows of another tree
+are run again. Exits 1 where a rank's peaks differ.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -15,8 +18,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPTS: Final = ROOT / "tests" / "emulated" / "ranks"
@@ -147,16 +151,49 @@ def _row(case: Case, environment: Mapping[str, str], folder: Path) -> tuple[str,
     return f"| {case.kind} | `{case.name}` | {figures} | {distinct} | {'equal' if same else differs} |", same
 
 
+def _run(case: Case, packages: Path | None) -> tuple[str, bool]:
+    """Run a case in a folder of its own; return as `_row`."""
+    with tempfile.TemporaryDirectory(prefix="ullage-") as folder:
+        environment = os.environ | {"TMPDIR": folder, "OMP_NUM_THREADS": "1"}
+        if case.needs and packages is not None:
+            environment["PYTHONPATH"] = str(packages.absolute())
+        return _row(case, environment, Path(folder))
+
+
 def _last_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip() and "Error" in line]
     return lines[-1].strip()[:200] if lines else "?"
 
 
-def _page(rows: list[str], equal: int) -> str:
+def tree_digest() -> str:
+    """Return what identifies the installed package and the scripts: a digest of their files."""
+    found = find_spec("ullage")
+    assert found is not None
+    assert found.submodule_search_locations
+    package = Path(next(iter(found.submodule_search_locations)))
+    digest = hashlib.sha256()
+    for folder in (package, SCRIPTS):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+            digest.update(f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def _kept_rows(path: Path | None, tree: str) -> dict[str, tuple[str, bool]]:
+    """Return the rows that were run of this tree, by the names of their cases."""
+    if path is None or not path.exists():
+        return {}
+    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    return {line["name"]: (line["row"], line["same"]) for line in lines if line["tree"] == tree}
+
+
+def _page(rows: list[str], equal: int, tree: str) -> str:
     head = (
         "| kind | script | the fullest rank, allocated / reserved | kinds of ranks | alone |\n|---|---|---|---|---|\n"
     )
-    return f"{head}{chr(10).join(rows)}\n\n{equal} of {len(rows)} are equal to the byte, on every rank.\n"
+    return (
+        f"{head}{chr(10).join(rows)}\n\n{equal} of {len(rows)} are equal to the byte, on every rank "
+        f"(all of them of one tree, {tree}).\n"
+    )
 
 
 def main() -> int:
@@ -164,24 +201,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
     parser.add_argument("--packages", type=Path)
+    parser.add_argument("--kept", type=Path)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
+    tree = tree_digest()
+    kept = _kept_rows(options.kept, tree)
     rows, equal = [], 0
     for case in CASES:
         if options.only not in f"{case.kind} {case.name}" or (case.needs and options.packages is None):
             continue
-        with tempfile.TemporaryDirectory(prefix="ullage-") as folder:
-            environment = os.environ | {"TMPDIR": folder, "OMP_NUM_THREADS": "1"}
-            if case.needs:
-                environment["PYTHONPATH"] = str(options.packages.absolute())
-            row, same = _row(case, environment, Path(folder))
+        if case.name in kept:
+            row, same = kept[case.name]
+        else:
+            row, same = _run(case, options.packages)
+            if options.kept is not None:
+                with options.kept.open("a") as file:
+                    file.write(json.dumps({"tree": tree, "name": case.name, "row": row, "same": same}) + "\n")
         rows.append(row)
         equal += same
         print(row, flush=True)
     if options.write:
         before, _, rest = options.write.read_text().partition(_BEGIN)
         after = rest.partition(_END)[2]
-        options.write.write_text(f"{before}{_BEGIN}{_page(rows, equal)}{_END}{after}")
+        options.write.write_text(f"{before}{_BEGIN}{_page(rows, equal, tree)}{_END}{after}")
     return 0 if equal == len(rows) else 1
 
 

@@ -12,7 +12,9 @@ from ullage.analysis.explain import Explanation as Explanation
 from ullage.api.advise import advise as advise
 from ullage.api.diff import diff as diff
 from ullage.api.explain import explain as explain
+from ullage.api.explain import explain_ranks as explain_ranks
 from ullage.api.fit import fit as fit
+from ullage.api.fit_layout import fit_layout as fit_layout
 from ullage.api.predict import predict as predict
 from ullage.api.repro import repro as repro
 from ullage.api.show import show as show
@@ -25,8 +27,10 @@ from ullage.difference.difference import Difference as Difference
 from ullage.emulator.emulate import Emulation as Emulation
 from ullage.emulator.emulate import emulate as emulate
 from ullage.fitting.fit import Fit as Fit
+from ullage.fleet.fleet import FleetExplanation as FleetExplanation
 from ullage.guard.guard import Guard as Guard
 from ullage.isolation.isolated import isolated as isolated
+from ullage.layouts.layout_fit import LayoutFit as LayoutFit
 from ullage.monitor.monitor import Monitor as Monitor
 from ullage.ownership.certificate import Certificate as Certificate
 from ullage.ownership.holding import Holding as Holding

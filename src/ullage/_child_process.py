@@ -101,8 +101,9 @@ class ChildProcess:
         environment: dict[str, str],
         with_flags: bool,
         output: int | IO[bytes] | None = None,
+        standard_input: IO[bytes] | None = None,
     ) -> None:
-        """Start the process, whose standard input is empty.
+        """Start the process.
 
         Args:
             module: the dotted name of the module whose `main` is run.
@@ -111,6 +112,7 @@ class ChildProcess:
             environment: the process's environment; a token is added to it.
             with_flags: whether the options of this interpreter are passed on.
             output: where standard output and standard error go (as of `subprocess.Popen`); None: where ours go.
+            standard_input: what it reads; None: nothing.
         """
         self._token = add_token(environment)
         lifeline_end, self._lifeline = new_pipe()
@@ -118,7 +120,7 @@ class ChildProcess:
             self.popen: subprocess.Popen[bytes] = subprocess.Popen(
                 [*python_command(module, with_flags=with_flags), str(lifeline_end), *arguments],
                 pass_fds=(*inherited, lifeline_end),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if standard_input is None else standard_input,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
                 env=environment,

@@ -6,6 +6,7 @@ UllageError                 everything below; carries the exit code of the comma
 ├── TorchMissingError       no PyTorch, or one without CUDA; the text is the install line
 ├── EmulationError          this process cannot emulate a card (any more)
 ├── ScriptError             the user's script could not be run to a result
+│   ├── ScriptKilledError   its process was killed from outside
 │   └── ValuesError         it failed after values were read that an emulated card does not have
 └── IsolationError          a function in a process of its own did not come to a result that can be handed over
 """
@@ -71,6 +72,10 @@ class ScriptError(UllageError):
     """Report that the user's script could not be run to a result."""
 
     exit_code = 3
+
+
+class ScriptKilledError(ScriptError):
+    """Report that the process of the user's script was killed from outside, as where the host ran out of memory."""
 
 
 @public

@@ -46,7 +46,8 @@ def _only_file(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     infos = archive.infolist()
     if len(infos) > _MOST_FILES:
         raise UsageError(f"{name} is a zip archive of {len(infos):,} files; unpack it, and give one of them")
-    files = [one for one in infos if not one.is_dir() and not one.filename.startswith(_BESIDE[0])]
+    # Not `is_dir`, which Python 3.11 cannot answer of a file without a name.
+    files = [one for one in infos if not one.filename.endswith("/") and not one.filename.startswith(_BESIDE[0])]
     files = [one for one in files if not one.filename.endswith(_BESIDE[1])]
     saved = [one for one in files if one.filename.endswith(_SAVED)]
     chosen = saved if len(saved) == 1 else files

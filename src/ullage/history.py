@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ullage.program import Column
+from ullage.program import Column, is_one_of
 
 
 class Action(IntEnum):
@@ -147,7 +147,7 @@ class History:
     @property
     def has_requests(self) -> bool:
         """Whether any request for memory was recorded; else only the state at the end says something."""
-        return bool(np.isin(self.action, (Action.ALLOC, Action.OOM)).any())
+        return bool(is_one_of(self.action, (Action.ALLOC, Action.OOM)).any())
 
     def without_trace(self) -> "History":
         """Return the state at the end alone."""

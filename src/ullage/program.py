@@ -1,6 +1,6 @@
 """A program: the operations to run on an allocator, as columns. It knows no results: those are a `Replay`'s."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -14,6 +14,14 @@ Column = npt.NDArray[np.int64]
 
 UNMAPPED_KEY: Final = -2
 """The key that stands for a stretch of an expandable segment without memory (allocator/_core/replay.hpp)."""
+
+
+def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
+    """Return for each value whether it is one of a few: for so few faster than `np.isin`, tenfold."""
+    found = np.zeros(len(values), np.bool_)
+    for kind in kinds:
+        found |= values == int(kind)
+    return found
 
 
 class Op(IntEnum):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ullage
+from tests.forked import client
 from ullage.changes.change import ChangeCost
 
 TRAIN = """
@@ -48,7 +49,9 @@ main()
 def advised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ullage.Advice]:
     script = tmp_path_factory.mktemp("advise") / "train.py"
     script.write_text(TRAIN)
-    answer = ullage.advise(script, gpu="T4", total_memory="620MiB", context="100MiB", patch=script.parent / "a.diff")
+    answer = client.call(
+        ullage.advise, script, gpu="T4", total_memory="620MiB", context="100MiB", patch=script.parent / "a.diff"
+    )
     return script, answer
 
 
@@ -80,7 +83,7 @@ def test_what_is_written_needs_the_bytes_that_were_promised(advised: tuple[Path,
     (folder / "a.diff").write_text("\n".join([*head, *text.splitlines()[2:], ""]))
     subprocess.run(["git", "apply", "a.diff"], cwd=folder, check=True)
     assert (folder / "train.py").read_text() != TRAIN
-    found = ullage.predict(folder / "train.py", gpu="T4", total_memory="620MiB", context="100MiB")
+    found = client.call(ullage.predict, folder / "train.py", gpu="T4", total_memory="620MiB", context="100MiB")
     assert found.verdict.value == "fits"
     promised = answer.best.prediction
     assert found.peak_allocated_bytes == promised.peak_allocated_bytes

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.advice.corpora import CORPUS, marked_lines, mended, names_in
+from tests.forked import client
 from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.script import Request, predict
@@ -51,13 +52,13 @@ def request(script: Path, *, diagnose: bool) -> Request:
 
 @cache
 def diagnosed(script: Path) -> Prediction:
-    return predict(request(script, diagnose=True))
+    return client.call(predict, request(script, diagnose=True))
 
 
 def mended_run(script: Path, folder: Path) -> Prediction:
     path = folder / script.name
     path.write_text(mended(script.read_text()))
-    return predict(request(path, diagnose=False))
+    return client.call(predict, request(path, diagnose=False))
 
 
 def rows(prediction: Prediction, kind: AvoidableKind) -> list[Avoidable]:
@@ -121,7 +122,7 @@ def test_other_kinds_are_found_by_what_the_run_shows(name: str, tmp_path: Path) 
 def test_a_run_that_is_watched_is_the_same_run(name: str) -> None:
     """To the byte, at every moment."""
     script = CORPUS / "held" / f"{name}.py"
-    watched, plain = diagnosed(script), predict(request(script, diagnose=False))
+    watched, plain = diagnosed(script), client.call(predict, request(script, diagnose=False))
     assert not plain.avoidable
     for field in ("peak_allocated_bytes", "peak_reserved_bytes", "timeline", "steps", "roles", "lines"):
         assert getattr(watched, field) == getattr(plain, field), field

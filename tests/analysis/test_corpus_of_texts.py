@@ -10,7 +10,8 @@ then 15 of 28 and 14 of 25 of programs that were not known yet, then 13 of 19 of
 36 ("blind6": of the others 13 were recognised, most of them with the right memory but another cause) and 12 of 16
 ("blind7"). "blind8" are three of twelve that were looked for later, of which 11 were judged rightly; the others are
 like what was there. "blind9" are eighteen of programs that were mostly not known, of which 10 were. "blind10" are
-four that no words were known of: errors of the system in another language, and what shells say of a killed program.
+four that were chosen because no words were known of them (errors of the system in another language, and what shells say
+of a killed program): none of them was held out.
 """
 
 import io

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.forked import client
 from ullage.changes.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.request import Request
@@ -44,7 +45,7 @@ def peaks(
 ) -> Prediction:
     """Predict a script with changes made from outside, or with edited texts in place of files."""
     request = Request(script=script, arguments=arguments, gpu=GPU, changes=changes, edited=edited or {})
-    return predict(replace(request, **options))
+    return client.call(predict, replace(request, **options))
 
 
 def bytes_of(prediction: Prediction) -> tuple[int, int]:

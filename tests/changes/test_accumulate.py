@@ -8,7 +8,7 @@ import pytest
 from tests.changes.runs import bytes_of, difference, facts_of, peaks, place, told_on_cpu
 from ullage.changes.accumulate import CHANGE
 from ullage.changes.change import Gradients
-from ullage.changes.facts import BatchTensor, ModelFacts, TrainingFacts
+from ullage.changes.facts import BatchTensor, LoopFacts, LossForm, ModelFacts, TrainingFacts
 from ullage.editing.apply import edited
 
 BEGINNING = """
@@ -129,7 +129,7 @@ def test_where_nobody_can_be_certain_it_is_made_from_outside(script: Path) -> No
     known = facts(script)
     assert CHANGE.is_edit is not None
     assert not CHANGE.is_edit(known, "4")
-    assert CHANGE.settings_for(known).settings == [str(1 << power) for power in range(1, 13)]
+    assert CHANGE.settings_for(known).settings == [str(1 << power) for power in range(1, 7)]
     assert CHANGE.recipe_for(known, "4").edits == ()
 
 
@@ -152,7 +152,8 @@ def test_batch_norm_gives_other_numbers(script: Path) -> None:
     assert CHANGE.gradients_for is not None
     model = ModelFacts(kind="ResNet", library="", names=[], block_lists=[], parameter_bytes=0, dtypes=[], batch_norms=1)
     assert CHANGE.gradients_for(TrainingFacts(model=model)) is Gradients.CHANGED
-    assert CHANGE.gradients_for(TrainingFacts()) is Gradients.ROUNDING
+    assert CHANGE.gradients_for(TrainingFacts(loop=LoopFacts(loss=LossForm.MEAN))) is Gradients.ROUNDING
+    assert CHANGE.gradients_for(TrainingFacts()) is Gradients.UNKNOWN
 
 
 def test_two_backward_passes_a_batch_are_refused(script: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from ullage._errors import UsageError
 from ullage.changes.block_choice import expression, positions, setting_of
-from ullage.changes.checkpoint_choice import choose_blocks
+from ullage.changes.checkpoint import CHANGE
+from ullage.changes.checkpoint_choice import choices, choose_blocks
+from ullage.changes.facts import BlockList, ModelFacts, TrainingFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = [("layer1", 3), ("down.0.blocks", 2)]
@@ -85,6 +87,32 @@ def test_a_setting_that_names_no_block_is_an_error(setting: str) -> None:
 @pytest.mark.skipif("ULLAGE_SLOW" not in os.environ, reason="runs every subset of three models: ULLAGE_SLOW=1")
 def test_on_cards_the_choice_is_within_three_percent_of_the_best_subset() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/advice/checkpoint_subsets.py")], capture_output=True, text=True
+        [sys.executable, str(ROOT / "benchmarks/advise/checkpoint_subsets.py")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_the_search_goes_through_is_each_the_least_computation_for_what_it_saves() -> None:
+    saved, flops = [40, 30, 10, 20], [4, 1, 4, 4]
+    offered = choices(saved, flops)
+    totals = [sum(saved[number] for number in each) for each in offered]
+    assert offered[0] == (1,), "the block that saves most by operation"
+    assert totals == sorted(set(totals))
+    assert totals[-1] == 100
+    assert choices([5, 5, 5], [1, 1, 1]) == [(0,), (0, 1), (0, 1, 2)]
+
+
+def test_the_settings_name_the_blocks_of_the_choice() -> None:
+    """Of two stages the second saves more by operation: the search begins there, and the lines name its blocks."""
+    lists = [
+        BlockList(path="a", kind="A", count=2, parameter_bytes=1, saved_by_block=[10, 10], flops_by_block=[9, 9]),
+        BlockList(path="b", kind="B", count=2, parameter_bytes=1, saved_by_block=[30, 30], flops_by_block=[1, 1]),
+    ]
+    model = ModelFacts(kind="Net", library="", names=[], block_lists=lists, parameter_bytes=4, dtypes=[])
+    settings = CHANGE.settings_for(TrainingFacts(model=model)).settings
+    assert settings[0] == "only:b.0"
+    assert settings[-1] == "all"
+    assert CHANGE.title("only:b.0-1") == "activation checkpointing of b.0-1"
+    assert "model.b[0:2]" in CHANGE.recipe_for(TrainingFacts(model=model), "only:b.0-1").snippet
+    assert CHANGE.added_flops is not None
+    assert CHANGE.added_flops(TrainingFacts(model=model), "only:a.0,b.1") == 10

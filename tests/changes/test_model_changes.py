@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of
+from tests.forked import client
 from ullage.changes.all_changes import change_named
 from ullage.changes.facts import TrainingFacts
 from ullage.editing.apply import edited
@@ -20,7 +21,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def peaks(script: str, gpu: str, **options: object) -> Prediction:
-    return predict(replace(Request(script=SCRIPTS / script, gpu=gpu, steps=2), **options))  # type: ignore[arg-type]
+    request = replace(Request(script=SCRIPTS / script, gpu=gpu, steps=2), **options)  # type: ignore[arg-type]
+    return client.call(predict, request)
 
 
 @lru_cache
@@ -50,6 +52,8 @@ CHANGES = [
     ("resnet.py", "H100", "checkpoint=every_second"),
     ("unet.py", "H100", "checkpoint=all"),
     ("unet.py", "H100", "autocast=bfloat16"),
+    ("gan.py", "H100", "offload=on"),
+    ("gan.py", "H100", "autocast=bfloat16"),
     ("gpt2_transformers.py", "H100", "checkpoint=first:2"),
     ("gpt2_transformers.py", "H100", "sdpa=on"),
     ("llama_trainer.py", "H100", "checkpoint=all"),

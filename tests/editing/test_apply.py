@@ -97,7 +97,7 @@ def test_blocks_that_would_cross_are_refused() -> None:
         ("AdamW(p, )", "AdamW(p, fused=True)"),
         (
             "torch.optim.AdamW(\n    p,  # all, of it\n    lr=1,\n)",
-            "torch.optim.AdamW(\n    p,  # all, of it\n    lr=1,\nfused=True)",
+            "torch.optim.AdamW(\n    p,  # all, of it\n    lr=1,\n    fused=True,\n)",
         ),
         ("torch.optim.AdamW(\n    p  # all, of it\n)", "torch.optim.AdamW(\n    p  # all, of it\n, fused=True)"),
         ("é(AdamW(f(1, 2)), 'é')", "é(AdamW(f(1, 2), fused=True), 'é')"),
@@ -213,5 +213,19 @@ def test_an_example_reads_well() -> None:
 def test_several_keywords_of_one_call_stand_in_their_order() -> None:
     keywords = [AddKeyword(file="", line=1, function="f", keyword=name, value="1") for name in ("z", "b", "m")]
     assert edited("f(a=2)\n", keywords) == "f(a=2, z=1, b=1, m=1)\n"
-    assert edited("f(\n    a=2,\n)\n", keywords) == "f(\n    a=2,\nz=1, b=1, m=1)\n"
+    assert edited("f(\n    a=2,\n)\n", keywords) == "f(\n    a=2,\n    z=1,\n    b=1,\n    m=1,\n)\n"
     assert edited("f()\n", keywords) == "f(z=1, b=1, m=1)\n"
+
+
+def test_what_is_imported_beside_others_is_not_imported_again() -> None:
+    source = "import os, torch\nx = 1\n"
+    assert edited(source, [AddImport(file="", text="import torch")]) == source
+    assert "import torch.utils.checkpoint\n" in edited(
+        source, [AddImport(file="", text="import torch.utils.checkpoint")]
+    )
+
+
+def test_a_file_with_tabs_gets_tabs() -> None:
+    source = "def f(x):\n\tfor y in x:\n\t\tg(y)\n\t\th(y)\n"
+    after = edited(source, [wrapped(3, 4), InsertAfter(file="", line=4, text="if y:\n    k(y)")])
+    assert after == "def f(x):\n\tfor y in x:\n\t\twith cast():\n\t\t\tg(y)\n\t\t\th(y)\n\t\tif y:\n\t\t\tk(y)\n"

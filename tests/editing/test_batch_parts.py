@@ -268,6 +268,25 @@ def test_a_step_in_a_function_of_its_own() -> None:
     )
 
 
+def test_a_method_calls_what_its_object_has() -> None:
+    source = textwrap.dedent(
+        """\
+        class Trainer:
+            def train_step(self, batch):
+                x, y = (each.to(self.device) for each in batch)
+                self.optimizer.zero_grad()
+                loss = self.criterion(self.net.model(x), y)
+                loss.backward()
+                self.optimizer.step()
+        """
+    )
+    changed = parts_of(source, batch=KNOWN, function="Trainer.train_step")
+    assert "            loss = self.criterion(self.net.model(x), y)\n" in changed
+    assert "        for x, y in zip(x.chunk(3), y.chunk(3)):\n" in changed
+    with pytest.raises(NotCertain, match="whether self has a row"):
+        parts_of(source.replace("model(x)", "model(x, self.mask)"), batch=KNOWN, function="Trainer.train_step")
+
+
 def test_a_scaler_gets_the_part_of_the_loss() -> None:
     source = textwrap.dedent(
         """\
@@ -368,6 +387,11 @@ NOT_CERTAIN = {
             loss = criterion(model(x), y)
             loss.backward()
             optimizer.step()
+        """,
+    "holds several statements": """
+        for x, y in data:
+            loss = criterion(model(x), y)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
     "different blocks": """
         for x, y in data:

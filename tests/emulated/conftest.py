@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests.forked import client
 
 from .fresh import USUAL
 
@@ -84,7 +85,7 @@ def environment_of(workplace: Path, **changes: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def predict(workplace: Path) -> Predict:
+def predict(workplace: Path, is_forked: bool) -> Predict:
     """Run `ullage predict` with a script of ours in an empty folder."""
 
     def run(script: str | Path, *arguments: object, gpu: str | None = "T4", **changes: str) -> Ended:
@@ -97,13 +98,12 @@ def predict(workplace: Path) -> Predict:
                 place = words.index(name)
                 options += words[place : place + count]
                 del words[place : place + count]
-        process = subprocess.run(
+        process = client.run(
             command(*options, SCRIPTS / script, *words),
-            capture_output=True,
-            text=True,
             cwd=workplace,
             env=environment_of(workplace, **changes),
             timeout=120,
+            is_forked=is_forked,
         )
         return Ended(code=process.returncode, out=process.stdout, error=process.stderr)
 

@@ -14,6 +14,8 @@ from ullage.prediction.script import predict as predict_here
 
 from .conftest import SCRIPTS, Predict, environment_of
 
+pytestmark = pytest.mark.own_process
+
 TESTS_OWN_SITECUSTOMIZE = "import os\nos.environ['MINE'] = 'loaded'\n"
 
 

@@ -4,15 +4,17 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of
+from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of, shown
 
 from .conftest import Ended, command, environment_of, processes_of
 
@@ -58,7 +60,7 @@ def ask(workplace: Path) -> Ask:
     (workplace / "train.py").write_text(TRAINING)
     (workplace / "rank.py").write_text(RANK)
 
-    def run(*words: object, **changes: str) -> Ended:
+    def run(*words: object, given: dict[str, object] | None = None, **changes: str) -> Ended:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         process = subprocess.run(
             command("--gpu", "T4", *words),
@@ -67,6 +69,7 @@ def ask(workplace: Path) -> Ask:
             cwd=workplace,
             env=environment_of(workplace, PATH=path, **changes),
             timeout=300,
+            **(given or {"stdin": subprocess.DEVNULL}),
         )
         for logs in (workplace / "tmp").glob("torchelastic_*"):  # torchrun keeps them
             shutil.rmtree(logs)
@@ -110,6 +113,26 @@ def test_every_form_of_a_training_has_the_peak_of_the_script(ask: Ask, plain: tu
     assert peaks(ask("train.py", "--batch-size", "64", "--json")) == plain
 
 
+def test_a_script_that_comes_through_standard_input(ask: Ask, plain: tuple[int, int], workplace: Path) -> None:
+    """Through a pipe, or as a file, which whoever reads it too goes on to read where it was."""
+    ended = ask("--json", "python", "-", "--batch-size", "64", given={"input": TRAINING})
+    assert peaks(ended) == plain
+    (workplace / "rows.py").write_text(TRAINING.replace("parse_known_args()", "parse_known_args(input().split())"))
+    (workplace / "rows.txt").write_text("header\n--batch-size 64\n")
+    with (workplace / "rows.txt").open() as rows:
+        os.lseek(rows.fileno(), len("header\n"), os.SEEK_SET)
+        for words in (("rows.py",), ("python", "rows.py")):
+            assert peaks(ask("--json", *words, given={"stdin": rows})) == plain
+            assert os.lseek(rows.fileno(), 0, os.SEEK_CUR) == len("header\n")
+
+
+def test_a_command_of_several_lines_is_shown_in_one(ask: Ask, plain: tuple[int, int]) -> None:
+    assert shown(["python", "-c", "\nimport torch\ntrain()", "a b"]) == "python -c 'import torch ...' 'a b'"
+    ended = ask("python", "-c", TRAINING, "--batch-size", "64")
+    assert ended.code == 0, ended.error
+    assert ended.out.splitlines()[1].strip().startswith("FITS   python -c 'import argparse ...' --batch-size 64 on ")
+
+
 def test_the_cells_of_a_notebook_run_in_their_order(ask: Ask, plain: tuple[int, int], workplace: Path) -> None:
     code = TRAINING.replace("parser.parse_known_args()", "parser.parse_known_args(['--batch-size', '64'])")
     lines = code.splitlines(keepends=True)
@@ -126,17 +149,28 @@ def test_the_cells_of_a_notebook_run_in_their_order(ask: Ask, plain: tuple[int, 
     assert "train.ipynb is not a notebook of version 4" in ended.error
 
 
-def test_of_a_launchers_processes_the_wanted_rank_runs_alone(ask: Ask) -> None:
+def test_of_a_launchers_processes_the_wanted_rank_runs_alone(ask: Ask, workplace: Path) -> None:
     """Ranks that are not wanted end at once, so that the launcher takes them for done."""
     lone = ask("--output", "--json", "--rank", "2", "torchrun", "--nproc-per-node", "4", "rank.py")
     assert peaks(lone) == peaks(ask("--json", "--world-size", "4", "--rank", "2", "rank.py"))
     assert (lone.json["world_size"], lone.json["rank"], lone.json["processes"]) == (4, 2, [])
     assert "rank 2 of 4 on 2 of node 0" in lone.error
     assert "rank 1" not in lone.error
+    (workplace / "job.sh").write_text("exec torchrun --nproc-per-node 4 rank.py\n")
+    assert peaks(ask("--json", "--rank", "2", "sh", "job.sh")) == peaks(lone)
     launcher = ("torchrun", "--nnodes=2", "--nproc-per-node", "2", "--node-rank", "0", "--rdzv-endpoint", "far:1")
     ended = ask("--output", "--json", "--rank", "3", *launcher, "rank.py")
     assert peaks(ended) == peaks(ask("--json", "--world-size", "4", "--rank", "3", "rank.py"))
     assert "rank 3 of 4 on 1 of node 1" in ended.error
+
+
+def test_a_launcher_whose_port_is_taken_takes_another(ask: Ask, plain: tuple[int, int]) -> None:
+    """As where `fit` runs two values at once."""
+    with socket.socket() as other:
+        with suppress(OSError):  # somebody else has it
+            other.bind(("", 29500))
+            other.listen()
+        assert peaks(ask("--json", "torchrun", "--nproc-per-node", "1", "train.py", "--batch-size", "64")) == plain
 
 
 @pytest.mark.parametrize("how", [("--processes", "real"), ("--rank", "all")])
@@ -179,9 +213,16 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     assert (
         "sh ended with exit code 7, and no process of it did anything on the card; it said:\nnothing to" in ended.error
     )
+    ended = ask("python", "-I", "train.py")
+    assert ended.code == 3
+    assert "nothing of it was measured: python -I leaves out the environment" in ended.error
     ended = ask("no-such-command", "train.py")
     assert ended.code == 2
     assert "no-such-command is neither a script nor a command on the path" in ended.error
+    ended = ask("HF_TOKEN=secret", "python", "train.py")
+    assert ended.code == 2
+    assert "HF_TOKEN=... is no command; expected variables before ullage predict, or behind env" in ended.error
+    assert "secret" not in ended.error
     ended = ask("--unknown", "train.py")
     assert ended.code == 2
     assert "--unknown is neither an option of ullage predict nor a command" in ended.error
@@ -220,6 +261,18 @@ def test_an_error_that_was_handled_is_no_end(ask: Ask, workplace: Path) -> None:
     assert ended.json["ended"] == "ended"
 
 
+def test_a_script_whose_processes_train_is_told_how_they_are_measured(
+    ask: Ask, plain: tuple[int, int], workplace: Path
+) -> None:
+    (workplace / "starts.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, 'train.py', '--batch-size', '64'])\n"
+    )
+    ended = ask("starts.py")
+    assert ended.code == 4
+    assert "are measured as those of a command: python starts.py" in " ".join(ended.out.split())
+    assert peaks(ask("--json", "python", "starts.py")) == plain
+
+
 def test_memory_that_runs_out_in_a_process_of_a_command(ask: Ask) -> None:
     ended = ask("--json", "torchrun", "--nproc-per-node", "1", "train.py", "--batch-size", "90000000")
     assert ended.code == 1, ended.error
@@ -235,6 +288,22 @@ def test_an_option_that_a_script_has_too_is_the_scripts_behind_its_name(
     assert peaks(ended) == plain
     assert "note: --rank went to ranked.py, which has it too; ullage's comes before it" in ended.error
     assert ended.json["arguments"] == ["--rank", "64"]
+
+
+def test_config_behind_a_script_is_the_scripts_unless_weights_are_made_up(
+    ask: Ask, plain: tuple[int, int], workplace: Path
+) -> None:
+    """A library's parser has it, as Lightning's command line and torchtune's recipes: no source of the script shows."""
+    (workplace / "library.py").write_text(
+        TRAINING.partition("torch.manual_seed")[0].replace('"--batch-size"', '"--config", dest="batch_size"')
+    )
+    (workplace / "configured.py").write_text(
+        "from library import *\n" + TRAINING.replace("options, _ = parser.parse_known_args()", "")
+    )
+    ended = ask("--json", "configured.py", "--config", "64")
+    assert peaks(ended) == plain
+    ended = ask("--json", "configured.py", "--random-weights", "--config", "64.yaml")
+    assert "invalid int value: '64.yaml'" in ended.error
 
 
 def test_children_that_run_away_end_with_the_prediction(ask: Ask, workplace: Path) -> None:

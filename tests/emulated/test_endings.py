@@ -17,6 +17,8 @@ from ullage.prediction.script import predict as predict_here
 
 from .conftest import SCRIPTS, Predict, command, environment_of, processes_of
 
+pytestmark = pytest.mark.own_process
+
 
 def line_of(script: str, text: str) -> int:
     """The number of the first line of a script of ours that starts with a text, its indentation left out."""

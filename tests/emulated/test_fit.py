@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import client
+
 from .conftest import SCRIPTS, Ended, command, environment_of, processes_of, slow
 
 CARD = ("--gpu", "T4", "--total-memory", "1GiB", "--context", "100MiB")
@@ -20,10 +22,8 @@ def fit_command(*arguments: object) -> list[str]:
 def fit(workplace: Path, *arguments: object) -> Ended:
     own = [word for word in arguments if word == "--json"]  # the script has it too
     rest = [word for word in arguments if word != "--json"]
-    done = subprocess.run(
+    done = client.run(
         fit_command(*own, SCRIPTS / "train.py", *CARD, *rest),
-        capture_output=True,
-        text=True,
         cwd=workplace,
         env=environment_of(workplace),
         timeout=300,
@@ -40,7 +40,7 @@ def test_the_largest_fits_the_next_does_not_and_predict_says_the_same(workplace:
     verdicts = {probe["value"]: probe for probe in answer["probes"]}
     for value, code in ((answer["best"], 0), (answer["next"], 1)):
         line = command("--json", SCRIPTS / "train.py", *CARD, "--width", "512", "--batch-size", value)
-        done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+        done = client.run(line, cwd=workplace, env=environment_of(workplace))
         alone = Ended(code=done.returncode, out=done.stdout, error=done.stderr)
         assert alone.code == code
         assert alone.json["peak_reserved_bytes"] == verdicts[value]["peak_reserved_bytes"]
@@ -93,7 +93,7 @@ def test_a_value_with_which_the_script_fails_is_named(workplace: Path) -> None:
 def test_where_the_script_fails_the_range_ends(workplace: Path) -> None:
     """What was proved until then is kept."""
     line = fit_command(SCRIPTS / "refuses.py", *CARD, "--vary", "--batch-size=1..1000", "--no-changes", "--json")
-    done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    done = client.run(line, cwd=workplace, env=environment_of(workplace))
     assert done.returncode == 0, done.stderr
     answer = Ended(code=0, out=done.stdout, error=done.stderr).json
     assert (answer["best"], answer["next"]) == (40, None)
@@ -117,7 +117,7 @@ def test_an_option_that_changes_nothing_is_told(workplace: Path) -> None:
 def test_a_run_that_proves_nothing_is_no_proof(workplace: Path, how: str, said: str) -> None:
     """A script that halves its batch when memory runs out, and one that drops a last batch which is not full."""
     line = fit_command(SCRIPTS / "gives_way.py", *CARD, how, "--vary", "--batch-size=500..2500:500", "--no-changes")
-    done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    done = client.run(line, cwd=workplace, env=environment_of(workplace))
     assert done.returncode == 0, done.stderr
     assert "BATCH SIZE 1500 FITS" in done.stdout or "BATCH SIZE 1000 FITS" in done.stdout, done.stdout
     assert said.removeprefix("2500 ") in " ".join(done.stdout.split())

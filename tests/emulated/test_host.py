@@ -14,6 +14,8 @@ from ullage.prediction.host.meter import MODULES_BYTES
 from .conftest import SCRIPTS, Predict
 from .fresh import answer
 
+pytestmark = pytest.mark.own_process
+
 has_statistics = pytest.mark.skipif(
     release_of(find_torch().version) < (2, 10), reason="this torch does not count pinned memory"
 )

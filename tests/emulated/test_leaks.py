@@ -11,6 +11,8 @@ from ullage.prediction.script import Request, predict
 
 from .conftest import SCRIPTS
 
+pytestmark = pytest.mark.own_process
+
 
 def held() -> tuple[int, int, int, set[str]]:
     """What this process holds: file descriptors, threads, children, and names in shared memory."""

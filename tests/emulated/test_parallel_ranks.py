@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, together
+from tests.forked import client
 
 from .conftest import Predict, command, environment_of, slow
 
@@ -77,10 +77,8 @@ def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path) -> No
 def predict_command(workplace: Path, option: str, value: str, *words: object) -> dict[str, Any]:
     """What `ullage predict` foretells of torchrun's command."""
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", *words)
-    done = subprocess.run(
+    done = client.run(
         command("--gpu", GPU, "--json", "--steps", str(STEPS), option, value, *launcher),
-        capture_output=True,
-        text=True,
         cwd=workplace,
         env=environment_of(workplace),
         timeout=120,
@@ -120,3 +118,19 @@ def test_why_a_message_does_not_come_is_told(predict: Predict, tmp_path: Path) -
     assert ended.code in (3, 4)
     said = " ".join((ended.out + ended.error).split())
     assert "rank 0, which has to send something to this one, failed: ValueError: no data" in said
+
+
+def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predict: Predict) -> None:
+    """The figures are those of balanced experts, and the interval's end is that of --routing worst."""
+
+    def run(*options: str) -> dict[str, Any]:
+        world = ("--world-size", "2", "--rank", "0", "--json", "--steps", "3")
+        found: dict[str, Any] = json.loads(predict(SCRIPTS / "expert.py", *world, *options).out)
+        return found
+
+    found, worst = run("--draws", "2"), run("--draws", "1", "--routing", "worst")
+    assert found["values"]["routing"] == "balanced"
+    assert found["peak_reserved_bytes"] < worst["peak_reserved_bytes"]
+    assert found["interval_bytes"][0] < worst["interval_bytes"][0]
+    assert found["interval_bytes"][1] == worst["interval_bytes"][1]
+    assert any("all tokens go to the first experts" in note for note in found["notes"])

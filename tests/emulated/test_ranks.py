@@ -1,11 +1,12 @@
 """One rank of many in one process: as torchrun's own ranks, byte for byte."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import client
 
 from .conftest import SCRIPTS, Predict, environment_of, slow
 
@@ -18,10 +19,8 @@ def test_a_lone_rank_needs_what_it_needs_among_others(predict: Predict, workplac
     script = str(SCRIPTS / "ranks.py")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, how]
     code = f"import ullage; ullage.emulate('T4', count=2); import subprocess; exit(subprocess.run({run!r}).returncode)"
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
         cwd=workplace,
         env=environment_of(workplace),
         timeout=120,

@@ -1,8 +1,11 @@
 """What an explanation says of random recordings of real torch, against PyTorch's own figures (recordings.py)."""
 
-import subprocess
+import os
 import sys
-from pathlib import Path
+
+from tests.emulated.fresh import USUAL
+from tests.forked import client
+from tests.forked.client import ROOT
 
 PROGRAMS, SEED = 8, 21
 """A few programs of one seed, the same at every run; `make fuzz` runs others."""
@@ -10,12 +13,10 @@ PROGRAMS, SEED = 8, 21
 
 def test_state_peaks_and_failure_are_those_that_pytorch_counted() -> None:
     """Several cards, streams, pools, expandable segments that give pages back, recordings that begin late."""
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "-m", "tests.emulated.recordings", "--programs", str(PROGRAMS), "--seed", str(SEED)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
+        env=os.environ | USUAL,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert f"{PROGRAMS} recordings" in done.stdout
@@ -46,9 +47,7 @@ def test_what_a_file_does_not_say_is_found() -> None:
         "from tests.emulated import recordings; from tests.emulated.random_programs import in_a_fork; "
         f"print([(seed, said) for seed in {list(FOUND)} if (said := in_a_fork(recordings.run, seed, 300)[1])])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
+    done = client.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | USUAL)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr[-3000:]
 
 
@@ -59,9 +58,7 @@ def test_a_difference_is_found() -> None:
         "recordings.facts_of = lambda device: right(device) | {'reserved': right(device)['reserved'] + 1}; "
         "sys.argv = ['recordings', '--programs', '2', '--seed', '21']; sys.exit(recordings.main())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
+    done = client.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | USUAL)
     assert done.returncode == 1, done.stdout + done.stderr[-3000:]
     assert "differ; again:" in done.stdout
 
@@ -73,7 +70,5 @@ def test_a_search_that_may_try_no_more_has_an_answer() -> None:
         "from tests.emulated import recordings; from tests.emulated.random_programs import in_a_fork; "
         "print(bool(in_a_fork(recordings.run, 77075, 300)[1]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
+    done = client.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | USUAL)
     assert done.stdout.strip() == "True", done.stdout + done.stderr[-3000:]

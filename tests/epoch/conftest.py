@@ -1,12 +1,12 @@
 """Run `ullage predict` with options of its own before the script, and the script's behind it."""
 
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.emulated.conftest import Ended, command, environment_of, workplace
+from tests.forked import client
 
 __all__ = ["workplace"]
 
@@ -19,10 +19,8 @@ def predict(workplace: Path) -> Predict:
     """Run a script of ours, or of the emulated card's tests, in an empty folder."""
 
     def run(options: Sequence[object], script: str | Path, *arguments: object) -> Ended:
-        process = subprocess.run(
+        process = client.run(
             command("--gpu", "T4", *options, SCRIPTS / script, *arguments),
-            capture_output=True,
-            text=True,
             cwd=workplace,
             env=environment_of(workplace),
             timeout=240,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ullage.export.drain import SampleRow
-from ullage.export.prometheus import Endpoint
+from ullage.export.metrics import metrics_of
 from ullage.export.table import CsvFile, SampleTable
 from ullage.run_files.facts import RunCard, RunFacts, RunPeak
 from ullage.run_files.live import LiveWriter, Sample
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> Path:
     card = RunCard(index=0, name="Tesla T4", uuid="GPU-0", total_bytes=9, limit_bytes=8)
     facts = RunFacts(
         pid=os.getpid(), command=(), host="here", started=time.time(), told=2.0, rank=0, cards=(card,),
-        step_seconds=0.1,
+        step_seconds=0.1, ooms=1, evidence=("oom-1-1",),
         roles={"parameters": 1}, peaks=(RunPeak(bytes=9, device=0, step=1),),
     )  # fmt: skip
     writer.write_facts(facts.to_json())
@@ -41,10 +41,7 @@ def run(tmp_path: Path) -> Path:
 def test_every_column_and_metric_is_on_the_page(run: Path) -> None:
     """In the order of the file, and none is named that is not there."""
     assert _named("Rows: `--csv`, `--parquet`") == list(SampleRow._fields)
-    endpoint = Endpoint("0")
-    endpoint.update(run)
-    told = {sample.name for metric in endpoint.metrics() for sample in metric.samples}
-    endpoint.close()
+    told = {sample.name for metric in metrics_of(run, {"oom-1-1": "leak"}) for sample in metric.samples}
     assert set(_named("An endpoint: `--prometheus`")) == {name for name in told if not name.endswith("_created")}
 
 

@@ -2,11 +2,12 @@
 
 import ctypes
 import gzip
+import io
 import json
 import re
 import signal
 import traceback
-import zlib
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -183,7 +184,11 @@ def _resident_bytes(which: str) -> int:
 
 
 def _unpacked_bytes(data: bytes) -> int:
+    """Return the size of an input as it is when it is unpacked, which may be twice; at most its own where it cannot."""
     try:
-        return len(gzip.decompress(data))
-    except (OSError, EOFError, zlib.error):
+        if data.startswith(b"PK"):
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                return max(len(data), *(_unpacked_bytes(archive.read(name)) for name in archive.namelist()[:3]))
+        return _unpacked_bytes(gzip.decompress(data)) if data.startswith(b"\x1f\x8b") else len(data)
+    except Exception:  # whatever libraries raise for what is damaged
         return len(data)

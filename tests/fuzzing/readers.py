@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from tests.fuzzing.contradiction import contradiction_in
 from tests.fuzzing.mutation import change_text, change_value, damage_bytes
+from tests.fuzzing.packed_forms import archives, change_archive, change_notebook, change_page, notebooks, pages
 from ullage._errors import UllageError
 from ullage.cli.app import main
 from ullage.run_files.facts import Arming, RunCard, RunFacts, RunPeak
@@ -143,6 +144,30 @@ def _read_text(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
     file.write_bytes(data)
     more = (("--json",), (), ("--all",), ("--html", str(scratch / "page.html")))
     yield command("explain", str(file), *more[min(choice % 16, 3)])
+
+
+def _change_in_form(data: bytes, chance: random.Random) -> bytes:
+    return _change_snapshot(data, chance) if chance.random() < 0.7 else damage_bytes(data, chance)
+
+
+def _change_packed(data: bytes, chance: random.Random) -> bytes:
+    return change_archive(data, chance, _change_in_form)
+
+
+def _change_packed_text(data: bytes, chance: random.Random) -> bytes:
+    return change_archive(data, chance, _change_text)
+
+
+def _change_page(data: bytes, chance: random.Random) -> bytes:
+    return change_page(data, chance, _change_in_form)
+
+
+def _change_notebook(data: bytes, chance: random.Random) -> bytes:
+    return change_notebook(data, chance, _change_text)
+
+
+def _as_json() -> list[bytes]:
+    return [json.dumps(_values(data), indent=number % 2 or None).encode() for number, data in enumerate(_snapshots())]
 
 
 _SAMPLE: Final = Sample(3, 1.7e9, 0, 900 * _MIB, 1200 * _MIB, 1100 * _MIB, 1500 * _MIB, 20 * _MIB, 1, 0)
@@ -370,6 +395,11 @@ _READERS: Final = (
     ),
     Reader(name="snapshot-bytes", examples=_snapshots, change=damage_bytes, read=_read_snapshot),
     Reader(name="text", examples=_texts, change=_change_text, read=_read_text),
+    Reader(name="packed", examples=lambda: archives(_snapshots()), change=_change_packed, read=_read_snapshot),
+    Reader(name="packed-text", examples=lambda: archives(_texts()[::9]), change=_change_packed_text, read=_read_text),
+    Reader(name="json", examples=_as_json, change=_change_json, read=_read_snapshot),
+    Reader(name="page", examples=lambda: pages(_snapshots()), change=_change_page, read=_read_snapshot),
+    Reader(name="notebook", examples=lambda: notebooks(_texts()), change=_change_notebook, read=_read_text),
     Reader(name="live", examples=_live_files, change=_change_live, read=_read_live),
     Reader(name="run-folder", examples=_evidence, change=_change_json, read=_read_evidence),
     Reader(name="settings", examples=_examples_of(_SETTINGS), change=_change_words, read=_read_settings),

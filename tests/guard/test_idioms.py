@@ -240,6 +240,7 @@ NOT_AT_RANDOM = ("nested_strided", "nested_jagged")
 """PyTorch ends the process where an operation inside of a nested tensor raises an error."""
 
 
+@pytest.mark.by_day(5)
 @pytest.mark.parametrize("name", EXPECTED)
 @inside_with_zeros
 def test_an_idiom_is_equal_or_refused(name: str) -> str:

@@ -1,6 +1,5 @@
 """Run `ullage predict` on scripts whose weights and data are not here."""
 
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+from tests.forked import client
 
 from ..emulated.conftest import Ended, Predict, command, environment_of, workplace  # noqa: F401  # a fixture
 
@@ -19,10 +20,8 @@ def predict(workplace: Path) -> Predict:  # noqa: F811
     """Run `ullage predict` with a script of ours, and with no network."""
 
     def run(script: str | Path, *arguments: object, options: tuple[object, ...] = (), **changes: str) -> Ended:
-        process = subprocess.run(
+        process = client.run(
             command("--gpu", "T4", *options, SCRIPTS / script, *arguments),
-            capture_output=True,
-            text=True,
             cwd=workplace,
             env=environment_of(workplace, **offline(workplace) | changes),
             timeout=300,

@@ -96,6 +96,7 @@ HEALTHY = {
 """Loops that do not leak, and how many steps they take."""
 
 
+@pytest.mark.by_day(3)
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", HEALTHY)
 @inside

@@ -1,13 +1,13 @@
 """What `ullage.owners` and `ullage.release` say and do about memory that one culprit holds."""
 
 import gc
-from datetime import date
 from typing import Any
 
 import pytest
 
 from tests.guard.inside import SLOW, inside
 from tests.ownership.scenarios.scenario import Entry, Scenario, entries, load
+from tests.rotation import LEFT_OUT, is_todays
 
 MIB = 1 << 20
 EVERY = 5
@@ -17,10 +17,9 @@ EVERY = 5
 def _parameters() -> list[Any]:
     """One for each scenario; those that cannot be run here say why."""
     found = []
-    today = date.today().toordinal() % EVERY
     for number, entry in enumerate(entries()):
-        is_left_out = not SLOW and (entry.is_slow or number % EVERY != today)
-        reason = entry.reason or ("another day's; make slow runs all" if is_left_out else "")
+        is_left_out = (entry.is_slow and not SLOW) or not is_todays(number, EVERY)
+        reason = entry.reason or (LEFT_OUT if is_left_out else "")
         marks = [pytest.mark.skip(reason=reason)] if reason else []
         if entry.fails:
             marks.append(pytest.mark.xfail(strict=True, reason=entry.fails))

@@ -1,7 +1,6 @@
 """Scripts that measure their own phases, run under `ullage predict`."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.emulated.conftest import environment_of, workplace
+from tests.forked import client
 
 __all__ = ["workplace"]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -63,10 +63,8 @@ def predict(workplace: Path) -> Predict:
         ]
         figures = workplace / "figures.json"
         figures.unlink(missing_ok=True)
-        done = subprocess.run(
+        done = client.run(
             [sys.executable, *command],
-            capture_output=True,
-            text=True,
             cwd=workplace,
             env=environment_of(workplace, HF_HUB_OFFLINE="1"),
             timeout=300,

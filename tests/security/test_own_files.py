@@ -360,6 +360,7 @@ ALLOWED = {
     "emulator/use.py": "memory without a name",
     "prediction/several/draws.py": "a folder beside the snapshot that was asked for, and that snapshot",
     "export/database.py": "SQLite, by the name that _own_files has given",
+    "layouts/result_store.py": "SQLite, in the folder that _own_files has checked, or where the user has named",
 }
 MAKING = re.compile(
     "open|mkdir|makedirs|mkfifo|mknod|unlink|remove|removedirs|rmdir|rmtree|renames?|symlink|link|truncate|chmod|chown|"
@@ -411,6 +412,7 @@ READERS = {
     "emulator/profile.py": "its own profiles",
     "emulator/torch_build.py": "an installed package's version",
     "gpus.py": "its own table",
+    "layouts/content_key.py": "the list of this package's files that its installer wrote",
     "prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
     "tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",

@@ -68,11 +68,22 @@ def _long_names() -> bytes:
 
 NAME = "n" * (1 << 20)
 TOO_MUCH = "would take many times its own size in memory, as no snapshot does"
+SAYS_NOTHING = "says nothing about memory running out"
+
+
+def _json(head: bytes, piece: bytes, end: bytes) -> bytes:
+    return head + piece * (FILE_BYTES // len(piece)) + end
+
+
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "tuples in tuples": (lambda: b"\x80\x04)" + b"\x85" * FILE_BYTES, TOO_MUCH),
     "empty lists": (lambda: _repeated(b"]"), TOO_MUCH),
     "empty segments": (lambda: _repeated(b"}"), TOO_MUCH),
     "bytes that are named again": (_long_bytes, TOO_MUCH),
+    "JSON, empty lists": (lambda: _json(b'{"segments": [[', b"[],", b"[]]]}"), TOO_MUCH),
+    "JSON, empty segments": (lambda: _json(b'{"segments": [', b"{},", b"{}]}"), TOO_MUCH),
+    "JSON, small entries": (lambda: _json(b'{"device_traces": [[', b'{"a":{}},', b"{}]]}"), TOO_MUCH),
+    "a notebook of empty lists": (lambda: _json(b'{"cells": [', b'{"":[]},', b"{}]}"), SAYS_NOTHING),
     "annotations": (
         lambda: _repeated(
             b"}(h\x00h\x01h\x02h\x01u", keys=_kept(b"name", b"x", b"stage"), where=b"external_annotations"

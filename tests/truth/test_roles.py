@@ -1,13 +1,15 @@
 """`ullage predict` on every recorded workload: its peaks and roles are the recorded bytes, and nothing is unknown."""
 
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from tests.emulated.fresh import USUAL
+from tests.forked import client
 from tests.truth.record import CONTEXT_BYTES, Record
 from tests.truth.runner import ROOT, STEPS
 
@@ -21,9 +23,7 @@ def predict(record: Record) -> dict[str, Any]:
     command += ["--placement", "windows"]  # the records' emulator puts segments one above the other, too
     sizes = {"total-memory": record.card.total, "context": CONTEXT_BYTES, "cudnn-workspace": 0}
     options = [part for name, size in sizes.items() for part in (f"--{name}", f"{size} B")]
-    done = subprocess.run(
-        [sys.executable, "-m", "ullage", *command, *options], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = client.run([sys.executable, "-m", "ullage", *command, *options], cwd=ROOT, env=os.environ | USUAL)
     assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stderr}"
     prediction: dict[str, Any] = json.loads(done.stdout)
     return prediction

@@ -172,10 +172,10 @@ def test_the_settings_table_is_what_replays_give() -> None:
 
 
 def test_advices_are_documented_as_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every advice stands in docs/advice.md with what the script says of it, and habits with their figures."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "advice"))
-    run = module_of(ROOT / "benchmarks" / "advice" / "run.py")
-    page = (ROOT / "docs" / "advice.md").read_text()
+    """Every advice stands in docs/common_advice.md with what the script says of it, and habits with their figures."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "common_advice"))
+    run = module_of(ROOT / "benchmarks" / "common_advice" / "run.py")
+    page = (ROOT / "docs" / "common_advice.md").read_text()
     rows = [line for line in page.split("\n") if line.startswith("| ")]
     for said in (*run.ADVICES, *run.CONFS):
         names = {said.name, f"`{getattr(said, 'text', '')}`"}

@@ -1,6 +1,7 @@
 """What a node's host needs: the arithmetic, the limit that decides, and what is read of a process's workers."""
 
 import dataclasses
+import gc
 import mmap
 import os
 import signal
@@ -92,38 +93,53 @@ def test_figures_travel_between_processes() -> None:
     assert from_plain(HostFigures, to_plain(FIGURES)) == FIGURES
 
 
+def write_own(private_bytes: int) -> mmap.mmap:
+    """Return memory that this process has alone."""
+    own = mmap.mmap(-1, private_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for _ in range(private_bytes // MIB):
+        own.write(b"\1" * MIB)
+    return own
+
+
 @contextmanager
-def worker(private_bytes: int) -> Iterator[int]:
-    """A fork that has written `private_bytes` of its own."""
+def script(shared_bytes: int, *private_bytes: int) -> Iterator[int]:
+    """A process that has written `shared_bytes` and has then forked workers, each of which has written its own.
+
+    It does nothing afterwards, so that it and its workers share what they shared at the fork. This process cannot be in
+    its place: each page that it writes to while the workers are there (a count of references, the garbage collector)
+    would become theirs alone.
+    """
     ready, done = os.pipe()
     pid = os.fork()
     if not pid:
-        own = mmap.mmap(-1, private_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        own.write(b"\1" * private_bytes)
-        os.write(done, b"1")
+        os.setsid()
+        inherited = write_own(shared_bytes)
+        for size_bytes in private_bytes:
+            if not os.fork():
+                own = write_own(size_bytes)
+                os.write(done, b"1")
+                signal.pause()
+                del own
         signal.pause()
-    os.read(ready, 1)
+        del inherited
+    for _ in private_bytes:
+        os.read(ready, 1)
     try:
         yield pid
     finally:
-        os.kill(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(ready)
         os.close(done)
 
 
 def test_what_workers_have_alone_is_seen_and_what_they_share_is_not() -> None:
-    inherited = bytearray(64 * MIB)  # written before the fork: the fork has the same pages
-    inherited[:] = b"\1" * len(inherited)
-    watch = HostWatch(os.getpid())
-    watch.look(now=True)
-    before = watch.use
-    with worker(48 * MIB), worker(16 * MIB):
+    with script(64 * MIB, 48 * MIB, 16 * MIB) as process:
+        gc.collect()  # writes to pages that all of them were forked with
+        watch = HostWatch(process)
         watch.look(now=True)
-    assert watch.use.count == before.count + 2
-    more = watch.use.private_bytes - before.private_bytes
-    assert 64 * MIB <= more < 64 * MIB + 40 * MIB
-    assert len(inherited) == 64 * MIB
+    assert watch.use.count == 2
+    assert 64 * MIB <= watch.use.private_bytes < 64 * MIB + 16 * MIB
 
 
 def test_shared_memory_counts_by_file_though_nobody_has_it_mapped() -> None:

@@ -1,5 +1,9 @@
 """The interval of NCCL's own buffers holds what others have measured on real cards."""
 
+import json
+import subprocess
+import sys
+
 from ullage._units import GIB, MIB
 from ullage.emulator.library import CommunicatorFigures
 from ullage.emulator.nccl import buffers_of
@@ -24,3 +28,38 @@ def test_more_communicators_peers_and_machines_are_more() -> None:
     assert interval(1, 2, (8, 0)) == (48 * MIB, (896 + 2 * 384) * MIB)
     assert interval(1, 0, (9, 0)) == (24 * MIB, 1408 * MIB)
     assert interval(3, 0, (8, 0), across=True)[1] == 3 * 2048 * MIB
+
+
+SENDS = """
+import ctypes, json, sys
+import ullage
+ullage.emulate("H100")
+from ullage.emulator import library
+nccl = ctypes.CDLL(str(next(library.FOLDER.glob("1*/libullage_nccl.so"))))
+told = []
+def after(name, *arguments):
+    before = library.communicators().sent_bytes
+    assert getattr(nccl, name)(*arguments) == 0
+    told.append(library.communicators().sent_bytes - before)
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+for ranks in (1, 4):
+    group = ctypes.c_void_p()
+    assert nccl.ncclCommInitRank(ctypes.byref(group), ranks, Id(), 0) == 0
+    count, bfloat16, float32 = ctypes.c_size_t(1000), 9, 7
+    after("ncclAllReduce", None, None, count, float32, 0, group, None)
+    after("ncclAllGather", None, None, count, bfloat16, group, None)
+    after("ncclReduceScatter", None, None, count, float32, 0, group, None)
+    after("ncclBroadcast", None, None, count, float32, 0, group, None)
+    after("ncclAlltoAll", None, None, count, bfloat16, group, None)
+    after("ncclSend", None, count, bfloat16, ranks - 1, group, None)
+    after("ncclRecv", None, count, bfloat16, ranks - 1, group, None)
+print(json.dumps(told))
+"""
+
+
+def test_what_a_rank_sends_is_counted_by_rings() -> None:
+    """A group of one sends nothing; of four, a gather goes round in three rounds, a sum in twice three of a quarter."""
+    done = subprocess.run([sys.executable, "-c", SENDS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [0] * 7 + [6000, 6000, 12000, 4000, 6000, 2000, 0]

@@ -1,8 +1,12 @@
 """The spans of a run's phases, from what was noted of it."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from ullage.prediction.description.phases import moment_of_peak
 from ullage.prediction.phases.name import PhaseName
 from ullage.prediction.phases.spans import (
     Emptied,
@@ -16,6 +20,7 @@ from ullage.prediction.phases.spans import (
     reached,
     spans_of,
 )
+from ullage.prediction.prediction import PhaseUse
 from ullage.tracing.journal import ENTRY, Entries, EntryKind, Phase
 
 SAVING, EVALUATION = PhaseName.SAVING, PhaseName.EVALUATION
@@ -171,3 +176,35 @@ def test_what_a_run_has_come_to() -> None:
     after = marks((NotedCall.WRITE, 25, 26), forwards=((22, 23, "p"),), step_ends=(20, 40))
     assert reached(after).evaluation
     assert reached(after).saving
+
+
+def _use(name: str, allocated: int, before: int, first_step: int = 0, count: int = 1) -> PhaseUse:
+    return PhaseUse(
+        name=name,
+        first_step=first_step,
+        count=count,
+        before_bytes=before,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=allocated,
+        file="train.py",
+        line=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        (_use("evaluation", 9, 2, 2), "at the peak in evaluation, after step 2"),
+        (_use("evaluation", 9, 2, 2, count=3), "at the peak in evaluation"),
+        (_use("evaluation", 7, 2, 2), "at the peak in step 3"),
+        (_use("evaluation", 9, 9, 2), "at the peak in step 3"),
+    ],
+)
+def test_the_moment_of_the_peak_is_that_of_its_phase(evaluation: PhaseUse, said: str) -> None:
+    """Its step counts from the end of the one before, so that an evaluation lies in the step that follows."""
+    phases = [_use("loading", 1, 0), _use("steady step", 8, 2, 2, 3), evaluation]
+    found: Any = SimpleNamespace(phases=phases, runs=[], arguments=[], peak_allocated_bytes=9, peak_step=3)
+    assert moment_of_peak(found) == said
+    found.runs = [SimpleNamespace(arguments=["a"], phases=[]), SimpleNamespace(arguments=[], phases=phases)]
+    found.phases = [*phases, _use("resuming", 9, 0)]  # the whole of the second run, in the table of the first
+    assert moment_of_peak(found) == said

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.emulated.fresh import USUAL
+from tests.forked import client
 from tests.golden.test_report import FITS
 from ullage._errors import ScriptError, ValuesError
 from ullage.prediction.prediction import HostRead, Prediction, Verdict
@@ -142,13 +143,10 @@ def test_a_script_that_makes_a_folder(tmp_path: Path) -> None:
     """The runs of further seeds find it there; the first one's verdict and figures are told."""
     (tmp_path / "makes_a_folder.py").write_text(SCRIPT)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "-m", "ullage", "predict", "makes_a_folder.py", "--gpu", "T4", "--draws", "3", "--json"],
         cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        env=environment | USUAL,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -116,6 +116,7 @@ class Adviser:
         self.roomy = replace(request, total_memory_bytes=max(ROOM_BYTES, self.total_bytes))
         self.facts = TrainingFacts()
         self._runs = ParallelRuns(progress)
+        self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
         """Run the script as it is: on the card, and on one with room; and count its operations.
@@ -134,7 +135,9 @@ class Adviser:
                 raise found
         assert isinstance(base, Prediction)
         assert isinstance(need, Prediction)
-        facts = replace(need.training or TrainingFacts(), held=_held(need))
+        held = _held(need)
+        others = [] if held else _held_by(need)
+        facts = replace(need.training or TrainingFacts(), held=held, held_elsewhere=others)
         if isinstance(count, Prediction) and count.training is not None:
             facts = facts.with_counts(count.training)
         self.facts = facts
@@ -142,6 +145,7 @@ class Adviser:
 
     def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
         """Run combinations on a card with room, and those that may fit under pressure on the card itself."""
+        self._asked += combinations
         found = self._run_all(self.roomy, combinations, [one.title for one in combinations])
         trials = [self._trial(one, result) for one, result in zip(combinations, found, strict=True)]
         unsure = [
@@ -156,6 +160,18 @@ class Adviser:
                 if isinstance(result, Prediction) and _is_proved(result):
                     trials[index] = replace(trials[index], prediction=result, fits=True)
         return trials
+
+    def finished(self) -> list[ChangeTrial]:
+        """Return the trials of all runs that came to their end, those of a search that was interrupted too."""
+        found = []
+        for one in self._asked:
+            try:
+                known = self._runs.known(one.request(self.roomy, self.facts))
+            except NotCertain:
+                continue
+            if known is not None:
+                found.append(self._trial(one, known))
+        return found
 
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
@@ -172,6 +188,8 @@ class Adviser:
         return [next(found) if isinstance(each, Request) else each for each in made]
 
     def _trial(self, one: Combination, result: Prediction | UllageError) -> ChangeTrial:
+        if isinstance(result, NotCertain):
+            return ChangeTrial(combination=one, problem=str(result))
         if isinstance(result, UllageError):
             return ChangeTrial(combination=one, problem=f"the script fails with it: {_last_line(result)}")
         for part in one.parts:
@@ -197,6 +215,18 @@ def _held(need: Prediction) -> list[HeldVariable]:
             place = CodePlace(file=each.hold_file, line=each.hold_line, function=each.hold_function)
             found += [HeldVariable(name=name, place=place) for name in each.variables]
     return found
+
+
+def _held_by(need: Prediction) -> list[str]:
+    """Return the names of all that keeps a step's memory beside the next."""
+    found = [name for each in need.avoidable if each.kind is AvoidableKind.HELD_OVER for name in each.names]
+    return list(dict.fromkeys(found))
+
+
+def _unwritten(one: Combination, facts: TrainingFacts) -> int:
+    """Return how many changes of a combination nobody can write with certainty: a user has to place them himself."""
+    recipes = [part.change.recipe_for(facts, part.setting) for part in one.parts]
+    return sum(not (recipe.edits or recipe.environment or recipe.arguments) for recipe in recipes)
 
 
 def _is_proved(found: Prediction) -> bool:
@@ -229,7 +259,10 @@ def advise(request: Request, *, progress: Callable[[str], None] = lambda text: N
         candidates.settings,
         need.interval_bytes[1],
         adviser.try_all,
-        time=lambda one: estimate_of(one, facts).order,
+        time=lambda one: (
+            _unwritten(one, facts) + estimate_of(one, facts).order[0],
+            estimate_of(one, facts).host_bytes,
+        ),
     )
     best, complete, proof = None, False, None
     try:
@@ -241,6 +274,10 @@ def advise(request: Request, *, progress: Callable[[str], None] = lambda text: N
         if isinstance(error, Exception):
             raise
         progress("interrupted; what is known so far follows")
+        search.learn(adviser.finished())
+        if base.verdict is not Verdict.FITS:
+            best = best or search.best_so_far()
+            proof = written(adviser.roomy, request, facts, best, is_to_run=False) if best is not None else None
     return _advice(request, adviser, (base, need, facts), candidates, search, best, proof, complete, began)
 
 

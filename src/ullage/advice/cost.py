@@ -26,6 +26,8 @@ class TimeEstimate:
     """The same without a change."""
     host_bytes: int
     """The bytes that go to the host and come back in every step."""
+    offloads: bool = False
+    """Whether bytes go to the host at all: how many is known of repeated blocks only."""
 
     @property
     def added_share(self) -> float | None:
@@ -37,22 +39,27 @@ class TimeEstimate:
     @property
     def text(self) -> str:
         """The estimate in words; "" where nothing is added."""
+        if not self.host_bytes:
+            return self.short
+        seconds = 2 * self.host_bytes / HOST_BANDWIDTH
+        at = f"at {HOST_BANDWIDTH >> 30} GiB/s, if nothing hides it"
+        return f"{self.short} and back in a step (about {seconds:.2f} s {at})"
+
+    @property
+    def short(self) -> str:
+        """The estimate in few words, without the arithmetic of time; "" where nothing is added."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:
             parts.append(f"about {round(100 * share)} % more computation")
         if self.host_bytes:
-            seconds = self.host_bytes / HOST_BANDWIDTH
-            parts.append(
-                f"{text_of_bytes(self.host_bytes)} to the host and back in a step "
-                f"(about {2 * seconds:.2f} s at {HOST_BANDWIDTH >> 30} GiB/s, if nothing hides it)"
-            )
+            parts.append(f"{text_of_bytes(self.host_bytes)} to the host")
         return ", ".join(parts)
 
     @property
     def order(self) -> tuple[float, int]:
-        """A number to order by: computation first, then bytes moved."""
-        return (self.added_share or 0.0, self.host_bytes)
+        """A number to order by: what moves bytes to the host last, as that takes longer than computing them again."""
+        return (self.added_share or 0.0) + self.offloads, self.host_bytes
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
@@ -68,4 +75,5 @@ def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
         flops=facts.step_flops + added if facts.step_flops else None,
         base_flops=facts.step_flops or None,
         host_bytes=saved if offloads else 0,
+        offloads=offloads,
     )

@@ -9,8 +9,10 @@ from ullage.advice.advice import Advice
 from ullage.advice.cost import estimate_of
 from ullage.advice.trial import ChangeTrial
 from ullage.changes.change import ChangeCost, Gradients
+from ullage.prediction.avoidable_memory import AvoidableKind
+from ullage.prediction.command.words import shown
 from ullage.prediction.prediction import Prediction, Verdict
-from ullage.report.report import Meter, Plot, Point, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
+from ullage.report.report import Bar, Bars, Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
 from ullage.tracing.source import Line
 
 _COSTS: Final = {
@@ -23,7 +25,7 @@ _COSTS: Final = {
 
 def describe(advice: Advice) -> Report:
     """Make the report of advice."""
-    script = " ".join([advice.script, *advice.arguments])
+    script = shown([advice.script, *advice.arguments])
     return Report(
         headline=_headline(advice),
         tone=Tone.GOOD if advice.exit_code == 0 else Tone.UNSURE if advice.exit_code == 4 else Tone.BAD,
@@ -60,8 +62,9 @@ def _sentence(advice: Advice) -> str:
     estimate = advice.estimate.text if advice.estimate is not None else ""
     costs = f"; {estimate}" if estimate else ""
     gradients = advice.best.combination.gradients(advice.facts)
+    interrupted = "" if advice.is_complete else " The search was interrupted: something cheaper may fit too."
     proved = " The script with the lines below was run too, and needs the same bytes." if _is_proved(advice) else ""
-    return f"{need}; with it, {_used(advice.best.prediction)}{costs}; gradients {gradients}.{proved}"
+    return f"{need}; with it, {_used(advice.best.prediction)}{costs}; gradients {gradients}.{proved}{interrupted}"
 
 
 def _is_proved(advice: Advice) -> bool:
@@ -74,11 +77,14 @@ def _used(found: Prediction) -> str:
 
 def _sections(advice: Advice) -> Iterator[Section]:
     yield _meter(advice)
+    if advice.best is not None:
+        parts = advice.best.combination.parts
+        yield Remarks(title="What it does", items=tuple(f"{part.title}: {part.change.explanation}" for part in parts))
     yield from _written(advice)
     if advice.need.avoidable:
-        yield _avoidable(advice)
+        yield from _avoidable(advice)
     if advice.trials:
-        yield _changes(advice)
+        yield from _changes(advice)
     if advice.not_made:
         yield Table(
             title="Not made in this script",
@@ -108,60 +114,74 @@ def _meter(advice: Advice) -> Meter:
     )
 
 
-def _avoidable(advice: Advice) -> Table:
-    return Table(
+def _avoidable(advice: Advice) -> Iterator[Section]:
+    found = advice.need.avoidable
+    yield Table(
         title="What of the peak can be avoided",
-        columns=("what", "at the peak", "gain", "where", "what to do"),
+        columns=("what", "at the peak", "gain", "where"),
         rows=tuple(
             TableRow(
                 cells=(
-                    each.kind.value.replace("_", " ") + (f": {', '.join(each.names)}" if each.names else ""),
+                    _named(each.kind) + (f": {', '.join(each.names)}" if each.names else ""),
                     text_of_bytes(each.peak_bytes),
                     "" if each.gain_bytes is None else text_of_bytes(each.gain_bytes),
                     str(Line(each.file, each.line)) if each.file and each.line else each.module,
-                    each.remedy,
                 )
             )
-            for each in advice.need.avoidable
+            for each in found
         ),
+        wraps=True,
     )
+    remedies = tuple(dict.fromkeys(f"{_named(each.kind)}: {each.remedy}" for each in found if each.remedy))
+    if remedies:
+        yield Remarks(title="What to do about it", items=remedies)
 
 
-def _changes(advice: Advice) -> Table:
+def _named(kind: AvoidableKind) -> str:
+    return kind.value.replace("_", " ")
+
+
+def _changes(advice: Advice) -> Iterator[Section]:
     base = advice.need.interval_bytes[1]
     ordered = sorted(advice.trials, key=lambda trial: (trial.combination.cost, trial.need_bytes or 0))
-    return Table(
+    yield Table(
         title="Every change alone, each one run",
-        columns=("change", "used at most", "gain", "costs", "gradients", ""),
+        columns=("change", "needs", "gain", "costs", ""),
         rows=tuple(_change(advice, trial, base) for trial in ordered),
+        wraps=True,
     )
+    estimates = {trial.combination.title: estimate_of(trial.combination, advice.facts) for trial in ordered}
+    times = tuple(f"{title}: {one.text}" for title, one in estimates.items() if one.host_bytes)
+    if times:
+        yield Remarks(title="What the way to the host takes, as an estimate", items=times)
 
 
 def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
     need = trial.need_bytes
     gain = base - need if need is not None else 0
-    estimate = estimate_of(trial.combination, advice.facts)
-    cost = estimate.text or _COSTS[trial.combination.cost]
     is_best = advice.best is not None and trial.combination == advice.best.combination
-    gradients = trial.combination.gradients(advice.facts)
     return TableRow(
         cells=(
             trial.combination.title,
             "" if need is None else text_of_bytes(need),
-            _signed(gain),
-            cost,
-            "" if gradients is Gradients.SAME else gradients.value,
+            "" if need is None else text_of_bytes(gain) if gain >= 0 else f"-{text_of_bytes(-gain)}",
+            _costs(advice, trial),
             "fits ◀" if is_best else "fits" if trial.fits else "",
         ),
         tone=Tone.GOOD if trial.fits else Tone.PLAIN if gain > 0 else Tone.QUIET,
-        share=min(1.0, (need or 0) / advice.total_memory_bytes),
     )
 
 
-def _signed(gain: int) -> str:
-    if not gain:
-        return "none"
-    return text_of_bytes(gain) if gain > 0 else f"{text_of_bytes(-gain)} more"
+def _costs(advice: Advice, trial: ChangeTrial) -> str:
+    """Return what a change costs, in few words: they are the cell of a table."""
+    estimate = estimate_of(trial.combination, advice.facts)
+    parts = [part for part in (estimate.short or _COSTS[trial.combination.cost],) if part]
+    gradients = trial.combination.gradients(advice.facts)
+    if gradients is Gradients.ROUNDING:
+        parts.append("equal up to rounding")
+    elif gradients is Gradients.CHANGED and trial.combination.cost is not ChangeCost.NUMERICS:
+        parts.append("other gradients")
+    return ", ".join(parts)
 
 
 def _written(advice: Advice) -> Iterator[Section]:
@@ -190,21 +210,23 @@ def _written(advice: Advice) -> Iterator[Section]:
         )
 
 
-def _picture(advice: Advice) -> Plot:
+def _picture(advice: Advice) -> Bars:
     """Return the need of every change beside the card's line."""
-    points = [Point(x=0, y=advice.need.interval_bytes[1], tone=Tone.BAD, remark="as it is")]
-    for number, trial in enumerate(advice.trials, 1):
+    needs = [("as it is", advice.need.interval_bytes[1], Tone.GOOD if _fits_as_it_is(advice) else Tone.BAD, "")]
+    if advice.best is not None and advice.best.need_bytes is not None and len(advice.best.combination.parts) > 1:
+        needs.append((advice.best.combination.title, advice.best.need_bytes, Tone.GOOD, "the advice"))
+    for trial in sorted(advice.trials, key=lambda each: (each.combination.cost, each.need_bytes or 0)):
         if trial.need_bytes is not None:
+            is_best = advice.best is not None and trial.combination == advice.best.combination
             tone = Tone.GOOD if trial.fits else Tone.BAD
-            points.append(Point(x=number, y=trial.need_bytes, tone=tone, remark=trial.combination.title))
-    return Plot(
+            needs.append((trial.combination.title, trial.need_bytes, tone, "the advice" if is_best else ""))
+    return Bars(
         title="What each change alone needs",
-        x_label="change",
-        y_label="used at most",
-        y_is_bytes=True,
-        points=tuple(points),
-        line=(),
-        line_label="",
-        limit=advice.total_memory_bytes,
+        bars=tuple(Bar(label=label, size_bytes=size, tone=tone, remark=remark) for label, size, tone, remark in needs),
+        limit_bytes=advice.total_memory_bytes,
         limit_label=f"{advice.gpu}: {text_of_bytes(advice.total_memory_bytes)}",
     )
+
+
+def _fits_as_it_is(advice: Advice) -> bool:
+    return advice.base.verdict is Verdict.FITS

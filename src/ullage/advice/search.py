@@ -45,6 +45,15 @@ class AdviceSearch:
         added = self._add_up(lowest)
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
+    def learn(self, trials: Sequence[ChangeTrial]) -> None:
+        """Take in trials that were run for a search which was interrupted."""
+        for trial in trials:
+            self.tried.setdefault(trial.combination, trial)
+
+    def best_so_far(self) -> ChangeTrial | None:
+        """Return the cheapest of what has been tried and fits; None where nothing does."""
+        return min((trial for trial in self.tried.values() if trial.fits), key=self._order, default=None)
+
     def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
         """Add changes from the cheapest class on until it fits, and take out what is not needed.
 

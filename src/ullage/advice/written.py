@@ -63,18 +63,23 @@ class WrittenAdvice:
         }
 
 
-def written(roomy: Request, request: Request, facts: TrainingFacts, best: ChangeTrial) -> WrittenAdvice:
-    """Write a combination by hand, and run what was written on the card with room.
+def written(
+    roomy: Request, request: Request, facts: TrainingFacts, best: ChangeTrial, *, is_to_run: bool = True
+) -> WrittenAdvice:
+    """Write a combination by hand, and run what was written on the card on which the combination was measured.
 
     Args:
-        roomy: the request on the card with room, on which the combination was measured.
+        roomy: the request on the card with room.
         request: the request as the user has made it.
         facts: how the script trains.
         best: the combination, with its run.
+        is_to_run: whether there is time to run what was written.
     """
     recipes = [(part, part.change.recipe_for(facts, part.setting)) for part in best.combination.parts]
     texts, parts = _texts(recipes)
-    by_hand = replace(roomy, edited={path: after for path, (_, after) in texts.items()})
+    assert best.prediction is not None
+    is_roomy = best.prediction.total_memory_bytes == roomy.total_memory_bytes
+    by_hand = replace(roomy if is_roomy else request, edited={path: after for path, (_, after) in texts.items()})
     command = []
     for part, recipe in recipes:
         if recipe.environment and part.change.alloc_conf is not None:
@@ -89,6 +94,8 @@ def written(roomy: Request, request: Request, facts: TrainingFacts, best: Change
     missing = [part.name for part in parts if not part.is_in_diff]
     if missing:
         return replace(whole, problem=f"{', '.join(missing)} could not be placed with certainty")
+    if not is_to_run:
+        return replace(whole, problem="the edited script was not run, as the search was interrupted")
     return _proved(whole, by_hand, best)
 
 
@@ -118,7 +125,7 @@ def _texts(
         if recipe.edits:
             why = _placed(recipe, sources, kept)
         elif not recipe.environment and not recipe.arguments:
-            why = "its place is not certain"
+            why = recipe.why_not or "its place is not certain"
         parts.append(WrittenPart(name=part.title, snippet=recipe.snippet, is_in_diff=not why, why_not=why))
     return {file: (sources[file], edited(sources[file], edits, file=file)) for file, edits in kept.items()}, parts
 

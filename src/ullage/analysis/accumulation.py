@@ -185,13 +185,16 @@ def _most_freed_together(recording: Recording, line: str) -> int:
     program = recording.program
     made = np.unique(recording.rebuilt.stack_of_key)
     stacks = [stack for stack in made[made >= 0].tolist() if recording.line_of_stack(stack) == line]
-    of_line = np.isin(recording.rebuilt.stack_of_key, stacks)
+    is_of_line = np.zeros(max(stacks, default=-1) + 2, np.bool_)  # the last one for what has no stack
+    is_of_line[stacks] = True
+    of_line = is_of_line[np.minimum(recording.rebuilt.stack_of_key, len(is_of_line) - 1)]
     change = np.where(program.op == Op.ALLOCATE, 1, np.where(program.op == Op.FREE, -1, 0))
     change = change[of_line[program.key] & (change != 0)]
     most = peak = now = 0
     for one in change.tolist():
         now += one
-        peak = max(peak, now)
+        if now > peak:
+            peak = now
         if 2 * now <= peak:
             most, peak = max(most, peak), max(now, 0)
     return most

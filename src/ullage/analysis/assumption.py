@@ -20,7 +20,7 @@ from ullage.analysis.card import recorded_card
 from ullage.analysis.fidelity import Comparison, compare
 from ullage.analysis.recording import Recording, cut
 from ullage.history import Action, History
-from ullage.program import Op
+from ullage.program import Op, is_one_of
 from ullage.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.rebuild.pool import pool_of_rows
@@ -239,7 +239,7 @@ class _AssumptionSearch:
         """Tell whether a replay gives memory back at an operation at which the run gave none."""
         calls = trial.comparison.done.calls
         assert calls is not None
-        gives = (calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))
+        gives = (calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))
         return bool(gives.any()) and not any(
             what == "give" for what, _ in trial.comparison.rebuilt.recorded_calls.get(op, ())
         )
@@ -267,7 +267,7 @@ class _AssumptionSearch:
         rebuilt, emptied = trial.comparison.rebuilt, trial.unrecorded.emptied
         gave = [op for op, calls in rebuilt.recorded_calls.items() if any(what == "give" for what, _ in calls)]
         rows = np.unique(rebuilt.row_of_op[np.array(gave, np.int64)])
-        asks = rows[np.isin(self.history.action[rows], REQUESTS) & (rows <= row)]
+        asks = rows[is_one_of(self.history.action[rows], REQUESTS) & (rows <= row)]
         own = set(rebuilt.row_of_op[rebuilt.program.op == Op.EMPTY_CACHE].tolist())
         for at in asks[::-1][:_MOST_ENTRIES_BACK].tolist():
             if at not in emptied:
@@ -279,7 +279,7 @@ class _AssumptionSearch:
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
         since = self._first_move(row)
-        given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
+        given = calls.address[(calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))]
         # Where memory was given back, the request's own new segment may lie by now.
         numbers = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
         stayed = [
@@ -301,9 +301,9 @@ class _AssumptionSearch:
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
         since = self._first_move(row)
-        back = since + np.flatnonzero(np.isin(self.history.action[since:row], GIVEN_BACK))
+        back = since + np.flatnonzero(is_one_of(self.history.action[since:row], GIVEN_BACK))
         went = rebuilt.lives.at(self.history.address[back], back - 1).tolist()
-        given = calls.address[(calls.op == op) & np.isin(calls.call, (Call.FREE, Call.UNMAP))]
+        given = calls.address[(calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))]
         stayed = rebuilt.lives.at(given, np.full(len(given), since - 1)).tolist()
         has_failed = self.history.action[row] == Action.OOM  # then no block tells the request's pool
         untold = [
@@ -324,12 +324,12 @@ class _AssumptionSearch:
 
     def _first_move(self, row: int) -> int:
         """Return the first of the entries right before another at which memory was taken or given back, or that one."""
-        is_moved = np.isin(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
+        is_moved = is_one_of(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
         return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
 
     def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
         """Tell whether a segment went with those that were given back since an entry, or right behind another."""
-        moved = np.isin(self.history.action[row:], GIVEN_BACK)
+        moved = is_one_of(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
         return since <= life.died < stop
 

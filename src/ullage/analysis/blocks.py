@@ -15,7 +15,7 @@ from ullage.allocator.replay import Places, ReplayDevice, replay
 from ullage.analysis.extents import segments_of
 from ullage.analysis.recording import Recording
 from ullage.analysis.role import ROLES, RoleColumns, role_shares
-from ullage.program import Column, Op
+from ullage.program import Column, Op, is_one_of
 from ullage.rebuild import UNBOUNDED_BYTES
 from ullage.report.blocks import BlockHistory, Facet, LifeColumns, StackColumns
 from ullage.source_location import is_library, shortened
@@ -122,7 +122,7 @@ def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
     """Yield the blocks that other streams used, each with the moment at which they had finished."""
     program = recording.program
     held: dict[int, int] = {}
-    rows = np.flatnonzero(np.isin(program.op, (Op.RECORD_STREAM, Op.COMPLETE)))
+    rows = np.flatnonzero(is_one_of(program.op, (Op.RECORD_STREAM, Op.COMPLETE)))
     for row in rows.tolist():
         stream = int(program.stream[row])
         if program.op[row] == Op.RECORD_STREAM:

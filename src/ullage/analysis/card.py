@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.history import Action, History
+from ullage.program import is_one_of
 from ullage.rebuild.life import GIVEN_BACK, TAKEN
 
 
@@ -33,7 +34,7 @@ class RecordedCard:
 def recorded_card(history: History) -> RecordedCard:
     """Look at one card's recording."""
     failed = np.flatnonzero(history.action == Action.OOM)
-    sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK)
+    sign = is_one_of(history.action, TAKEN).astype(np.int64) - is_one_of(history.action, GIVEN_BACK)
     later = np.cumsum((sign * history.size)[::-1])  # what the entries from each one on add
     blocks = [block for segment in history.segments for block in segment.blocks]
     return RecordedCard(

@@ -8,6 +8,7 @@ import numpy as np
 from ullage._errors import UsageError
 from ullage._units import MIB, text_of_bytes
 from ullage.history import Action, History
+from ullage.program import is_one_of
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
 from ullage.rebuild.ranges import Ranges
@@ -51,8 +52,8 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
     """Yield blocks that lie in no segment, where the file has the segments at the end."""
     if not history.segments:
         return
-    rows = rebuilt.block_lives.row  # by address: what is looked up in order is found fast
-    address, size = history.address[rows], history.size[rows]
+    rows, address = rebuilt.block_lives.row, rebuilt.block_lives.address  # what is looked up in order is found fast
+    size = history.size[rows]
     first = rebuilt.lives.at(address, rows)
     ends = np.array([*(life.end for life in rebuilt.lives.lives), 0], np.int64)  # the last one for those of no segment
     outside = np.flatnonzero(address + np.maximum(size, 1) > ends[first])
@@ -68,7 +69,7 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
 def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
     """Yield what is allocated or freed twice, and frees of another size than what was allocated."""
     frees = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-    is_free = np.isin(lives.action, frees)
+    is_free = is_one_of(lives.action, frees)
     twice = (lives.action == Action.ALLOC) & (lives.previous == Action.ALLOC)
     again = is_free & (lives.previous == Action.FREE_COMPLETED)
     again |= (lives.action == Action.FREE_REQUESTED) & (lives.previous == Action.FREE_REQUESTED)
@@ -87,7 +88,7 @@ def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
 def _of_blocks_over_each_other(history: History) -> Iterator[str]:
     """Yield allocations where another block is alive."""
     alive: Ranges[int] = Ranges()
-    rows = np.flatnonzero(np.isin(history.action, _BLOCKS))
+    rows = np.flatnonzero(is_one_of(history.action, _BLOCKS))
     columns = (rows, history.action[rows], history.address[rows], history.size[rows])
     for row, action, address, size in zip(*(column.tolist() for column in columns), strict=True):
         if action == Action.ALLOC:

@@ -90,9 +90,8 @@ def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> C
 
 def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
     """Return the operations whose entry is a request that failed."""
-    rows = np.flatnonzero(history.action == Action.OOM)
-    is_it = np.isin(rebuilt.row_of_op, rows) & (rebuilt.program.op == Op.ALLOCATE)
-    found: list[int] = np.flatnonzero(is_it).tolist()
+    ops = rebuilt.ops_of(np.flatnonzero(history.action == Action.OOM))
+    found: list[int] = ops[rebuilt.program.op[ops] == Op.ALLOCATE].tolist()
     return found
 
 
@@ -117,10 +116,10 @@ def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Col
 def driven_by_op(done: Replay) -> dict[int, Driven]:
     """Return the memory that each operation of a replay with `calls` takes from the driver and gives back."""
     assert done.calls is not None
-    names = {Call.MALLOC: "take", Call.MAP: "take", Call.FREE: "give", Call.UNMAP: "give"}
+    names = {int(Call.MALLOC): "take", int(Call.MAP): "take", int(Call.FREE): "give", int(Call.UNMAP): "give"}
     found: dict[int, list[tuple[str, int]]] = {}
     columns = (done.calls.op, done.calls.call, done.calls.size, done.calls.count)
     for op, call, size, count in zip(*(column.tolist() for column in columns), strict=True):
         if call in names:
-            found.setdefault(op, []).append((names[Call(call)], size * (count or 1)))
+            found.setdefault(op, []).append((names[call], size * (count or 1)))
     return {op: tuple(calls) for op, calls in found.items()}

@@ -54,12 +54,15 @@ def growth_of(recording: Recording) -> StepGrowth | None:
         return None
     kept = np.flatnonzero((born > ends[1]) & (born <= ends[-1]) & (died > ends[-1]))
     by_line: dict[str, list[int]] = {}
-    for key in kept.tolist():
+    # What the last step made may go with the next, as its gradients do: where other blocks tell the line, they do.
+    outlived = kept[born[kept] <= ends[-2]]
+    told, steps = (outlived, len(more) - 1) if len(outlived) else (kept, len(more))
+    for key in told.tolist():
         by_line.setdefault(recording.line_of(key), []).append(key)
     if not by_line:
         return None
     line = max(by_line, key=lambda line: int(rebuilt.size_of_key[by_line[line]].sum()))
-    line_bytes = int(rebuilt.size_of_key[by_line[line]].sum()) // len(more)
+    line_bytes = int(rebuilt.size_of_key[by_line[line]].sum()) // steps
     made_in = np.searchsorted(np.array(ends), born[kept])
     kept_by_step = tuple((ends[step], tuple(kept[made_in == step].tolist())) for step in np.unique(made_in).tolist())
     held = [block.size_bytes for block in recording.held() if block.line == line]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ullage.history import History
-from ullage.program import Column, Op, Program
+from ullage.program import Column, Op, Program, is_one_of
 from ullage.rebuild import Rebuilt
 
 _NAMED: Final = (re.compile(r"^ProfilerStep#"), re.compile(r"^Optimizer\.step#"), re.compile(r"^step", re.IGNORECASE))
@@ -121,7 +121,7 @@ def _own_step(program: Program, step_of: Column) -> Column:
     allocations = np.flatnonzero(program.op == Op.ALLOCATE)
     born = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
     born[program.key[allocations]] = step_of[allocations]
-    keyed = np.isin(program.op, (Op.FREE, Op.RECORD_STREAM))
+    keyed = is_one_of(program.op, (Op.FREE, Op.RECORD_STREAM))
     own[keyed] = born[program.key[keyed]]
     return own
 

@@ -33,7 +33,7 @@ def advise(
     placement: str = PLACEMENTS[0],
     values: str = "auto",
     values_seed: int = 0,
-    routing: str = "drawn",
+    routing: str = "auto",
     html: str | Path | None = None,
     random_weights: bool = False,
     config: str | Path | None = None,
@@ -79,8 +79,20 @@ def advise(
     if patch is not None:
         check_output("--patch", Path(patch), inputs=(Path(script),))
     answer = find_advice(request, progress=progress)
-    if patch is not None and answer.written is not None and answer.written.diff:
-        write_whole(Path(patch), answer.written.diff.encode())
+    if patch is not None:
+        write_patch(answer, patch)
     if html is not None:
         write_page(answer, html)
     return answer
+
+
+def write_patch(answer: Advice, patch: str | Path) -> bool:
+    """Write the diff of advice, and tell whether there is one.
+
+    Raises:
+        OSError: the file cannot be written; nothing of it is left.
+    """
+    if answer.written is None or not answer.written.diff:
+        return False
+    write_whole(Path(patch), answer.written.diff.encode())
+    return True

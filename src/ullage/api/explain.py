@@ -18,6 +18,7 @@ from ullage.snapshot.snapshot import load_snapshot
 # What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one.
 if TYPE_CHECKING:
     from ullage.analysis.text.explain import TextExplanation
+    from ullage.fleet.fleet import FleetExplanation
 
 
 @public
@@ -25,6 +26,7 @@ def explain(
     file: str | Path | BaseException,
     *,
     device: int | str | None = None,
+    rank: int | None = None,
     capacity: int | str | None = None,
     alloc_conf: str | None = None,
     torch_version: str | None = None,
@@ -42,6 +44,7 @@ def explain(
             `ullage run`; or the exception that was caught.
         device: which card of a snapshot: its number, or "all", which puts the other cards into `others`; None: the one
             that failed, or else the one that reserved most.
+        rank: which rank's snapshot, where `file` is a folder with one of each rank (`explain_ranks` reads them all).
         capacity: what the allocator could reserve at most; bytes, or a text such as "10GiB".
         alloc_conf: the settings in force, where the snapshot does not have them.
         torch_version: the torch that recorded it, such as "2.12"; None: the nearest is taken.
@@ -63,11 +66,12 @@ def explain(
 
         _refuse(options, "an exception's text")
         return explain_messages(scan([f"{type(file).__name__}: {file}"]), source=type(file).__name__).explanation
-    path = Path(file)
+    path = _of_rank(Path(file), rank)
     check_page(html, path)
     check_tables(sql, path, *((html,) if html is not None else ()))
     if path.is_dir():
         _refuse(options, f"{path}, the folder of a run")
+        _refuse_ranks(path)
         explanation = _explain_run(path, progress)
     elif is_text(path):
         _refuse(options, f"{path}, which is text")
@@ -101,6 +105,73 @@ def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanatio
 
     source = "standard input" if str(path) == "-" else str(path)
     return explain_messages(scan(pieces_of(path, progress)), source=source)
+
+
+@public
+def explain_ranks(
+    folder: str | Path,
+    *,
+    on: str | None = None,
+    workers: int | None = None,
+    html: str | Path | None = None,
+    picture: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> "FleetExplanation":
+    """Read the snapshots of many ranks, and tell which are alike, which differ and by what, and why the fullest did.
+
+    Args:
+        folder: it has a snapshot of each rank, by any of the usual names (docs/fleets.md).
+        on: where to read: None or "local", "ray", "ray://HOST:PORT", "slurm" or "submitit-local", as of `ullage.fit`;
+            whoever reads has to see the same paths.
+        workers: how many processes read at once; None: one for each core.
+        html: where to write a page with pictures.
+        picture: keep what a page draws of the fullest rank; `html` implies it.
+        progress: called with a short text now and then.
+
+    Raises:
+        UsageError: it is no folder with the snapshots of two ranks or more, or none can be read.
+        OSError: a file cannot be written; nothing of it is left.
+    """
+    from ullage.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
+
+    path = Path(folder)
+    check_page(html, path)
+    files = folder_of_ranks(path) if path.is_dir() else ()
+    if not files:
+        raise UsageError(f"{path} is no folder with the snapshots of two ranks or more")
+    with_picture = picture or html is not None
+    with engine_of(on, workers) as engine:
+        explanation = explain_fleet(
+            path, files, workers=workers, engine=engine, with_picture=with_picture, progress=progress
+        )
+    if html is not None:
+        from ullage.api.show import write_page
+
+        write_page(explanation, html)
+    return explanation
+
+
+def _of_rank(path: Path, rank: int | None) -> Path:
+    """Return the snapshot of a rank in a folder, or the path itself where no rank is asked for."""
+    if rank is None:
+        return path
+    from ullage.fleet.fleet import file_of_rank, folder_of_ranks
+
+    files = folder_of_ranks(path) if path.is_dir() else ()
+    if not files:
+        raise UsageError(f"a rank is chosen among the snapshots of a folder; {path} has none of two ranks or more")
+    return file_of_rank(path, files, rank)
+
+
+def _refuse_ranks(path: Path) -> None:
+    """Raise UsageError where a folder has snapshots of several ranks, which have an answer of another kind."""
+    from ullage.fleet.fleet import folder_of_ranks
+
+    if files := folder_of_ranks(path):
+        raise UsageError(
+            f"{path} has the snapshots of {len(files):,} ranks: ullage.explain_ranks tells which differ, and rank=N "
+            "explains one"
+        )
 
 
 def _refuse(options: Mapping[str, object], what: str) -> None:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from ullage._errors import UsageError, quoted
+from ullage._errors import UsageError
 from ullage._public import public
-from ullage._units import is_size, parse_bytes
 from ullage.api.show import write_page
-from ullage.api.values import check_page, made_up_choice, size_of, steps_of
+from ullage.api.values import check_page, made_up_choice, margin_of, size_of, steps_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit
@@ -40,7 +39,7 @@ def fit(
     values: str = "auto",
     values_seed: int = 0,
     draws: int = 1,
-    routing: str = "drawn",
+    routing: str = "auto",
     html: str | Path | None = None,
     picture: bool = False,
     batches: Literal["heaviest"] | None = None,
@@ -95,7 +94,7 @@ def fit(
         made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script)
-    margin_bytes = _margin(margin, request.total_bytes(find_gpu(gpu, arch=arch)))
+    margin_bytes = margin_of(margin, request.total_bytes(find_gpu(gpu, arch=arch)))
     second = axes[1] if axes[1:] else None
     answer = run_fit(request, axes[0], second=second, margin_bytes=margin_bytes, changes=changes, progress=progress)
     if html is not None:
@@ -110,20 +109,3 @@ def _axes(vary: Sequence[str]) -> list[Axis]:
     if len({axis.option for axis in axes}) < len(axes):
         raise UsageError(f"--vary {axes[0].option} is given twice; expected two different options")
     return axes
-
-
-def _margin(margin: int | str, total_bytes: int) -> int:
-    if isinstance(margin, int):
-        return margin
-    if is_size(margin):
-        return parse_bytes(margin)
-    number = margin.strip().removesuffix("%")
-    try:
-        percent = float(number)
-    except ValueError:
-        percent = -1.0
-    if not margin.strip().endswith("%") or not 0 <= percent < 100:
-        raise UsageError(
-            f"--margin {quoted(margin)} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
-        )
-    return int(total_bytes * percent / 100)

@@ -38,7 +38,7 @@ def predict(
     values: str = "auto",
     values_seed: int = 0,
     draws: int = 3,
-    routing: str = "drawn",
+    routing: str = "auto",
     snapshot: str | Path | None = None,
     html: str | Path | None = None,
     picture: bool = False,
@@ -80,7 +80,8 @@ def predict(
         values_seed: what is drawn follows from it.
         draws: how many seeds to try where drawn values may decide; the interval holds one more run in 95 of 100 cases.
         routing: which experts a router with drawn scores chooses: "drawn", "balanced", "worst", or a number, the
-            exponent of a Zipf law.
+            exponent of a Zipf law; "auto": "drawn", but of a rank among others "balanced", with "worst" as the
+            interval's end.
         snapshot: where to write a PyTorch memory snapshot.
         html: where to write a page with pictures.
         picture: keep what a page draws, for `ullage.write_page` later; `html` implies it.

@@ -15,8 +15,10 @@ from ullage.report.terminal import draw
 _DESCRIBED_IN: Final = {
     "Prediction": "ullage.prediction.description.describe",
     "Fit": "ullage.fitting.describe",
+    "LayoutFit": "ullage.layouts.describe",
     "Advice": "ullage.advice.describe",
     "Explanation": "ullage.analysis.describe",
+    "FleetExplanation": "ullage.fleet.describe",
     "Tuning": "ullage.tuning.describe",
     "Difference": "ullage.difference.describe",
     "Diagnosis": "ullage.diagnosis.describe",
@@ -43,7 +45,7 @@ def show(answer: object, *, all: bool = False) -> None:  # noqa: A002  the name 
     """Print an answer as its command does.
 
     Args:
-        answer: a Prediction, Fit, Advice, Explanation, Tuning, Difference or Diagnosis.
+        answer: a Prediction, Fit, LayoutFit, Advice, Explanation, FleetExplanation, Tuning, Difference or Diagnosis.
         all: print every row.
 
     Raises:
@@ -57,7 +59,7 @@ def write_page(answer: object, page: str | Path) -> None:
     """Write an answer as a page for a browser, which needs no network.
 
     Args:
-        answer: a Prediction, Fit, Advice, Explanation, Tuning, Difference or Diagnosis.
+        answer: a Prediction, Fit, LayoutFit, Advice, Explanation, FleetExplanation, Tuning, Difference or Diagnosis.
         page: the path of the file.
 
     Raises:

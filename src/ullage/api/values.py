@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ullage._errors import UsageError, shortened
+from ullage._errors import UsageError, quoted, shortened
 from ullage._output import check_output
-from ullage._units import parse_bytes
+from ullage._units import is_size, parse_bytes
 from ullage.made_up.choice import MadeUpChoice
 from ullage.settings import semantics_of
 
@@ -37,6 +37,28 @@ def size_of(size: int | str | None, option: str) -> int | None:
 def steps_of(steps: int | None) -> tuple[int, int]:
     """Return how many steps to run, and how many more until the peaks settle: none where a number was given."""
     return (_STEPS, _MORE_STEPS) if steps is None else (steps, 0)
+
+
+def margin_of(margin: int | str, total_bytes: int) -> int:
+    """Return `--margin` in bytes: of a card's memory, or as it is.
+
+    Raises:
+        UsageError: it is no part of it.
+    """
+    if isinstance(margin, int):
+        return margin
+    if is_size(margin):
+        return parse_bytes(margin)
+    number = margin.strip().removesuffix("%")
+    try:
+        percent = float(number)
+    except ValueError:
+        percent = -1.0
+    if not margin.strip().endswith("%") or not 0 <= percent < 100:
+        raise UsageError(
+            f"--margin {quoted(margin)} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
+        )
+    return int(total_bytes * percent / 100)
 
 
 def made_up_choice(

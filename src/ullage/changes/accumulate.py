@@ -4,16 +4,18 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.changes.facts import TrainingFacts
-from ullage.changes.library_recipe import LIBRARIES, library_recipe
+from ullage.changes.facts import IGNORED, LossForm, TrainingFacts
+from ullage.changes.library_recipe import library_recipe, takes_argument
 from ullage.changes.user_source import check_certain, source_of
-from ullage.editing.batch_parts import PassPlaces, in_parts
+from ullage.editing.batch_parts import CountedLoss, PassPlaces, in_parts
 from ullage.editing.edit import NotCertain, Recipe, SourceEdit
 
 if TYPE_CHECKING:
     from ullage.changes.training_loop import TrainingLoop
 
 _NAME: Final = re.compile(r"[^\W\d]\w*")
+_MOST_PARTS: Final = 64
+"""The most parts of a batch: each is a forward and a backward pass, and who needs more has other problems."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
@@ -23,7 +25,7 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
         NotCertain: they cannot be placed.
     """
     loop = facts.loop
-    if loop.library in LIBRARIES:
+    if takes_argument(facts):
         raise NotCertain(f"the loop is {loop.library}'s own")
     if loop.backward is None:
         raise NotCertain("no line of the user's asks for the backward pass")
@@ -41,6 +43,8 @@ def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
             for each in facts.batch
             if _NAME.fullmatch(each.name)
         },
+        is_sum=loop.loss is LossForm.SUM,
+        counted=counted_loss(facts),
     )
     source = source_of(passes.file)
     edits = in_parts(source, passes, parts)
@@ -67,10 +71,11 @@ def _applicable(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="it is not known how many items a batch has")
     if items < 2:
         return Applicable(why_not="the batch has one item")
-    settings = [str(1 << power) for power in range(1, items.bit_length()) if items % (1 << power) == 0]
+    most = min(items, _MOST_PARTS)
+    settings = [str(1 << power) for power in range(1, most.bit_length()) if items % (1 << power) == 0]
     if not settings:
         return Applicable(why_not=f"the batch has {items} items, which do not divide into equal parts")
-    if facts.loop.library in LIBRARIES or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
+    if takes_argument(facts) or (facts.loop.uses_loader and facts.loop.passes_per_step == 1):
         return Applicable(settings=settings)
     try:
         edits_for(facts, 2)
@@ -81,12 +86,12 @@ def _applicable(facts: TrainingFacts) -> Applicable:
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     parts = int(setting)
-    if facts.loop.library in LIBRARIES:
+    if takes_argument(facts):
         return library_recipe(facts, parts)
     try:
         return Recipe(snippet=_snippet(parts), edits=edits_for(facts, parts))
-    except NotCertain:
-        return Recipe(snippet=_snippet(parts))
+    except NotCertain as error:
+        return Recipe(snippet=_snippet(parts), why_not=str(error))
 
 
 def _snippet(parts: int) -> str:
@@ -100,9 +105,60 @@ def _snippet(parts: int) -> str:
 
 
 def _gradients_for(facts: TrainingFacts) -> Gradients:
-    """Return how the gradients compare: BatchNorm takes its statistics of a part instead of the batch."""
-    has_batch_norm = facts.model is not None and facts.model.batch_norms > 0
-    return Gradients.CHANGED if has_batch_norm else Gradients.ROUNDING
+    """Return how the gradients compare, by how the loss is made of the batch.
+
+    BatchNorm takes its statistics of a part instead of the batch.
+    """
+    form, loop = facts.loop.loss, facts.loop
+    if facts.model is not None and facts.model.batch_norms > 0:
+        return Gradients.CHANGED
+    if loop.library == "transformers" and loop.share != "parts":
+        if form is LossForm.SUM and loop.share == "counts":
+            return Gradients.ROUNDING
+        return Gradients.CHANGED if form in (LossForm.MEAN, LossForm.COUNTED) else Gradients.UNKNOWN
+    if form is LossForm.MEAN:
+        return Gradients.ROUNDING
+    if form is LossForm.SUM:  # which a library divides by the number of parts
+        return Gradients.CHANGED if takes_argument(facts) else Gradients.ROUNDING
+    among_themselves = any(each.rows == each.classes == facts.items for each in facts.losses)
+    if form is not LossForm.COUNTED or among_themselves:  # items are compared with each other: parts compare fewer
+        return Gradients.UNKNOWN
+    if not takes_argument(facts) and _is_by_counts(facts):
+        return Gradients.ROUNDING
+    return Gradients.CHANGED if _ignores(facts) else Gradients.COUNTS
+
+
+def _is_by_counts(facts: TrainingFacts) -> bool:
+    """Tell whether the edits weigh parts by their counts of targets."""
+    try:
+        return counted_loss(facts) is not None and bool(edits_for(facts, 2))
+    except NotCertain:
+        return False
+
+
+def _ignores(facts: TrainingFacts) -> bool:
+    """Tell whether targets are ignored, as far as can be seen."""
+    if facts.loop.ignores_targets or any(each.ignore_index != IGNORED for each in facts.losses):
+        return True
+    for file in {each.place.file for each in facts.losses}:
+        try:
+            text = source_of(file)
+        except NotCertain:
+            return True
+        if str(IGNORED) in text or "ignore_index" in text:
+            return True
+    return False
+
+
+def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
+    """Return the one call of the script's whose mean over targets is the loss; None where it is not known."""
+    loop = facts.loop
+    if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:
+        return None
+    [loss] = facts.losses
+    if not loss.is_users or (loss.place.file, loss.place.function) != (loop.backward.file, loop.backward.function):
+        return None
+    return CountedLoss(line=loss.place.line, ignore_index=loss.ignore_index)
 
 
 CHANGE: Final = Change(
@@ -113,8 +169,8 @@ CHANGE: Final = Change(
     gradients=Gradients.ROUNDING,
     gradients_for=_gradients_for,
     explanation=(
-        "forward and backward take a part of the batch at a time, and the gradients add up to those of a loss that is "
-        "a mean over the batch"
+        "forward and backward take a part of the batch at a time, and the gradients add up to those of the batch, by "
+        "the parts' shares in the mean that the loss is"
     ),
     settings_for=_applicable,
     install=_install,

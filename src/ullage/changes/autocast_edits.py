@@ -42,11 +42,11 @@ def recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
             "scaler.unscale_(optimizer)  # before gradients are clipped\nscaler.step(optimizer)\nscaler.update()"
         )
     try:
-        wrap = around_forward(facts, header)
+        wraps = around_forward(facts, header)
         scaling = _scaled(facts) if setting == "float16" else []
-    except NotCertain:
-        return Recipe(snippet=snippet)
-    return Recipe(snippet=snippet, edits=(wrap, *scaling, AddImport(file=wrap.file, text="import torch")))
+    except NotCertain as error:
+        return Recipe(snippet=snippet, why_not=str(error))
+    return Recipe(snippet=snippet, edits=(*wraps, *scaling, AddImport(file=wraps[0].file, text="import torch")))
 
 
 def _scaled(facts: TrainingFacts) -> list[SourceEdit]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ullage._errors import UsageError, quoted
 
-ALL, EVERY_SECOND, FIRST = "all", "every_second", "first:"
+ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
 """The number of a list, and a block's place in it."""
 
@@ -31,8 +31,8 @@ def positions(setting: str, lists: Sequence[tuple[str, int]]) -> list[Position]:
         return every[::2]
     if found := re.fullmatch(r"first:(\d+)", setting):
         return every[: int(found[1])]
-    if setting.startswith("only:"):
-        chosen = [each for part in setting.removeprefix("only:").split(",") for each in _ranged(part, lists)]
+    if setting.startswith(ONLY):
+        chosen = [each for part in setting.removeprefix(ONLY).split(",") for each in _ranged(part, lists)]
         return sorted(set(chosen))
     raise UsageError(
         f"{quoted(setting)} names no blocks; expected all, every_second, first:NUMBER or only:LIST.FIRST-LAST,..."
@@ -65,7 +65,7 @@ def setting_of(chosen: Sequence[Position], lists: Sequence[tuple[str, int]]) -> 
         return EVERY_SECOND
     if chosen == every[: len(chosen)]:
         return f"first:{len(chosen)}"
-    return "only:" + ",".join(_range_text(lists[number][0], first, last) for number, first, last in runs(chosen))
+    return ONLY + ",".join(_range_text(lists[number][0], first, last) for number, first, last in runs(chosen))
 
 
 def _range_text(path: str, first: int, last: int) -> str:

@@ -30,6 +30,8 @@ class Gradients(StrEnum):
 
     SAME = "the same"
     ROUNDING = "the same up to rounding"
+    COUNTS = "the same up to rounding if no target is ignored"
+    UNKNOWN = "not known to be the same"
     CHANGED = "not the same"
 
 

@@ -4,8 +4,9 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage._errors import UsageError
-from ullage.changes.block_choice import ALL, EVERY_SECOND, FIRST, positions
+from ullage.changes.block_choice import ALL, EVERY_SECOND, FIRST, ONLY, positions, setting_of
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
+from ullage.changes.checkpoint_choice import choices
 from ullage.changes.checkpoint_edits import recipe_for
 from ullage.changes.facts import ModelFacts, TrainingFacts
 
@@ -23,10 +24,23 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
         return Applicable(why_not="the model is compiled, and torch.compile itself decides what a graph keeps")
     count = sum(each.count for each in model.block_lists)
     if not count:
-        return Applicable(why_not="the model has no repeated blocks: no list of modules of one class")
+        return Applicable(
+            why_not="no list of the model's has modules of one class with layers inside: no repeated blocks"
+        )
     if not can_choose(model):
         return Applicable(settings=(ALL,))
-    return Applicable(settings=(*(f"{FIRST}{number}" for number in range(1, count)), ALL))
+    return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
+
+
+def _settings(model: ModelFacts, count: int) -> list[str]:
+    """Return the blocks to choose, the mildest choice first: by bytes saved for operations, where both are known."""
+    lists = [(each.path, each.count) for each in model.block_lists]
+    saved = [size for each in model.block_lists for size in each.saved_by_block]
+    flops = [number for each in model.block_lists for number in each.flops_by_block]
+    if len(saved) != count or len(flops) != count:
+        return [f"{FIRST}{number}" for number in range(1, count)]
+    every = positions(ALL, lists)
+    return [setting_of([every[number] for number in chosen], lists) for chosen in choices(saved, flops)]
 
 
 def can_choose(model: ModelFacts) -> bool:
@@ -49,7 +63,8 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
         return
     lists = model_structure.blocks_of(model)
     if not lists:
-        loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
+        if not loop.effects[text]:  # a step may call several modules: Lightning's calls the parts of one
+            loop.refuse(text, f"{type(model).__name__} has no repeated blocks")
         return
     try:
         chosen = positions(setting, [(each.path, len(each.modules)) for each in lists])
@@ -69,6 +84,7 @@ def _checkpoint(loop: "TrainingLoop", setting: str, module: Any, frame: object) 
             function = torch.utils.checkpoint.checkpoint
             block.forward = functools.partial(function, block.forward, use_reentrant=False)
     loop.effects[text] += len(chosen)
+    loop.refusals.pop(text, None)
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
@@ -92,15 +108,19 @@ def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
 def _title_for(setting: str) -> str:
     chosen = {ALL: "", EVERY_SECOND: " of every second block"}
     if setting.startswith(FIRST):
-        return f"activation checkpointing of the first {setting.removeprefix(FIRST)} blocks"
-    return f"activation checkpointing{chosen.get(setting, f' of {setting}')}"
+        count = int(setting.removeprefix(FIRST))
+        return f"activation checkpointing of the first {'block' if count == 1 else f'{count} blocks'}"
+    return f"activation checkpointing{chosen.get(setting, f' of {setting.removeprefix(ONLY)}')}"
 
 
 def _added_flops(facts: TrainingFacts, setting: str) -> int:
     """Return the operations of the forward passes that run twice."""
     lists = facts.model.block_lists if facts.model is not None else []
     chosen = positions(setting, [(each.path, each.count) for each in lists])
-    return sum(lists[number].forward_flops for number, _ in chosen)
+    return sum(
+        lists[number].flops_by_block[place] if lists[number].flops_by_block else lists[number].forward_flops
+        for number, place in chosen
+    )
 
 
 CHANGE: Final = Change(

@@ -11,6 +11,8 @@ from typing import Final
 _MOST_STATES: Final = 4096
 """The number of selections that are kept side by side; beyond it the choice is the best of these, which may not be
 the best of all."""
+_STEPS: Final = 64
+"""The number of needs, from little to all that can be saved, for which a selection is offered."""
 _State = tuple[int, int, tuple[int, ...]]
 """The operations, the bytes saved, and the blocks that are chosen."""
 
@@ -41,6 +43,15 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
     if not enough:
         return tuple(number for number, size in enumerate(saved_bytes) if size > 0)
     return min(enough, key=lambda state: (state[0], state[2]))[2]
+
+
+def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the selections that are worth a run, each with what it saves at the least computation, the least first."""
+    total = sum(size for size in saved_bytes if size > 0)
+    if len(set(zip(saved_bytes, flops, strict=True))) == 1:
+        return [tuple(range(count)) for count in range(1, len(saved_bytes) + 1)]
+    found = (choose_blocks(saved_bytes, flops, max(1, total * step // _STEPS)) for step in range(1, _STEPS + 1))
+    return [each for each in dict.fromkeys(found) if each]
 
 
 def _best(states: Sequence[_State]) -> list[_State]:

@@ -4,6 +4,11 @@ A change reads here whether it can be made, and where it would be written. Lines
 """
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+IGNORED: Final = -100
+"""The target that cross entropy ignores where nobody names another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,8 @@ class OptimizerFacts:
     """The user's line that made it."""
     says_implementation: bool = False
     """Whether the script itself passes foreach or fused."""
+    implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
+    """Those of the arguments foreach and fused that the class has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +113,19 @@ class BatchTensor:
     dtype: str
 
 
+class LossForm(StrEnum):
+    """How a loss is made of its batch."""
+
+    MEAN = "mean"
+    """A mean over items, or over elements of which every item has as many."""
+    COUNTED = "counted"
+    """A mean over the targets that are not ignored."""
+    SUM = "sum"
+    OTHER = "other"
+    """Something else: a product, a sum over a number that may be any, a mean over selected elements."""
+    UNSEEN = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossFacts:
     """A call of `torch.nn.functional.cross_entropy`."""
@@ -116,6 +136,7 @@ class LossFacts:
     rows: int
     classes: int
     dtype: str
+    ignore_index: int = IGNORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +146,15 @@ class LibraryCall:
     function: str
     """The name of the class: "TrainingArguments", "Trainer", "Accelerator"."""
     place: CodePlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassFacts:
+    """What runs from the first call of a module that trains to the backward pass: one of a step's, or the only one."""
+
+    forward: CodePlace
+    """The line of the forward pass in the function that asks for the backward pass."""
+    backward: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +171,8 @@ class LoopFacts:
     """The line of the forward pass in the function that asks for the backward pass; None where no line of it leads
     there."""
     backward: CodePlace | None = None
+    passes: list[PassFacts] = field(default_factory=list)
+    """Every pair of lines that a step runs; empty where one of them is not in one function with its backward pass."""
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
     passes_per_step: int = 1
@@ -155,6 +187,12 @@ class LoopFacts:
     """Whether the script uses activation checkpointing itself."""
     keeps_zeroed: bool = False
     """Whether zero_grad is called with set_to_none=False."""
+    loss: LossForm = LossForm.UNSEEN
+    """The form of what the first backward pass begins at."""
+    ignores_targets: bool = False
+    """Whether targets are ignored, as far as can be seen: by their values, or since the script says which."""
+    share: str = ""
+    """Of transformers' loop, by what it divides the loss of a part: "counts" of targets, "parts"; "" for nothing."""
     uses_loader: bool = False
     """Whether the batches come from a `torch.utils.data.DataLoader`."""
 
@@ -187,12 +225,23 @@ class TrainingFacts:
 
     held: list[HeldVariable] = field(default_factory=list)
     """The variables that keep memory of the step before at the peak."""
+    held_elsewhere: list[str] = field(default_factory=list)
+    """What else keeps memory of the step before: attributes, entries of containers."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
         """Return these facts with the floating-point operations that another run of the script has counted."""
         model = self.model
         if model is not None and counted.model is not None:
-            flops = {each.path: each.forward_flops for each in counted.model.block_lists}
-            lists = [replace(each, forward_flops=flops.get(each.path, 0)) for each in model.block_lists]
+            known = {each.path: each for each in counted.model.block_lists}
+            lists = [
+                replace(
+                    each,
+                    forward_flops=known[each.path].forward_flops,
+                    flops_by_block=known[each.path].flops_by_block,
+                )
+                if each.path in known
+                else each
+                for each in model.block_lists
+            ]
             model = replace(model, block_lists=lists)
         return replace(self, model=model, step_flops=counted.step_flops)

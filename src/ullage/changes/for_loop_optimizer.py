@@ -12,7 +12,7 @@ CHANGE: Final = Change(
     gradients=Gradients.ROUNDING,
     explanation="the optimizer updates parameter by parameter, so that its temporary tensors are those of one",
     excludes=frozenset({"fused"}),
-    settings_for=applicable,
+    settings_for=lambda facts: applicable(facts, "foreach"),
     install=lambda loop, setting: set_default(loop, "for_loop=on", foreach=False),
     recipe_for=lambda facts, setting: recipe_of(facts, "foreach", "False"),
 )

@@ -12,7 +12,7 @@ CHANGE: Final = Change(
     gradients=Gradients.ROUNDING,
     explanation="one kernel updates all parameters, without temporary lists of them",
     excludes=frozenset({"for_loop"}),
-    settings_for=applicable,
+    settings_for=lambda facts: applicable(facts, "fused"),
     install=lambda loop, setting: set_default(loop, "fused=on", fused=True),
     recipe_for=lambda facts, setting: recipe_of(facts, "fused", "True"),
 )

@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ullage.changes import model_structure
 from ullage.changes.batch_tensors import batch_of, items_of, merged, sharing
 from ullage.changes.facts import (
+    IGNORED,
     BatchTensor,
     BlockList,
     CodePlace,
@@ -30,16 +31,19 @@ from ullage.changes.facts import (
     LossFacts,
     ModelFacts,
     OptimizerFacts,
+    PassFacts,
     TrainingFacts,
 )
 from ullage.changes.known_names import names_of, place_of, users_frames
 from ullage.changes.library_calls import watch_calls
+from ullage.changes.loss_form import LossWatch
 from ullage.changes.saved_bytes import BlockSpan, largest_of, left_by
 from ullage.changes.training_loop import TrainingLoop, users_frame
 from ullage.ownership.storage import addresses, tensors_in
 from ullage.tracing.journal import Entries, Journal
 from ullage.tracing.source import is_users
 
+_IMPLEMENTATIONS = ("foreach", "fused")
 _STEPS: int = 3
 """The number of steps after which nothing new is expected."""
 
@@ -81,6 +85,10 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
+        """The user's lines that the first forward pass since the last backward pass was called from."""
+        self._is_partly_elsewhere = False
+        """Whether a backward pass was asked for in another function than its forward pass."""
+        self._losses_seen = LossWatch()
 
     def install(self) -> None:
         """Put the hooks in place; torch has just been imported."""
@@ -100,6 +108,7 @@ class Gatherer:
                 self._wrap(owner, name, self._clipped)
         self._wrap(torch.nn.functional, "cross_entropy", self._cross_entropy)
         self._watch_checkpoints()
+        self._losses_seen.install()
         for library, function in (
             ("transformers", "TrainingArguments"),
             ("lightning", "Trainer"),
@@ -193,7 +202,8 @@ class Gatherer:
         if self._is_over:
             return
         self._note_autocast()
-        self._forward_places = [place_of(each) for each in users_frames(frame)]
+        if not self._forward_places:
+            self._forward_places = [place_of(each) for each in users_frames(frame)]
         if frame is not None and self._found.forward is None:
             library = _library_between(sys._getframe(1), frame) or self._found.library
             self._found = replace(self._found, forward=place_of(frame), library=library)
@@ -205,15 +215,31 @@ class Gatherer:
     def _backward(self) -> None:
         if self._is_over:
             return
+        if not self._since_step and not self._steps:
+            form, share = self._losses_seen.form(self._loop.roots, self._items, has_scaler=self._found.has_scaler)
+            self._found = replace(self._found, loss=form, share=share)
         self._since_step += 1
         if self._passes and not self._passes[-1].backward:
             self._passes[-1].backward = self._now()
+        begun, self._forward_places = self._forward_places, []
         frame = users_frame()
-        if frame is None or self._found.backward is not None:
+        if frame is not None:
+            self._note_pass(place_of(frame), begun)
+
+    def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
+        """Note the lines of a backward pass, and of what began the forward pass in the same function."""
+        here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
+        if self._found.backward is None:
+            self._found = replace(self._found, backward=backward, forward_in_loop=here[0] if here else None)
+        if not here or self._is_partly_elsewhere:
+            self._is_partly_elsewhere = True
+            self._found = replace(self._found, passes=[])
             return
-        place = place_of(frame)
-        here = [each for each in self._forward_places if (each.file, each.function) == (place.file, place.function)]
-        self._found = replace(self._found, backward=place, forward_in_loop=here[0] if here else None)
+        new = PassFacts(forward=here[0], backward=backward)
+        known = [each for each in self._found.passes if each.backward == backward]
+        if not any(each.forward.line <= new.forward.line for each in known):
+            others = [each for each in self._found.passes if each.backward != backward]
+            self._found = replace(self._found, passes=[*others, new])
 
     def _optimizer_made(self, optimizer: torch.optim.Optimizer) -> None:
         frame = users_frame()
@@ -230,7 +256,8 @@ class Gatherer:
                 module=kind.__module__,
                 names=names_of(frame, optimizer),
                 made=self._made.get(id(optimizer)),
-                says_implementation=any(optimizer.defaults.get(name) is not None for name in ("foreach", "fused")),
+                says_implementation=any(optimizer.defaults.get(name) is not None for name in _IMPLEMENTATIONS),
+                implementations=[name for name in _IMPLEMENTATIONS if name in optimizer.defaults],
             )
         if self._found.step is None and frame is not None:
             self._found = replace(self._found, step=place_of(frame))
@@ -294,7 +321,7 @@ class Gatherer:
 
     # ---- the loss
 
-    def _cross_entropy(self, source: Any, target: Any = None, *_: Any, **__: Any) -> None:
+    def _cross_entropy(self, source: Any, target: Any = None, *_: Any, **keywords: Any) -> None:
         frame = users_frame()
         if self._is_over or frame is None or not torch.is_grad_enabled() or not isinstance(source, torch.Tensor):
             return
@@ -308,6 +335,7 @@ class Gatherer:
                 rows=source.numel() // max(1, classes),
                 classes=int(classes),
                 dtype=str(source.dtype).removeprefix("torch."),
+                ignore_index=int(keywords.get("ignore_index", IGNORED)),
             )
         if self._batch and self._steps == 0:
             self._batch = merged(self._batch, sharing(frame, target))
@@ -319,7 +347,7 @@ class Gatherer:
         capable = torch.cuda.is_initialized()
         return TrainingFacts(
             model=self._model_facts(entries),
-            loop=self._found,
+            loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
             optimizers=list(self._optimizers.values()),
             batch=self._batch,
             items=self._items,

@@ -40,6 +40,9 @@ def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
+    if not facts.held and facts.held_elsewhere:
+        names = ", ".join(facts.held_elsewhere)
+        return Applicable(why_not=f"what keeps memory of the step before is no variable of a function: {names}")
     if not facts.held:
         return Applicable(why_not="no variable keeps memory of the step before at the peak")
     edits, problem = _edits(facts)

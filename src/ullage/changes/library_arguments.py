@@ -5,6 +5,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ullage.changes.library_recipe import accumulates
+from ullage.changes.user_source import source_of
+from ullage.editing.edit import NotCertain
+from ullage.tracing.source import is_users
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ class LibraryArguments:
         self.when_imported("transformers.training_args", "TrainingArguments", self._wrap_arguments)
         for module in _TRAINERS:
             self.when_imported(module, "Trainer", self._wrap_trainer)
+        self.when_imported("accelerate.accelerator", "Accelerator", self._wrap_accelerator)
 
     def when_imported(self, module: str, name: str, act: Callable[[Any], None]) -> None:
         """Act on a class of a module, now or as soon as it is imported."""
@@ -65,6 +70,25 @@ class LibraryArguments:
         kind.__init__ = init
         self._wrap_loaders()
 
+    def _wrap_accelerator(self, kind: Any) -> None:
+        """Have Accelerate step after several batches, where the script's loop stands in its `accumulate`."""
+        original = kind.__init__
+
+        @functools.wraps(original)
+        def init(accelerator: Any, *arguments: Any, **keywords: Any) -> None:
+            caller = sys._getframe(1).f_code.co_filename
+            if is_users(caller) and _accumulates(caller):
+                if keywords.get("gradient_accumulation_plugin") is not None:
+                    self._loop.refuse(self._text, "the script gives Accelerator a gradient_accumulation_plugin")
+                else:
+                    self.has_taken_over = True
+                    steps = keywords.get("gradient_accumulation_steps") or 1
+                    keywords["gradient_accumulation_steps"] = steps * self._parts
+                    self._wrap_loaders()
+            original(accelerator, *arguments, **keywords)
+
+        kind.__init__ = init
+
     def _wrap_loaders(self) -> None:
         from torch.utils.data import DataLoader
 
@@ -86,3 +110,10 @@ class LibraryArguments:
         self.has_taken_over = True
         self._loop.effects[self._text] += 1
         return True
+
+
+def _accumulates(file: str) -> bool:
+    try:
+        return accumulates(source_of(file))
+    except NotCertain:
+        return False

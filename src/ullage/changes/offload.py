@@ -45,10 +45,10 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     if facts.loop.library:
         return Recipe(snippet=snippet)
     try:
-        wrap = around_forward(facts, _HEADER)
-    except NotCertain:
-        return Recipe(snippet=snippet)
-    return Recipe(snippet=snippet, edits=(wrap, AddImport(file=wrap.file, text="import torch")))
+        wraps = around_forward(facts, _HEADER)
+    except NotCertain as error:
+        return Recipe(snippet=snippet, why_not=str(error))
+    return Recipe(snippet=snippet, edits=(*wraps, AddImport(file=wraps[0].file, text="import torch")))
 
 
 CHANGE: Final = Change(

@@ -5,7 +5,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from ullage.changes.change import Applicable
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.facts import OptimizerFacts, TrainingFacts
 from ullage.editing.edit import AddKeyword, Recipe
 
 if TYPE_CHECKING:
@@ -35,19 +35,26 @@ def _with_default(original: Any, default: dict[str, bool], loop: "TrainingLoop",
     return init
 
 
-def applicable(facts: TrainingFacts) -> Applicable:
-    """Tell whether an optimizer of PyTorch's leaves the choice open."""
-    own = [each for each in facts.optimizers if each.module.startswith("torch.optim")]
+def applicable(facts: TrainingFacts, keyword: str) -> Applicable:
+    """Tell whether an optimizer of PyTorch's that has an argument leaves the choice open."""
+    own = [each for each in facts.optimizers if _is_own(each)]
     if not own:
         return Applicable(why_not="no optimizer of torch.optim took a step")
-    if all(each.says_implementation for each in own):
+    able = [each for each in own if keyword in each.implementations]
+    if not able:
+        return Applicable(why_not=f"{own[0].kind} has no argument {keyword}")
+    if all(each.says_implementation for each in able):
         return Applicable(why_not="the script passes fused or foreach itself")
     return Applicable(settings=("on",))
 
 
 def recipe_of(facts: TrainingFacts, keyword: str, value: str) -> Recipe:
     """Return the recipe for a keyword argument where the optimizers are made."""
-    open_ones = [each for each in facts.optimizers if each.made is not None and not each.says_implementation]
+    open_ones = [
+        each
+        for each in facts.optimizers
+        if each.made is not None and _is_own(each) and keyword in each.implementations and not each.says_implementation
+    ]
     kind = open_ones[0].kind if open_ones else "AdamW"
     edits = tuple(
         AddKeyword(file=each.made.file, line=each.made.line, function=each.kind, keyword=keyword, value=value)
@@ -55,3 +62,7 @@ def recipe_of(facts: TrainingFacts, keyword: str, value: str) -> Recipe:
         if each.made is not None
     )
     return Recipe(snippet=f"{kind}(..., {keyword}={value})", edits=edits)
+
+
+def _is_own(optimizer: OptimizerFacts) -> bool:
+    return optimizer.module.startswith("torch.optim")

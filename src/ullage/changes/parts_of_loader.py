@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ullage.changes.facts import LossForm
 from ullage.changes.library_arguments import LibraryArguments
+from ullage.changes.loss_form import LossReader
 from ullage.guard.batch import all_of, form_of, narrow, why_whole
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ class PartsOfLoader:
                 return
             if turn.has_passed_back:
                 self._loop.refusals[self._text] = "the loop asks for several backward passes a batch"
-            original(loss * turn.share, *arguments, **keywords)
+            is_sum = LossReader(None).form(loss, reads_saved=False) is LossForm.SUM
+            original(loss if is_sum else loss * turn.share, *arguments, **keywords)
             turn.has_passed_back = True
 
         setattr(torch.Tensor, "backward", backward)  # noqa: B010  mypy is right otherwise

@@ -54,6 +54,8 @@ class TrainingLoop:
         """Before the outermost backward pass, whoever asks for it."""
         self.backward_roots: list[Callable[[Any], Any]] = []
         """Given what `torch.autograd.backward` begins at, and returning what it begins at instead."""
+        self.roots: Any = None
+        """What the script's backward pass begins at, while `before_backward` is called; None where nobody knows."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
@@ -163,7 +165,10 @@ class TrainingLoop:
                 roots = call(roots)
             return original(roots, *arguments, **keywords)
 
-        return self._in_backward(run) if self._is_outermost() else original(tensors, *arguments, **keywords)
+        if not self._is_outermost():
+            return original(tensors, *arguments, **keywords)
+        self.roots = tensors
+        return self._in_backward(run)
 
     def _around_engine(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         def run() -> Any:
@@ -181,6 +186,7 @@ class TrainingLoop:
     def _in_backward(self, run: Callable[[], Any], *, is_part_of_forward: bool = False) -> Any:
         for call in () if is_part_of_forward else self.before_backward:
             call()
+        self.roots = None
         self._is_backward = True
         try:
             return run()

@@ -41,8 +41,8 @@ def _applicable(facts: TrainingFacts) -> Applicable:
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     try:
         return Recipe(snippet=_SNIPPET, edits=(_edit(facts),))
-    except NotCertain:
-        return Recipe(snippet=_SNIPPET)
+    except NotCertain as error:
+        return Recipe(snippet=_SNIPPET, why_not=str(error))
 
 
 def _edit(facts: TrainingFacts) -> ReplaceExpression:

@@ -1,10 +1,12 @@
 """`ullage advise`: what to change so that a script fits."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from ullage._output import check_output
 from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
@@ -19,7 +21,7 @@ EPILOG: Final = (
 )
 INTERRUPTED: Final = 130
 """The exit code of a program that Ctrl-C has ended, as shells have it."""
-_OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json"})
+_OWN: Final = frozenset({"context", "script", "context_size", "html", "as_json", "patch"})
 """Parameters of the command that are not handed on as they are."""
 
 
@@ -44,7 +46,7 @@ def advise(
     placement: options.Placement = "linux",
     values: options.Values = "auto",
     values_seed: options.Seed = 0,
-    routing: options.Routing = "drawn",
+    routing: options.Routing = "auto",
     as_json: options.Json = False,
     random_weights: options.RandomWeights = False,
     config: options.Config = None,
@@ -60,11 +62,17 @@ def advise(
     # Here, because what runs a script is not for those who ask another command.
     from ullage.advice.describe import describe
     from ullage.api.advise import advise as ask
+    from ullage.api.advise import write_patch
     from ullage.api.values import check_page
 
     check_page(html, script)
+    if patch is not None:
+        check_output("--patch", patch, inputs=(script,))
     chosen = {name: value for name, value in given.items() if name not in _OWN}
     chosen["context"] = context_size
     answer = with_progress(lambda progress: ask(script, context.args, **chosen, progress=progress))
     show(describe(answer), answer.to_json() if as_json else None, page=html)
+    if patch is not None:  # behind the answer, which is not lost where the disk is full
+        is_written = write_patch(answer, patch)
+        sys.stderr.write(f"ullage: {'wrote' if is_written else 'there is no diff to write into'} {patch}\n")
     raise typer.Exit(answer.exit_code if answer.is_complete else INTERRUPTED)

@@ -35,7 +35,7 @@ class LaunchCommand(Command):
         """Parse our own options, and leave the command with its options in `ctx.args`."""
         own, command = self._split(ctx, list(args))
         if command[1:] and is_python_file(command[0]):
-            taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:])
+            taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
             own, command = [*own, *taken], [command[0], *rest]
             self._say_whose(ctx, command)
         return super().parse_args(ctx, [*own, "--", *command] if command else own)
@@ -57,7 +57,7 @@ class LaunchCommand(Command):
             return words[:before], words[before + 1 :]
         return words[:place], words[place:]
 
-    def _taken_behind(self, ctx: Any, script: Path, words: list[str]) -> tuple[list[str], list[str]]:
+    def _taken_behind(self, ctx: Any, script: Path, words: list[str], before: list[str]) -> tuple[list[str], list[str]]:
         """Return the words behind a script's name that are ours, and those that are its own."""
         options = self._options(ctx)
         mentioned = _text_of(script)
@@ -68,9 +68,14 @@ class LaunchCommand(Command):
             word = words[place]
             if word == "--":
                 return taken, [*kept, *words[place + 1 :]]
-            name, equals, _ = word.partition("=")
+            name, equals, value = word.partition("=")
             count = 1
-            if name.startswith("--") and name in options and not _is_mentioned(name, mentioned):
+            is_free = not _is_mentioned(name, mentioned)
+            if name == "--config":
+                is_free = is_free and not _is_config_of_library(
+                    value if equals else " ".join(words[place + 1 : place + 2]), [*before, *words]
+                )
+            if name.startswith("--") and name in options and is_free:
                 count = 1 + (options[name] and not equals)
                 taken += words[place : place + count]
             else:
@@ -112,6 +117,14 @@ def _text_of(script: Path) -> str:
 def _is_mentioned(name: str, source: str) -> bool:
     """Tell whether a source has an option of a name: quoted, or as the attribute of parsed arguments."""
     return any(f"{quote}{name}{end}" in source for quote in "\"'" for end in "\"'=, ")
+
+
+def _is_config_of_library(value: str, words: list[str]) -> bool:
+    """Tell whether --config is that of a library's parser (Lightning's, torchtune's), which no script mentions.
+
+    Ours goes with --random-weights, and names a folder or a JSON file.
+    """
+    return "--random-weights" not in words or value.endswith((".yaml", ".yml", ".toml"))
 
 
 class CommandGroup(TyperGroup):

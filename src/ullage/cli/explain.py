@@ -1,6 +1,9 @@
 """`ullage explain`: why did it run out of memory, and what would have prevented it?"""
 
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,6 +27,7 @@ EPILOG: Final = (
     "ullage explain snapshot.pickle.gz --html page.html\n\n"
     "ullage explain snapshot.pickle --sql run.sqlite (its tables, for questions of your own)\n\n"
     "ullage explain ullage-runs (the newest run in it)\n\n"
+    "ullage explain snapshots/ (one of each rank: which differ, and why; --rank 7 for one of them)\n\n"
     "ullage explain snapshot.pickle --capacity 10GiB (would this run fit there?)\n\n"
     "[bold]To record one[/] torch.cuda.memory._record_memory_history() at the start, and "
     "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught.\n\n"
@@ -36,7 +40,7 @@ RunFile = Annotated[
     typer.Argument(
         metavar="FILE|FOLDER|-",
         help="A snapshot (torch.cuda.memory._dump_snapshot), a log, or an error's text; gzip or zip too. -: "
-        "standard input. Or the folder of an `ullage run`; of ullage-runs the newest.",
+        "standard input. Or the folder of an `ullage run`; of ullage-runs the newest. Or of ranks' snapshots.",
     ),
 ]
 
@@ -46,6 +50,13 @@ def explain(
     device: Annotated[
         str | None,
         typer.Option(help="Which card: its number, or all. [default: the one that failed or reserved most]"),
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="Of a folder with the snapshots of many ranks: this one's.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Where to read such a folder: local, ray, ray://HOST:PORT, slurm, ...")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many processes read such a folder. [default: one for each core]")
     ] = None,
     capacity: CapacityOption = None,
     alloc_conf: AllocConfOption = None,
@@ -73,33 +84,78 @@ def explain(
 
     check_page(html, file)
     check_tables(sql, file, *((html,) if html is not None else ()))
-    if file.is_dir():
-        options: dict[str, object] = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf}
-        options["--sql"] = sql
+    options: dict[str, object]
+    if file.is_dir() and rank is None:
+        options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
+        if _explain_ranks(file, options | {"--torch-version": torch_version}, html, on, workers, as_json, is_whole):
+            return
         _explain_run(file, options | {"--torch-version": torch_version}, html, as_json=as_json, is_whole=is_whole)
         return
-    if is_text(file):
+    if rank is None and is_text(file):
         options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
         _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
         return
-    explanation = with_progress(
-        lambda progress: ask(
-            file,
-            device=device,
-            capacity=capacity,
-            alloc_conf=alloc_conf,
-            torch_version=torch_version,
-            sql=sql,
-            picture=html is not None,
-            progress=progress,
+    with _without_collection():
+        explanation = with_progress(
+            lambda progress: ask(
+                file,
+                device=device,
+                rank=rank,
+                capacity=capacity,
+                alloc_conf=alloc_conf,
+                torch_version=torch_version,
+                sql=sql,
+                picture=html is not None,
+                progress=progress,
+            )
         )
-    )
     if sql is not None:
         sys.stderr.write(f"ullage: wrote {sql}\n")
     answer = explanation.to_json() if as_json else None
     show(describe(explanation), answer, page=html, is_whole=is_whole)
     for other in explanation.others if not as_json else ():
         show(describe(other), None, page=None, is_whole=is_whole)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Spare Python its search for cycles: of a large file it is a twentieth of the time, and finds next to nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _explain_ranks(
+    folder: Path,
+    options: dict[str, object],
+    html: Path | None,
+    on: str | None,
+    workers: int | None,
+    as_json: bool,
+    is_whole: bool,
+) -> bool:
+    """Explain a folder with the snapshots of many ranks; return False where it is none."""
+    from ullage.fleet.describe import describe
+    from ullage.fleet.fleet import engine_of, explain_fleet, folder_of_ranks
+
+    files = folder_of_ranks(folder)
+    if not files:
+        return False
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"{given[0]} is for one snapshot; {folder} has those of {len(files):,} ranks: add --rank N")
+    with engine_of(on, workers) as engine:
+        fleet = with_progress(
+            lambda progress: explain_fleet(
+                folder, files, workers=workers, engine=engine, with_picture=html is not None, progress=progress
+            )
+        )
+    show(describe(fleet), fleet.to_json() if as_json else None, page=html, is_whole=is_whole)
+    return True
 
 
 def _explain_run(folder: Path, options: dict[str, object], html: Path | None, *, as_json: bool, is_whole: bool) -> None:

@@ -39,7 +39,10 @@ Batches = Annotated[
 ]
 Minutes = Annotated[float, typer.Option(help="The time for --batches, beside --seconds.")]
 Routing = Annotated[
-    str, typer.Option(help="Experts that drawn scores choose: drawn, balanced, worst, or a skew such as 1.5.")
+    str,
+    typer.Option(
+        help="Experts that drawn scores choose: auto (ranks: balanced), drawn, balanced, worst, or a skew such as 1.5."
+    ),
 ]
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Make weights that are not here up from their configuration.")

@@ -51,7 +51,7 @@ def predict(
     values: options.Values = "auto",
     values_seed: options.Seed = 0,
     draws: options.Draws = 3,
-    routing: options.Routing = "drawn",
+    routing: options.Routing = "auto",
     as_json: options.Json = False,
     snapshot: Annotated[Path | None, typer.Option(help="Write a PyTorch memory snapshot (for memory_viz).")] = None,
     html: options.Page = None,

@@ -49,6 +49,9 @@ def run(
     prometheus: Annotated[
         str | None, typer.Option(metavar="[ADDRESS:]PORT", help="Answer Prometheus there. 0: any port.")
     ] = None,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="Send metrics to an OpenTelemetry collector, by OTLP over HTTP.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing where memory did not run out.")] = False,
 ) -> None:
     """Run a script with its memory recorded; where it runs out, say why, and what would have let it through.
@@ -75,7 +78,7 @@ def run(
         emulate_in(environment, gpu, count=count)
     elif count != 1:
         raise UsageError(f"--count {count} is for emulated cards; expected --gpu NAME too")
-    exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, notify=_print_line)
+    exports = open_exports(csv=csv, parquet=parquet, prometheus=prometheus, otlp=otlp, notify=_print_line)
     with _folder_for(folder, context.args) as place:
         plan = RecordingPlan(folder=place.path, inode=place.inode, history=HistoryMode(history), budget_bytes=budget)
         plan.put_into(environment)

@@ -85,6 +85,7 @@ class _EditedPage:
         ]  # splitlines() knows more ends than Python does
         self._blocks = [block for block in _blocks_of(self._tree) if not self._is_behind_colon(block[0])]
         self._in_strings = _lines_in_strings(tokens)
+        self._step = "\t" if any(line.text.startswith("\t") for line in self._lines) else _STEP
         self._imports: dict[str, None] = {}
 
     def add(self, edit: SourceEdit) -> None:
@@ -108,10 +109,10 @@ class _EditedPage:
         if place == 0:
             found += self._imports
         for number, line in enumerate(self._lines, 1):
-            outer = _STEP * (line.inside - len(line.headers))
+            outer = self._step * (line.inside - len(line.headers))
             found += [outer + text for text in line.before]
             for depth, (_, header) in enumerate(sorted(line.headers, key=lambda each: -each[0])):
-                found.append(outer + _STEP * depth + _indent(line.text) + header)
+                found.append(outer + self._step * depth + _indent(line.text) + header)
             if not line.is_removed:
                 found.append(self._rendered(number, line))
             found += line.after
@@ -125,7 +126,7 @@ class _EditedPage:
         # From the end of the line on; of several at one column the last first, so that they stand in their order.
         for _, (start, end, text) in sorted(enumerate(line.replaced), key=_by_column, reverse=True):
             encoded = encoded[:start] + text.encode() + encoded[end:]
-        indent = "" if number in self._in_strings or not line.text.strip() else _STEP * line.inside
+        indent = "" if number in self._in_strings or not line.text.strip() else self._step * line.inside
         return indent + encoded.decode()
 
     # ---- the kinds of edit
@@ -135,13 +136,22 @@ class _EditedPage:
         last = self._lines[_end(statement) - 1]
         # What stands behind the last line of a wrapped block stands behind the block.
         depth = sum(first <= statement.lineno and _end(statement) < end for first, end in self._wraps())
-        indent = _STEP * depth + _indent(self._lines[statement.lineno - 1].text)
-        last.after += [indent + text if text.strip() else text for text in edit.text.splitlines()]
+        indent = self._step * depth + _indent(self._lines[statement.lineno - 1].text)
+        last.after += self._indented(indent, edit.text)
 
     def _insert_before(self, edit: InsertBefore) -> None:
         _, _, statement = self._statement(edit.line)
         line = self._lines[_start(statement) - 1]
-        line.before += [_indent(line.text) + text if text.strip() else text for text in edit.text.splitlines()]
+        line.before += self._indented(_indent(line.text), edit.text)
+
+    def _indented(self, indent: str, text: str) -> list[str]:
+        """Return the lines of a text with an indentation, and their own as the file writes it: with tabs or spaces."""
+        found = []
+        for line in text.splitlines():
+            words = line.lstrip(" ")
+            depth, rest = divmod(len(line) - len(words), len(_STEP))
+            found.append(indent + self._step * depth + " " * rest + words if words else line)
+        return found
 
     def _wrap(self, edit: WrapStatements) -> None:
         block, first, last = self._common_block(edit.first_line, edit.last_line)
@@ -162,9 +172,13 @@ class _EditedPage:
         position = (call.end_lineno or call.lineno) - 1, (call.end_col_offset or 1) - 1
         parts = [*call.args, *(keyword.value for keyword in call.keywords)]
         separator = "" if not parts or self._has_comma(parts, position) else ", "
-        if parts and not separator:
-            separator = "" if self._is_alone(position) else " "
         line, column = position
+        if parts and not separator and self._is_alone(position):  # an argument a line: a line more
+            last = max([*(each.lineno for each in call.args), *(each.lineno for each in call.keywords)])
+            self._lines[line].before.append(f"{_indent(self._lines[last - 1].text)}{edit.keyword}={edit.value},")
+            return
+        if parts and not separator:
+            separator = " "
         if any(each[:2] == (column, column) for each in self._lines[line].replaced):  # one was added already
             separator = ", "
         self._lines[line].replaced.append((column, column, f"{separator}{edit.keyword}={edit.value}"))
@@ -187,8 +201,8 @@ class _EditedPage:
             self._lines[number - 1].is_removed = True
 
     def _add_import(self, edit: AddImport) -> None:
-        wanted = ast.dump(ast.parse(edit.text))
-        if all(ast.dump(ast.Module(body=[each], type_ignores=[])) != wanted for each in self._tree.body):
+        [wanted] = ast.parse(edit.text).body
+        if not any(_imports(each, wanted) for each in self._tree.body):
             self._imports[edit.text] = None
 
     # ---- places
@@ -282,6 +296,14 @@ class _EditedPage:
         while place < len(self._lines) and self._lines[place].text.startswith("#!"):
             place += 1
         return place
+
+
+def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
+    """Tell whether a statement imports what another one does: `import torch, random` does what `import torch` does."""
+    if isinstance(statement, ast.Import) and isinstance(wanted, ast.Import):
+        known = [ast.dump(each) for each in statement.names]
+        return all(ast.dump(each) in known for each in wanted.names)
+    return ast.dump(statement) == ast.dump(wanted)
 
 
 def _blocks_of(tree: ast.Module) -> list[list[ast.stmt]]:

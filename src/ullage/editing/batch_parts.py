@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.editing.edit import (
+    AddKeyword,
     InsertAfter,
     InsertBefore,
     NotCertain,
@@ -45,6 +46,14 @@ _COUNTERS: Final = frozenset({"range", "count"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLoss:
+    """A call of cross_entropy whose result is the loss: a mean over the targets that are not ignored."""
+
+    line: int
+    ignore_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlaces:
     """A forward pass and the backward pass of its loss, in a function of a file."""
 
@@ -56,6 +65,10 @@ class PassPlaces:
     backward_line: int
     batch: Mapping[str, bool]
     """The tensors known by name that the passes read, and whether each has a row for every item of the batch."""
+    is_sum: bool = False
+    """Whether the loss is a sum over the batch, whose parts need no share."""
+    counted: CountedLoss | None = None
+    """The call whose mean over targets is the loss; None where the loss is another, or made elsewhere."""
 
 
 @dataclass(slots=True)
@@ -71,6 +84,8 @@ class _Region:
     """The call that asks for the backward pass."""
     loss: ast.expr
     """The expression that the backward pass begins at."""
+    is_sum: bool
+    """Whether it is a sum over the batch."""
 
 
 def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, ...]:
@@ -82,30 +97,89 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
     region = _region(source, passes)
     zeroing = _check_statements(region)
     split = _split_of(region, passes)
-    names = {word: free_name(region.scope, word) for word in ("items", "whole", "losses")}
-    share = f"{split.length} / {names['items']}"
+    share = _share_of(region, passes, split)
+    names = {word: free_name(region.scope, word) for word in ("whole", "losses")}
     before = [zeroing[1]] if zeroing else []
-    before.append(f"{names['items']} = {split.length}")
+    before += share.before
     after: list[str] = []
     if any(is_read_behind(region.levels, name, last=region.last) for name in split.names):
         before.append(f"{names['whole']} = {split.target}")
         after.append(f"{split.target} = {names['whole']}")
-    scaling = f"{{loss}} = {{loss}} * ({share})"
+    scaling = [f"{{loss}} = {{loss}}{share.operation}"] if share.operation else []
     if isinstance(region.loss, ast.Name) and is_read_behind(region.levels, region.loss.id, last=region.last):
         before.append(f"{names['losses']} = []")
-        scaling += f"\n{names['losses']}.append({{loss}}.detach())"
+        scaling.append(f"{names['losses']}.append({{loss}}.detach())")
         after.append(f"{region.loss.id} = sum({names['losses']})")
     first, last = region.statements[0].lineno, _end(region.statements[-1])
     edits: list[SourceEdit] = [
-        InsertBefore(file=passes.file, line=first, text="\n".join(before)),
         WrapStatements(file=passes.file, first_line=first, last_line=last, header=split.header(parts)),
-        _scaled(region, passes.file, share, scaling),
+        *share.edits,
     ]
+    if before:
+        edits.append(InsertBefore(file=passes.file, line=first, text="\n".join(before)))
+    if scaling:
+        edits.append(_scaled(region, passes.file, share.operation, "\n".join(scaling)))
     if after:
         edits.append(InsertAfter(file=passes.file, line=region.statements[-1].lineno, text="\n".join(after)))
     if zeroing:
         edits.append(RemoveStatement(file=passes.file, line=zeroing[0]))
     return tuple(edits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Share:
+    """How the loss of a part is made one term of the batch's."""
+
+    before: Sequence[str]
+    """What stands before the loop over parts."""
+    operation: str
+    """What is done to a part's loss: "" for a sum."""
+    edits: Sequence[SourceEdit] = ()
+
+
+def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _Share:
+    if passes.is_sum:
+        return _Share(before=(), operation="")
+    call = _counted_call(region, passes.counted, split) if passes.counted is not None else None
+    if call is not None and passes.counted is not None:
+        count = free_name(region.scope, "count")
+        target = ast.unparse(call.args[1])
+        target = (
+            target if isinstance(call.args[1], ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({target})"
+        )
+        summed = AddKeyword(
+            file=passes.file, line=call.lineno, function="cross_entropy", keyword="reduction", value='"sum"'
+        )
+        counting = f"{count} = ({target} != {passes.counted.ignore_index}).sum()"
+        return _Share(before=(counting,), operation=f" / {count}", edits=(summed,))
+    items = free_name(region.scope, "items")
+    return _Share(before=(f"{items} = {split.length}",), operation=f" * ({split.length} / {items})")
+
+
+def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:
+    """Return the call that is the whole loss, where its targets can be counted before the loop over parts."""
+    if not isinstance(region.loss, ast.Name):
+        return None
+    given = [
+        statement
+        for statement in region.statements
+        if any(
+            isinstance(node, ast.Name) and node.id == region.loss.id and isinstance(node.ctx, ast.Store)
+            for node in own_nodes(statement)
+        )
+    ]
+    if len(given) != 1 or not isinstance(given[0], ast.Assign) or not isinstance(given[0].value, ast.Call):
+        return None
+    call = given[0].value
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    is_at = call.lineno <= counted.line <= (call.end_lineno or call.lineno)
+    if name != "cross_entropy" or not is_at or len(call.args) != 2:
+        return None
+    if any(each.arg not in ("ignore_index", "reduction") for each in call.keywords):
+        return None
+    words = {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)}
+    is_early = words and words <= set(split.names) and not words & _assigned_in(region)
+    return call if is_early else None
 
 
 # ---- the statements
@@ -114,7 +188,7 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
 def _region(source: str, passes: PassPlaces) -> _Region:
     scope = scope_of(parse(source), passes.function)
     backward = levels_to(scope, passes.backward_line)
-    call = _backward_call(backward[-1].statement, passes.backward_line)
+    call = _backward_call(backward[-1], passes.backward_line)
     loss = _loss_of(call)
     lines = [passes.forward_line] if passes.forward_line is not None else []
     if isinstance(loss, ast.Name):
@@ -129,13 +203,15 @@ def _region(source: str, passes: PassPlaces) -> _Region:
     loops = [node for each in statements for node in own_nodes(each) if isinstance(node, (*_LOOPS, ast.Try))]
     if loops:
         raise NotCertain("a loop or a try stands between the forward and the backward pass")
-    return _Region(scope, forward[: depth + 1], statements, last.index, call, loss)
+    return _Region(scope, forward[: depth + 1], statements, last.index, call, loss, passes.is_sum)
 
 
-def _backward_call(statement: ast.stmt, line: int) -> ast.Call:
+def _backward_call(place: BlockPlace, line: int) -> ast.Call:
+    if sum(each.lineno <= line <= _end(each) for each in place.block) > 1:
+        raise NotCertain(f"line {line} holds several statements")
     calls = [
         node
-        for node in own_nodes(statement)
+        for node in own_nodes(place.statement)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
     ]
     if len(calls) != 1:
@@ -217,7 +293,7 @@ def _check_node(region: _Region, node: ast.AST) -> None:
     match node:
         case ast.keyword(arg="reduction", value=ast.Constant(value="mean" | "none")):
             pass
-        case ast.keyword(arg="reduction"):
+        case ast.keyword(arg="reduction") if not region.is_sum:
             raise NotCertain("the loss is a sum over the batch, whose parts need no share")
 
 
@@ -243,13 +319,13 @@ def _calls_method(statement: ast.stmt, name: str) -> bool:
     )
 
 
-def _scaled(region: _Region, file: str, share: str, scaling: str) -> SourceEdit:
+def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
     """Return the edit that multiplies the loss by a part's share, where the loss has its value."""
     loss = region.loss
     if not isinstance(loss, ast.Name):
         text = ast.unparse(loss)
         return ReplaceExpression(
-            file=file, line=loss.lineno, column=loss.col_offset, old=text, new=f"({text} * ({share}))"
+            file=file, line=loss.lineno, column=loss.col_offset, old=text, new=f"({text}{operation})"
         )
     text = scaling.format(loss=loss.id)
     place = levels_to(region.scope, _assigned_before(region.scope, loss.id, region.call.lineno))
@@ -356,6 +432,8 @@ def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
     ]
     if values and all(isinstance(value, ast.Constant) for value in values):
         return True
+    if name in ("self", "cls"):
+        return all(_calls_what_it_has(use) or _is_a_place(use) for use in uses)
     if any(name in _counters(level.statement) for level in region.levels if isinstance(level.statement, ast.For)):
         return True
     return all(_is_called(use) or _is_a_place(use) for use in uses)
@@ -378,6 +456,18 @@ def _is_called(use: list[ast.AST]) -> bool:
         return True
     if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
         return use[1].attr in ("backward", "scale", "autocast", "accumulate", "no_sync") or use[1].attr.endswith("loss")
+    return False
+
+
+def _calls_what_it_has(use: list[ast.AST]) -> bool:
+    """Tell whether something that a name has is called: `self.model(...)`, `self.optimizer.zero_grad()`."""
+    inner = use[0]
+    for outer in use[1:]:
+        if isinstance(outer, ast.Call):
+            return outer.func is inner
+        if not isinstance(outer, ast.Attribute):
+            return False
+        inner = outer
     return False
 
 

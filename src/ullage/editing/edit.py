@@ -114,3 +114,5 @@ class Recipe:
     """Arguments of the script that make it, put behind its own."""
     environment: str = ""
     """A line of the shell that makes it: "export NAME=value"."""
+    why_not: str = ""
+    """Why there are no edits: one sentence without a full stop."""

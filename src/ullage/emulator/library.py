@@ -95,7 +95,7 @@ class _GuessFiguresStruct(ctypes.Structure):
 class _CommunicatorFiguresStruct(ctypes.Structure):
     """Field for field `struct communicator_figures` of cuda/card.h."""
 
-    _fields_ = (("communicators", ctypes.c_int64), ("peers", ctypes.c_int64))
+    _fields_ = (("communicators", ctypes.c_int64), ("peers", ctypes.c_int64), ("sent_bytes", ctypes.c_int64))
 
 
 class _OutsideFiguresStruct(ctypes.Structure):
@@ -130,6 +130,8 @@ class CommunicatorFigures:
     communicators: int
     peers: int
     """The ranks that they send to or receive from, summed over communicators; collectives do not count."""
+    sent_bytes: int = 0
+    """The bytes that this rank has sent since the beginning, where collectives go round in rings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

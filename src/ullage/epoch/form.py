@@ -51,11 +51,6 @@ def elements(form: Form) -> int:
     return max((prod(shape) for _, shape in form), default=0)
 
 
-def all_elements(form: Form) -> int:
-    """The number of elements of all tensors."""
-    return sum(prod(shape) for _, shape in form if shape)
-
-
 def longest(form: Form) -> int:
     """The largest dimension but the first; of what has one dimension only, that one."""
     inner = [size for _, shape in form for size in shape[1:]]

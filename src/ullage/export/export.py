@@ -42,7 +42,12 @@ class Exports:
 
 
 def open_exports(
-    *, csv: Path | None, parquet: Path | None, prometheus: str | None, notify: Callable[[str], Any]
+    *,
+    csv: Path | None,
+    parquet: Path | None,
+    prometheus: str | None,
+    otlp: str | None = None,
+    notify: Callable[[str], Any],
 ) -> Exports:
     """Open the exports, so that errors are raised before the run starts.
 
@@ -50,6 +55,7 @@ def open_exports(
         csv: the path of a CSV file for samples.
         parquet: the path of a Parquet file for samples.
         prometheus: the port of an endpoint, or its address and port.
+        otlp: the URL of a collector that metrics are sent to.
         notify: called with a sentence for the user.
 
     Raises:
@@ -70,9 +76,19 @@ def open_exports(
         endpoint = Endpoint(prometheus)
         exports.append(endpoint)
         notify(f"metrics for Prometheus are at {endpoint.url}")
+    if otlp is not None:
+        _need("prometheus_client", "--otlp", extra="otlp")
+        _need("opentelemetry.exporter.otlp.proto.http", "--otlp", extra="otlp")
+        from ullage.export.otlp import OtlpSender
+
+        exports.append(OtlpSender(otlp, notify))
     return Exports(exports, notify)
 
 
-def _need(package: str, option: str) -> None:
-    if find_spec(package) is None:
-        raise UsageError(f"{option} needs {package}, which is not installed here: pip install 'ullage[export]'")
+def _need(package: str, option: str, *, extra: str = "export") -> None:
+    try:
+        is_there = find_spec(package) is not None
+    except ModuleNotFoundError:  # of a package above it
+        is_there = False
+    if not is_there:
+        raise UsageError(f"{option} needs {package}, which is not installed here: pip install 'ullage[{extra}]'")

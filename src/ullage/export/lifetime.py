@@ -14,7 +14,7 @@ from ullage.history import Action, History
 from ullage.program import Column
 from ullage.rebuild import Rebuilt
 from ullage.rebuild.life import BlockLives
-from ullage.rebuild.segment_life import NONE, SegmentLife, life_at
+from ullage.rebuild.segment_life import NONE, LifeFinder, SegmentLife
 from ullage.settings import BLOCK_UNIT_BYTES
 
 
@@ -130,7 +130,8 @@ def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> Blo
 
     address = all_of(history.address[made], "address")
     born = np.concatenate([made, np.full(len(older), NONE)])
-    segment = life_at(segments.address, segments.address + segments.size, segments.born, segments.died, address, born)
+    finder = LifeFinder(segments.address, segments.address + segments.size, segments.born, segments.died)
+    segment = finder.at(address, born)
     owner = segment[len(made) :]
     stream_before = np.where(owner >= 0, np.append(segments.stream, 0)[owner], 0)
     died = all_of(ends.died[made], "died")

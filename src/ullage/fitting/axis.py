@@ -77,7 +77,7 @@ class Axis:
 
         None where no whole number stands there, or where the range has a beginning of its own.
         """
-        place = self._place_in(arguments)
+        place = place_of(arguments, self.option)
         text = arguments[place].rpartition("=")[2] if place is not None else ""
         if self.low > self.multiple or _NUMBER.fullmatch(text) is None:
             return ()
@@ -92,25 +92,31 @@ class Axis:
         return [*values, self.high] if self.high > values[-1] else values
 
     def put_into(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
-        """Return the script's arguments with the option set, in the form that they already use.
+        """Return the script's arguments with the option set, in the form that they already use."""
+        return with_option(arguments, self.option, str(value))
 
-        An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments
-        hold it as `--name=value`.
-        """
-        given, place = list(arguments), self._place_in(arguments)
-        if place is not None:
-            holds_name = given[place].startswith(f"{self.option}=")
-            given[place] = f"{self.option}={value}" if holds_name else str(value)
-            return tuple(given)
-        if self.option.startswith("-"):
-            return (*given, self.option, str(value))
-        return (*given, f"{self.option}={value}")
 
-    def _place_in(self, arguments: tuple[str, ...]) -> int | None:
-        """Return the place of the argument that holds the option's value."""
-        for index, argument in enumerate(arguments):
-            if argument.startswith(f"{self.option}="):
-                return index
-            if argument == self.option and index + 1 < len(arguments):
-                return index + 1
-        return None
+def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str, ...]:
+    """Return a script's arguments with an option set, in the form that they already use.
+
+    An option without dashes is set as `name=value`. One with dashes is followed by its value, unless the arguments hold
+    it as `--name=value`.
+    """
+    given, place = list(arguments), place_of(arguments, option)
+    if place is not None:
+        holds_name = given[place].startswith(f"{option}=")
+        given[place] = f"{option}={text}" if holds_name else text
+        return tuple(given)
+    if option.startswith("-"):
+        return (*given, option, text)
+    return (*given, f"{option}={text}")
+
+
+def place_of(arguments: tuple[str, ...], option: str) -> int | None:
+    """Return the place of the argument that holds an option's value."""
+    for index, argument in enumerate(arguments):
+        if argument.startswith(f"{option}="):
+            return index
+        if argument == option and index + 1 < len(arguments):
+            return index + 1
+    return None

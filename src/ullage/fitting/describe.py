@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ullage._units import text_of_bytes
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit, FrontierRow, Largest, Probe, TriedChange
+from ullage.prediction.command.words import shown
 from ullage.prediction.description.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
 from ullage.prediction.verdict.reason import deciding
@@ -15,7 +16,7 @@ _PLACES_SHOWN = 2
 
 def describe(fit: Fit) -> Report:
     """Make the report of a fit."""
-    script = " ".join([fit.script, *fit.arguments])
+    script = shown([fit.script, *fit.arguments])
     best = fit.largest.best
     return Report(
         headline=_headline(fit),

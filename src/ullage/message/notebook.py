@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any, Final
 
+from ullage._foreign_json import is_far_larger_in_memory
+
 _BEGINNING: Final = re.compile(r'\s{0,40}\{\s{0,40}"(?:cells|metadata|nbformat)"\s{0,4}:')
 
 
@@ -14,6 +16,8 @@ def is_notebook(beginning: str) -> bool:
 
 def printed_by(content: str) -> str | None:
     """Return what the cells of a notebook have printed, with their errors; None where it is no whole notebook."""
+    if is_far_larger_in_memory(content):
+        return None
     try:
         cells = json.loads(content)["cells"]
         return "\n".join(_text_of(output) for cell in cells for output in cell.get("outputs", ()))

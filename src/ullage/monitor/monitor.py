@@ -66,7 +66,6 @@ class Monitor:
         self._judge = Judge(least, _notifier(log), searches_holders=holders)
         self._steps = 0
         self._left = _STRIDE
-        self._since_look = 0
         self._samples_in_visit = 0
         self._read: Any = None
         self._reader: Callable[[int], Mapping[str, Any]] | None = None

@@ -119,6 +119,8 @@ class ValuesUse:
     """The most that values took of the host's memory."""
     failures: dict[str, str]
     """Operations that the host could not compute, with its error; their results count as unknown."""
+    routed: int = 0
+    """The number of times that `routing` chose experts, and not the drawn scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +390,12 @@ class Prediction:
     """The use over an epoch in its real order, with `batches="heaviest"`; otherwise None."""
     avoidable: list[Avoidable] = field(default_factory=list)
     """The memory of the allocated peak that the script could do without, if that was asked for."""
+    sent_bytes_per_step: int | None = None
+    """The bytes that this rank sends to others by NCCL in a step, where collectives go round in rings: an estimate of
+    the traffic, as NCCL chooses between rings, trees and multicast. None where no step has ended."""
+    recomputed_share: float | None = None
+    """The part of the forward pass that the backward pass computed again (activation checkpointing), each module
+    counted by the size of its parameters: an estimate. None where no module was called."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -26,10 +26,11 @@ from ullage.emulator.emulate import emulate_in
 from ullage.gpus import find_gpu
 from ullage.prediction.child.attachment import Attachment
 from ullage.prediction.child.whereabouts import words_for
+from ullage.prediction.command.standard_input import standard_input
 from ullage.prediction.command.words import command_of
 from ullage.prediction.host.memory import WorkersUse
 from ullage.prediction.host.watch import HostWatch
-from ullage.prediction.lone_rank import environment_of
+from ullage.prediction.lone_rank import CARDS_OF_A_NODE, environment_of
 from ullage.prediction.peer import peer_of
 from ullage.prediction.request import STOP_SIGNAL, Request
 from ullage.prediction.result import ExitReport, RunResult
@@ -86,18 +87,20 @@ class ChildReport:
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
     """Run the script in a process of its own until it has told its result, has ended, or is not wanted any more."""
     report = ChildReport()
-    environment = _environment()
+    environment = _environment(request)
     channel, channel_end = new_pipe()
     try:
         try:
-            process = ChildProcess(
-                "ullage.prediction.child.run",
-                [str(channel_end), json.dumps(request.for_child().to_json())],
-                inherited=(channel_end,),
-                environment=environment,
-                with_flags=False,
-                output=subprocess.PIPE,
-            )
+            with standard_input(request.arguments) or nullcontext() as given:
+                process = ChildProcess(
+                    "ullage.prediction.child.run",
+                    [str(channel_end), json.dumps(request.for_child().to_json())],
+                    inherited=(channel_end,),
+                    environment=environment,
+                    with_flags=False,
+                    output=subprocess.PIPE,
+                    standard_input=given,
+                )
         finally:
             os.close(channel_end)
         with process:
@@ -119,10 +122,12 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         What each of them has told, the fullest first; at least one report, which is empty where none has told anything.
     """
     launch = request.launch
-    environment = _environment()
+    environment = _environment(request)
     for name in environment_of(0, 1):  # of a launcher around ourselves
         environment.pop(name, None)
-    child = replace(request, count=max(request.count, launch.cards)).for_child()
+    own = 1 if request.world_size else request.rank % CARDS_OF_A_NODE + 1  # a launcher may be in a script of a shell's
+    child = replace(request, count=max(request.count, launch.cards, own)).for_child()
+    environment.setdefault("PET_STANDALONE", "1")  # torchrun (2.6 to 2.15) takes a free port: another run may have its
     if request.world_size:
         environment |= environment_of(request.rank, request.world_size)
     gpu = find_gpu(request.gpu, arch=request.arch)
@@ -142,14 +147,16 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
         door.listen()
         attachment = Attachment(address=address, request=child, processes=request.processes, nodes=launch.nodes)
         attachment.put_into(environment)
-        process = ChildProcess(
-            "ullage.prediction.command.launch",
-            command_of(launch.words),
-            inherited=(),
-            environment=environment,
-            with_flags=False,
-            output=subprocess.PIPE,
-        )
+        with standard_input(launch.words) or nullcontext() as given:
+            process = ChildProcess(
+                "ullage.prediction.command.launch",
+                command_of(launch.words),
+                inherited=(),
+                environment=environment,
+                with_flags=False,
+                output=subprocess.PIPE,
+                standard_input=given,
+            )
         with process:
             listener = Listener(process, request, progress, cancelled, door)
             listener.started(time.monotonic())
@@ -171,8 +178,8 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int]:
     return result is not None and result.outcome.kind == "oom", report.is_final, reserved
 
 
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
+def _environment(request: Request) -> dict[str, str]:
+    environment = os.environ | request.environment
     for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
         environment.pop(stale, None)
     environment.setdefault("PYTHONUNBUFFERED", "1")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ullage._errors import UsageError, quoted
 from ullage._output import check_output
 from ullage._units import text_of_bytes
-from ullage.changes.all_changes import change_named
 from ullage.emulator.emulate import check_placement
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.profile import profile_of
@@ -148,6 +147,8 @@ class Request:
     """Whether weights and data that are not here are made up."""
     diagnose: bool = False
     """Whether to look for what of the peak is avoidable: `Prediction.avoidable`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the script finds beside, or in place of, those of this process."""
 
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
     """The messages of ranks that run alone; None: one is made where there are such ranks."""
@@ -216,8 +217,7 @@ class Request:
         self.values.check()
         check_job_request(self.job_request)
         self.made_up.check()
-        for change in self.changes:
-            change_named(change)
+        self._check_changes()
         self._check_edited()
         if not 1 <= self.draws <= MOST_DRAWS:
             raise UsageError(f"--draws {self.draws} is out of range; expected 1 to {MOST_DRAWS}")
@@ -237,6 +237,14 @@ class Request:
                 f"a context of {text_of_bytes(context)} leaves no room on a card of {text_of_bytes(total)}; "
                 "give a larger card or a smaller --context"
             )
+
+    def _check_changes(self) -> None:
+        """Raise UsageError where a change has a name that none has; most runs have none, and need no module for it."""
+        if self.changes:
+            from ullage.changes.all_changes import change_named
+
+            for change in self.changes:
+                change_named(change)
 
     def _check_edited(self) -> None:
         """Raise UsageError where an edited text cannot run."""

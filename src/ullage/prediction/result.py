@@ -191,6 +191,10 @@ class RunResult:
     """None: nothing was allocated on a device."""
     epoch: EpochUse | None = None
     """None where none was asked for, or no loader fed the training."""
+    sent_bytes_per_step: int | None = None
+    """None where no step has ended."""
+    recomputed_share: float | None = None
+    """None where no module was called."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import ullage._errors
-from ullage._errors import EmulationError, ScriptError, UllageError, ValuesError
+from ullage._errors import EmulationError, ScriptError, ScriptKilledError, UllageError, ValuesError
 from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
 from ullage.gpus import Gpu, find_gpu
 from ullage.made_up.folder import with_folder
+from ullage.prediction.command.words import clearing
 from ullage.prediction.description.phases import unreached
 from ullage.prediction.epoch import judged_with, with_epoch
 from ullage.prediction.exchange import Exchange
@@ -154,7 +155,8 @@ def _result_of(request: Request, gpu: Gpu, told: ChildReport) -> RunResult:
             f"ullage itself failed while it measured {request.name}; please report this:\n{told.broken}"
         )
     if told.result is None:
-        raise ScriptError(_death_text(request, told))
+        kind = ScriptKilledError if told.exit_code == -signal.SIGKILL and not told.hung else ScriptError
+        raise kind(_death_text(request, told))
     if not has_code_for(gpu.compute_capability, told.result.architectures):
         raise EmulationError(_code_text(gpu, told.result))
     return told.result
@@ -225,6 +227,11 @@ def _command_text(request: Request, told: ChildReport) -> str:
     name, code, said = request.name, told.exit_code or 0, _said(told)
     if told.hung:
         return f"{name} did not end after {request.limit_seconds:g} s; give it longer with --seconds{said}"
+    if left_out := clearing([str(request.script), *request.arguments]):
+        return (
+            f"{name} ended, and nothing of it was measured: {left_out} leaves out the variables of the environment "
+            f"that ullage measures with; expected the command without that option{said}"
+        )
     if code:
         how = (
             f"ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"ended with exit code {code}"
@@ -331,15 +338,23 @@ def _judgement(request: Request, gpu: Gpu, result: RunResult, measured: Measured
     return verdict, reason
 
 
+def _judgement_with_epoch(
+    request: Request, gpu: Gpu, result: RunResult, measured: Measured, use: _Use
+) -> tuple[Verdict, str]:
+    """Decide, and say why: of the whole epoch, where one was gone through."""
+    verdict, reason = _judgement(request, gpu, result, measured, use)
+    if result.epoch is None:
+        return verdict, reason
+    least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
+    is_beyond = least > use.total_bytes or result.outcome.kind == "oom"
+    return judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
+
+
 def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
     result = with_epoch(result)
     measured = result.measured or NOTHING_MEASURED
     use = _use(request, gpu, result, measured)
-    verdict, reason = _judgement(request, gpu, result, measured, use)
-    if result.epoch is not None:
-        least = measured.peak_allocated_bytes + use.context_interval_bytes[0]
-        is_beyond = least > use.total_bytes or result.outcome.kind == "oom"
-        verdict, reason = judged_with(result.epoch, verdict, reason, is_beyond=is_beyond)
+    verdict, reason = _judgement_with_epoch(request, gpu, result, measured, use)
     allocated, reserved = measured.peak_allocated_bytes, measured.peak_reserved_bytes
     return Prediction(
         verdict=verdict,
@@ -390,6 +405,8 @@ def _prediction(request: Request, gpu: Gpu, torch: TorchBuild, result: RunResult
         bands=measured.bands,
         epoch=result.epoch,
         avoidable=measured.avoidable,
+        sent_bytes_per_step=result.sent_bytes_per_step,
+        recomputed_share=result.recomputed_share,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ullage._units import GIB
 from ullage.history import PENDING, Action, History, Segment
-from ullage.program import UNMAPPED_KEY, Column, StartSegment
+from ullage.program import UNMAPPED_KEY, Column, StartSegment, is_one_of
 from ullage.rebuild.life import GIVEN_BACK, TAKEN, BlockLives
 from ullage.rebuild.mapped import reserved_before
 from ullage.rebuild.segment_life import SegmentLives
@@ -95,7 +95,7 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
     }
     active = [block for segment in history.segments for block in segment.blocks if block.state.startswith("active")]
     addresses = np.array([block.address for block in active], np.int64)
-    made = np.isin(addresses, history.address[history.action == Action.ALLOC]).tolist()
+    made = lives.are_allocated(addresses)
     for block in (each for each, was_made in zip(active, made, strict=True) if not was_made):
         is_freed_later = block.address in alive
         alive[block.address] = _AliveBlock(
@@ -152,7 +152,7 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
     are_large = history.size[mapped] % settings.large_segment_bytes == 0
-    sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK)
+    sign = is_one_of(history.action, TAKEN).astype(np.int64) - is_one_of(history.action, GIVEN_BACK)
     most = sum(each.size for stretches in there for each in stretches) + int(
         np.cumsum(sign * history.size).max(initial=0)
     )

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from ullage.history import Action, History
-from ullage.program import Column
+from ullage.program import Column, is_one_of
 
 REQUESTS: Final = (Action.ALLOC, Action.OOM)
 TAKEN: Final = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
@@ -19,6 +19,7 @@ class BlockLives:
 
     row: Column
     """Indices of all entries that allocate or free, sorted by address and then by time."""
+    address: Column
     action: Column
     previous: Column
     """The previous action at the same address; -1: none."""
@@ -26,16 +27,24 @@ class BlockLives:
 
     @classmethod
     def of(cls, history: History) -> "BlockLives":
-        rows = np.flatnonzero(np.isin(history.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+        rows = np.flatnonzero(is_one_of(history.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
         rows = rows[np.argsort(history.address[rows], kind="stable")]
         address, action = history.address[rows], history.action[rows]
         same = np.concatenate([np.zeros(min(1, len(rows)), bool), address[1:] == address[:-1]])
         return cls(
             row=rows,
+            address=address,
             action=action,
             previous=np.where(same, np.roll(action, 1), -1),
             previous_row=np.where(same, np.roll(rows, 1), -1),
         )
+
+    def are_allocated(self, addresses: Column) -> list[bool]:
+        """Tell for each address whether any entry allocates there."""
+        before = np.append(0, np.cumsum(self.action == Action.ALLOC))
+        first, last = np.searchsorted(self.address, addresses), np.searchsorted(self.address, addresses, side="right")
+        found: list[bool] = (before[first] < before[last]).tolist()
+        return found
 
     def freed_unseen(self) -> Column:
         """Return the entries that free a block which no entry allocated."""

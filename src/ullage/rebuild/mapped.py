@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ullage.history import Action, History, Segment
+from ullage.program import is_one_of
 from ullage.rebuild.life import GIVEN_BACK, TAKEN
 from ullage.rebuild.ranges import Ranges
 from ullage.settings import SMALL_SEGMENT_BYTES, Settings
@@ -22,11 +23,12 @@ def reserved_before(history: History, settings: Settings) -> list[Segment]:
     ranges: Ranges[Segment] = Ranges()
     for segment in history.segments:
         ranges.put(segment.address, segment.address + segment.size, replace(segment, blocks=()))
-    moved = np.flatnonzero(np.isin(history.action, (*TAKEN, *GIVEN_BACK)))
+    moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
     columns = (history.action, history.address, history.size, history.stream)
     rows = zip(*(column[moved].tolist() for column in columns), strict=True)
+    taken = {int(action) for action in TAKEN}
     for action, address, size, stream in reversed(list(rows)):
-        if action in TAKEN:
+        if action in taken:
             ranges.cut(address, address + size)
             continue
         large_page = settings.large_segment_bytes if action == Action.SEGMENT_UNMAP else None

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from ullage.history import Action, History
-from ullage.program import Column, Op
+from ullage.program import Column, Op, is_one_of
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.rebuild.pool import given_up, pool_of_rows, pool_uses
@@ -51,13 +51,14 @@ class _Operations:
         self.pieces.append(list(columns))
 
     def sorted(self) -> list[Column]:
-        """Return the columns in the order of rows and of places within them."""
+        """Return the positions, by which they are in order, and the other columns without the places within rows."""
         if not self.pieces:
             return [np.zeros(0, np.int64)] * 6
         rows, places, *others = zip(*self.pieces, strict=True)
         # One key: the pieces are in order by themselves, which a stable sort of one column makes use of.
-        order = np.argsort(_position_of(np.concatenate(rows), np.concatenate(places)), kind="stable")
-        return [np.concatenate(column, dtype=np.int64)[order] for column in (rows, places, *others)]
+        positions = np.concatenate([_position_of(*each) for each in zip(rows, places, strict=True)])
+        order = np.argsort(positions, kind="stable")
+        return [positions[order], *(np.concatenate(column, dtype=np.int64)[order] for column in (rows, *others))]
 
 
 def write_operations(
@@ -74,7 +75,7 @@ def write_operations(
         unrecorded: what is assumed.
     """
     operations = _Operations()
-    made = np.flatnonzero(np.isin(history.action, REQUESTS))
+    made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     key_of_row = np.full(len(history), -1, np.int64)
     key_of_row[made] = len(before.requested) + np.arange(len(made))
     operations.add(made, _MAIN, Op.ALLOCATE, key=key_of_row[made], size=history.size[made], stream=history.stream[made])
@@ -84,8 +85,7 @@ def write_operations(
     _write_frees(history, lives, before, key_of_row, operations)
     _write_pools(history, before, pool_of_rows(history, before.lives, unrecorded.oom_pool), operations)
     calls = _write_releases(history, held, room, unrecorded.emptied, operations)
-    row, place, op, key, size, stream = operations.sorted()
-    order = _position_of(row, place)
+    order, row, op, key, size, stream = operations.sorted()
     return Written(
         op=op,
         key=key,
@@ -175,13 +175,15 @@ def _write_releases(
     Returns:
         What was taken from the driver and given back at an operation, by its row and its place there.
     """
-    made = np.flatnonzero(np.isin(history.action, REQUESTS))
-    moved = np.flatnonzero(np.isin(history.action, (*TAKEN, *GIVEN_BACK)))
+    made = np.flatnonzero(is_one_of(history.action, REQUESTS))
+    moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
     calls: dict[tuple[int, int], list[tuple[str, int]]] = {}
     by_request: dict[int, list[tuple[str, int]]] = {}
     first_row: dict[int, int] = {}
-    for row, request in zip(moved.tolist(), _request_behind(history, made, moved).tolist(), strict=True):
-        call = "take" if history.action[row] in TAKEN else "give", int(history.size[row])
+    is_taken, sizes = is_one_of(history.action[moved], TAKEN).tolist(), history.size[moved].tolist()
+    behind = _request_behind(history, made, moved).tolist()
+    for row, request, takes, size in zip(moved.tolist(), behind, is_taken, sizes, strict=True):
+        call = "take" if takes else "give", size
         if request >= 0:
             by_request.setdefault(request, []).append(call)
             continue

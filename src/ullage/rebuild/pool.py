@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from ullage.history import Action, History
-from ullage.program import Column
+from ullage.program import Column, is_one_of
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS
 from ullage.rebuild.segment_life import SegmentLives
 
@@ -33,7 +33,7 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
     if of_life.any():
         made = np.flatnonzero(history.action == Action.ALLOC)
         pools[made] = of_life[lives.at(history.address[made], made)]
-        back = np.flatnonzero(np.isin(history.action, GIVEN_BACK))
+        back = np.flatnonzero(is_one_of(history.action, GIVEN_BACK))
         pools[back] = of_life[lives.at(history.address[back], back - 1)]
     pools[history.action == Action.OOM] = oom_pool
     return pools
@@ -44,10 +44,10 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 
     A stretch ends where memory was given back: while allocations go to a private pool, `empty_cache` frees nothing.
     """
-    made = np.flatnonzero(np.isin(history.action, REQUESTS))
+    made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]
     is_edge = np.diff(of, prepend=-1, append=-1) != 0  # no pool's number is below 0
-    is_edge[np.searchsorted(made, np.flatnonzero(np.isin(history.action, GIVEN_BACK)))] = True
+    is_edge[np.searchsorted(made, np.flatnonzero(is_one_of(history.action, GIVEN_BACK)))] = True
     edges = np.flatnonzero(is_edge).tolist()
     return [
         PoolUse(pool=int(of[start]), first_row=int(made[start]), last_row=int(made[end - 1]))
@@ -59,10 +59,10 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 def given_up(history: History, pools: Column) -> dict[int, int]:
     """Return the entry with which each pool's memory was given back, of pools that nothing was asked of after that."""
     private = np.flatnonzero(pools)
-    used = private[np.isin(history.action[private], REQUESTS)][::-1]
+    used = private[is_one_of(history.action[private], REQUESTS)][::-1]
     numbers, latest = np.unique(pools[used], return_index=True)
     last_use = dict(zip(numbers.tolist(), used[latest].tolist(), strict=True))
-    back = private[np.isin(history.action[private], GIVEN_BACK)]
+    back = private[is_one_of(history.action[private], GIVEN_BACK)]
     found: dict[int, int] = {}
     for row, pool in zip(back.tolist(), pools[back].tolist(), strict=True):
         if row > last_use.get(pool, -1):

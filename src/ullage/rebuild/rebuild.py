@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ullage._units import text_of_bytes
 from ullage.history import Action, History
-from ullage.program import Column, Program
+from ullage.program import Column, Program, is_one_of
 from ullage.rebuild.before import Before
 from ullage.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.rebuild.operation import UNBOUNDED_BYTES, whole_pages, write_operations
@@ -69,6 +69,12 @@ class Rebuilt:
     def card_bytes(self) -> int:
         """The whole card, as far as it is known: the room, and what is beyond it."""
         return self.room_bytes + self.beyond_room_bytes
+
+    def ops_of(self, rows: Column) -> Column:
+        """Return the operations behind entries, which are given in order."""
+        first, last = np.searchsorted(self.row_of_op, rows), np.searchsorted(self.row_of_op, rows, side="right")
+        counts = last - first
+        return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
@@ -168,7 +174,7 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
     # Where less was given than the run had, it was recorded elsewhere: what was given back there tells nothing of here.
     had = capacity_bytes if capacity_bytes and capacity_bytes >= held.max(initial=0) else UNBOUNDED_BYTES
     written = write_operations(history, lives, before, held, known_room or had, unrecorded)
-    made = np.flatnonzero(np.isin(history.action, REQUESTS))
+    made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     none = np.full(len(before.requested), -1, np.int64)
     return Rebuilt(
         program=Program(
@@ -219,8 +225,8 @@ def _held_over_time(history: History, before: Before, settings: Settings) -> Col
         in_pages = size // large * whole_pages(large)
         return np.asarray(np.where(is_mapped & (size % large == 0), in_pages, whole_pages(size)), np.int64)
 
-    sign = np.isin(history.action, TAKEN).astype(np.int64) - np.isin(history.action, GIVEN_BACK).astype(np.int64)
-    is_mapped = np.isin(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP))
+    sign = is_one_of(history.action, TAKEN).astype(np.int64) - is_one_of(history.action, GIVEN_BACK).astype(np.int64)
+    is_mapped = is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP))
     reserved = np.array([segment.reserved_bytes for segment in before.segments], np.int64)
     is_expandable = np.array([segment.is_expandable for segment in before.segments], np.bool_)
     at_start = int(given(reserved, is_expandable).sum())

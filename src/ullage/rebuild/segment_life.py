@@ -2,13 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from ullage.history import Action, History, Segment
-from ullage.program import Column
+from ullage.program import Column, is_one_of
 from ullage.settings import SMALL_SEGMENT_BYTES
 
 NONE: Final = -1
@@ -39,6 +39,7 @@ class SegmentLives:
     """Every segment of a recording, in order of its life, then of those that were there before."""
 
     lives: tuple[SegmentLife, ...]
+    finder: "LifeFinder" = field(repr=False, compare=False)
 
     @classmethod
     def of(
@@ -58,43 +59,50 @@ class SegmentLives:
         """
         found = [*_plain(history, before), *_expandable(history, before, large_page)]
         told = [_with_pool(life, history) for life in found]
+        names = ("begin", "end", "born", "died")
+        columns = (np.array([getattr(life, name) for life in told], np.int64) for name in names)
         return cls(
             lives=tuple(
                 life if life.pool_is_told else replace(life, pool=pools.get(number, life.pool))
                 for number, life in enumerate(told)
-            )
+            ),
+            finder=LifeFinder(*columns),
         )
 
     def at(self, address: Column, row: Column) -> Column:
         """Return the number of the life in which each address lies at an entry (-1: when recording began); or -1."""
-        names = ("begin", "end", "born", "died")
-        begin, end, born, died = (np.array([getattr(life, name) for life in self.lives], np.int64) for name in names)
-        return life_at(begin, end, born, died, address, row)
+        return self.finder.at(address, row)
 
     def pools(self) -> Column:
         """Return the pool of each life."""
         return np.array([life.pool for life in self.lives], np.int64)
 
 
-def life_at(begin: Column, end: Column, born: Column, died: Column, address: Column, row: Column) -> Column:
-    """Return the row of columns of lives in which each address lies at an entry (-1: when recording began); or -1."""
-    if not len(begin) or not len(address):
-        return np.full(len(address), NONE, np.int64)
-    cuts = np.unique(np.concatenate([begin, end]))
-    places = (np.searchsorted(cuts, begin).tolist(), np.searchsorted(cuts, end).tolist(), born.tolist())
-    pieces = [
-        (piece, since, number)
-        for number, (first, last, since) in enumerate(zip(*places, strict=True))
-        for piece in range(first, last)
-    ]
-    piece, since, number = np.array(sorted(pieces), np.int64).T
-    span = int(max(row.max(initial=0), since.max())) + 2
-    wanted = (np.searchsorted(cuts, address, side="right") - 1) * span + row + 1
-    at = np.searchsorted(piece * span + since + 1, wanted, side="right") - 1
-    owner = np.where(at >= 0, number[at], NONE)
-    lies_in = (owner >= 0) & (begin[owner] <= address) & (address < end[owner])
-    is_there = (born[owner] <= row) & ((died[owner] < 0) | (died[owner] > row))
-    return np.where(lies_in & is_there, owner, NONE)
+class LifeFinder:
+    """Finds lives by an address and a time, of columns of lives; what does not depend on these is made once."""
+
+    def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
+        self._begin, self._end, self._born, self._died = begin, end, born, died
+        self._cuts = np.unique(np.concatenate([begin, end]))
+        places = (np.searchsorted(self._cuts, begin).tolist(), np.searchsorted(self._cuts, end).tolist(), born.tolist())
+        pieces = [
+            (piece, since, number)
+            for number, (first, last, since) in enumerate(zip(*places, strict=True))
+            for piece in range(first, last)
+        ]
+        self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
+
+    def at(self, address: Column, row: Column) -> Column:
+        """Return the number of the life in which each address lies at an entry (-1: when recording began); or -1."""
+        if not len(self._begin) or not len(address):
+            return np.full(len(address), NONE, np.int64)
+        span = int(max(row.max(initial=0), self._since.max())) + 2
+        wanted = (np.searchsorted(self._cuts, address, side="right") - 1) * span + row + 1
+        at = np.searchsorted(self._piece * span + self._since + 1, wanted, side="right") - 1
+        owner = np.where(at >= 0, self._number[at], NONE)
+        lies_in = (owner >= 0) & (self._begin[owner] <= address) & (address < self._end[owner])
+        is_there = (self._born[owner] <= row) & ((self._died[owner] < 0) | (self._died[owner] > row))
+        return np.where(lies_in & is_there, owner, NONE)
 
 
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
@@ -145,7 +153,7 @@ class _Open:
 def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
     """Yield expandable segments: what has memory from its first page on until no page is left."""
     there = [stretches for stretches in before if stretches[0].is_expandable]
-    rows = np.flatnonzero(np.isin(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
+    rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
     addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
     spans = _spans(
         [
@@ -167,9 +175,10 @@ def _expandable(history: History, before: Sequence[Sequence[Segment]], large_pag
             pool=first.pool,
         )
         held[bisect_right(spans, first.address)] = _Open(life, sum(stretch.size for stretch in stretches))
-    for row, address, size in zip(rows.tolist(), addresses, sizes, strict=True):
+    is_mapped = (history.action[rows] == Action.SEGMENT_MAP).tolist()
+    for row, address, size, takes in zip(rows.tolist(), addresses, sizes, is_mapped, strict=True):
         span = bisect_right(spans, address)
-        if history.action[row] == Action.SEGMENT_MAP:
+        if takes:
             if span not in held:
                 life = SegmentLife(
                     begin=address,

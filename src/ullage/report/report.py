@@ -120,6 +120,8 @@ class Table:
     rows: tuple[TableRow, ...]
     instead: tuple[str, ...] = ()
     """Sentences that a short report shows instead of the rows that are details."""
+    wraps: bool = False
+    """Whether short texts may take several lines too, before a narrow terminal gets the rows as a list."""
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table
@@ -187,9 +189,31 @@ class Plot:
     line_label: str
     limit: int | None = None
     limit_label: str = ""
+    outcomes: tuple[str, str, str] = ("fits", "may not fit, or not with the margin", "does not fit")
+    """The names of good, unsure and bad points."""
 
 
-Picture = Stack | Icicle | Map | Plot | BlockHistory
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A named size, and how it stands beside the limit."""
+
+    label: str
+    size_bytes: int
+    tone: Tone
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """Sizes one below the other, each with its name beside it, and one limit drawn through all of them."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    limit_bytes: int
+    limit_label: str
+
+
+Picture = Stack | Icicle | Map | Plot | Bars | BlockHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,6 +153,7 @@ def _grid(table: Table, width: int) -> RenderableType | None:
             texts=tuple(Text(row.cells[number], style=style) for row, style in zip(table.rows, styles, strict=True)),
             heading=heading,
             is_right=_is_numeric(table, number),
+            keeps_short_whole=not table.wraps or _is_numeric(table, number),
         )
         for number, heading in enumerate(table.columns)
     ]

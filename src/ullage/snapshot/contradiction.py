@@ -6,6 +6,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from ullage.history import Action, History, Segment
+from ullage.program import is_one_of
 
 
 class Contradiction(ValueError):
@@ -50,7 +51,7 @@ def _of_blocks(segment: Segment) -> Iterator[str]:
 
 def _of_sizes(history: History) -> Iterator[str]:
     """Yield entries of nothing: no allocator gives 0 bytes out, nor fails to."""
-    takes = np.isin(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
+    takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
         yield f"entry {row}, {_name(history, row)}, is of {history.size[row]} bytes"
 

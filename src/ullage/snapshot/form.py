@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from ullage._foreign_json import is_far_larger_in_memory
+
 _PAGE: Final = re.compile(rb"\s{0,40}<!DOCTYPE html>[^\0]{0,1000}MemoryViz\.js")
 _IN_PAGE: Final = b'"base64": "'
 _JSON: Final = re.compile(
@@ -92,6 +94,8 @@ def as_pickle(data: bytes) -> bytes:
         except binascii.Error as error:
             raise ValueError(f"the page of PyTorch's viewer is damaged: {error}") from None
     if _JSON.match(beginning):
+        if is_far_larger_in_memory(data):
+            raise ValueError("it would take many times its own size in memory, as no snapshot does")
         try:
             return pickle.dumps(json.loads(data, object_hook=_once()))
         except (ValueError, RecursionError) as error:

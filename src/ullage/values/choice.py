@@ -7,7 +7,7 @@ from ullage._errors import UsageError, quoted
 
 MODES: Final = ("auto", "on", "off", "all")
 """The modes that may be asked for: see `ValuesChoice.mode`."""
-ROUTINGS: Final = ("balanced", "drawn", "worst")
+ROUTINGS: Final = ("auto", "balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
 _MOST_SKEW: Final = 100.0
 
@@ -21,9 +21,9 @@ class ValuesChoice:
     zero; "all": everything is computed on the host, which is slow and right."""
     seed: int = 0
     """The seed that all drawn values follow from."""
-    routing: str = "drawn"
-    """The experts that a router with drawn scores chooses: "drawn", "balanced", "worst", or the exponent of a Zipf
-    law."""
+    routing: str = "auto"
+    """The experts that a router with drawn scores chooses: "drawn", "balanced", "worst", or the exponent of a Zipf law;
+    "auto": "drawn", but of a rank among others "balanced", with "worst" as the end of an interval."""
 
     def check(self) -> None:
         """Raise UsageError where there is no such choice."""

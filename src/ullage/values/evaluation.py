@@ -63,7 +63,7 @@ class Evaluation:
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
         """Operations that the host could not run, with the error's first line."""
-        self._routing = routing
+        self.routing = routing
 
     # ---- what is kept
 
@@ -284,7 +284,7 @@ class Evaluation:
         if call.is_random and _takes_generator(call.operator):
             keywords["generator"] = self._generator_of(call)
         with self._random_numbers(call):
-            result = self._routing.results(call, arguments, keywords)
+            result = self.routing.results(call, arguments, keywords)
             if result is None:
                 result = _computed(call.operator, arguments, keywords)
                 if call.is_random and not isinstance(result, Mapping):

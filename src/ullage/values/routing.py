@@ -10,6 +10,7 @@ from ullage.values.content import Certainty, Operand, OperatorCall
 
 _MOST_EXPERTS: Final = 512
 _MOST_CHOSEN: Final = 32
+_BY_SCORES: Final = ("drawn", "auto")  # who asks for "auto" asks for another where that matters
 _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
 
 
@@ -19,10 +20,12 @@ class Routing:
     def __init__(self, name: str = "drawn") -> None:
         self.name = name
         self.skew = skew_of(name)
+        self.chosen = 0
+        """The number of times that experts were chosen otherwise than the scores would."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Return what an operation answers, where it chooses among experts by drawn scores; else None."""
-        if self.name == "drawn" or call.operator._schema.name not in _CHOOSE:
+        if self.name in _BY_SCORES or call.operator._schema.name not in _CHOOSE:
             return None
         operand = call.arguments[0]
         scores = arguments[0]
@@ -41,6 +44,7 @@ class Routing:
             is_last and 2 <= experts <= _MOST_EXPERTS and chosen <= min(experts, _MOST_CHOSEN) and tokens >= experts
         ):
             return None
+        self.chosen += 1
         indices = self._indices(tokens, experts, chosen).reshape(*scores.shape[:-1], chosen)
         if name == "aten::topk":
             return scores.gather(-1, indices), indices

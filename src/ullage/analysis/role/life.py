@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from ullage.analysis.role.maker import Mask, Pass
-from ullage.program import Column, Op, Program
+from ullage.program import Column, Op, Program, is_one_of
 
 NEVER: Final = np.iinfo(np.int64).max
 
@@ -62,7 +62,7 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
     is_forward = kinds == Pass.FORWARD
     has_modules = bool(is_forward.any())
     forward_starts = at[is_forward & ~np.append(False, is_forward[:-1])]
-    is_backward = np.isin(kinds, (Pass.BACKWARD, Pass.RECOMPUTED))
+    is_backward = is_one_of(kinds, (Pass.BACKWARD, Pass.RECOMPUTED))
     # Between two backward passes there is a forward one, or the first gradient of the second.
     parts = is_forward if has_modules else kinds == Pass.OUTSIDE
     number = np.cumsum(parts | begins[order])

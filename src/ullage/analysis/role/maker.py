@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.history import Frame, RecordedStacks
-from ullage.program import Column
+from ullage.program import Column, is_one_of
 
 Mask = npt.NDArray[np.bool_]
 
@@ -116,7 +116,7 @@ def makers_of(stacks: RecordedStacks) -> Makers:
     threads = _of_other_threads(stacks, table, count) | ((has & _RUN) != 0)
     # Within backward a forward pass is one that runs again, or code that torch.compile has made for backward.
     again = (part == Pass.FORWARD) & ((has & _AGAIN) != 0)
-    part[threads & np.isin(part, (Pass.OUTSIDE, Pass.FORWARD))] = Pass.BACKWARD
+    part[threads & is_one_of(part, (Pass.OUTSIDE, Pass.FORWARD))] = Pass.BACKWARD
     part[again] = Pass.RECOMPUTED
     has_python = bool((has & _PYTHON).any())
     nothing = Pass.BACKWARD if has_python else Pass.UNKNOWN  # Python's frames are recorded, and here is none

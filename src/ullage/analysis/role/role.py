@@ -17,7 +17,7 @@ from ullage.analysis.role.life import NEVER, KeyLives, Passes, next_of, passes_o
 from ullage.analysis.role.maker import Makers, Mask, Pass, makers_of
 from ullage.block_role import Role
 from ullage.history import Action
-from ullage.program import Column
+from ullage.program import Column, is_one_of
 
 ROLES: Final = tuple(Role)
 _CUBLAS_BYTES: Final = 8_519_680
@@ -121,7 +121,7 @@ class _Roles:
         before[order[1:]] = order[:-1]
         same_call = (before >= 0) & (self._stack[before] == self._stack)
         by_cudnn = self._flag(makers.is_cudnn)
-        inside = passing & same_call & np.isin(self._part, (Pass.FORWARD, Pass.RECOMPUTED, Pass.BACKWARD))
+        inside = passing & same_call & is_one_of(self._part, (Pass.FORWARD, Pass.RECOMPUTED, Pass.BACKWARD))
         named = inside & (self._stack >= 0)
         self._is(named & by_cudnn, Role.WORKSPACES, Sureness.CERTAIN)
         self._is(named & self._flag(makers.is_generated), Role.WORKSPACES, Sureness.LIKELY)
@@ -138,7 +138,7 @@ class _Roles:
         """Blocks of the sizes that cuBLAS and cuBLASLt take, once for each thread and stream, and never give back."""
         order, makers = self._lives.order, self._makers
         found = np.zeros(len(self._size), bool)
-        computes = np.isin(self._part[order], (Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTED, Pass.OUTSIDE))
+        computes = is_one_of(self._part[order], (Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTED, Pass.OUTSIDE))
         is_made = self._flag(makers.is_parameter) | self._has_parameters_size()
         kept = computes & (self._lives.freed[order] == NEVER)
         # Kept over a whole backward pass, or into the second forward pass after it where there is none of backward.
@@ -152,7 +152,7 @@ class _Roles:
         for size in (_CUBLAS_BYTES, *_CUBLASLT_BYTES[: 1 if is_clear else 2]):
             is_candidate = kept & (self._size[order] == size) & ~is_made[order] & ((size == _CUBLAS_BYTES) | goes_on)
             mine = np.flatnonzero(is_candidate & ~found[order])
-            in_backward = np.isin(self._part[order[mine]], (Pass.BACKWARD, Pass.RECOMPUTED))
+            in_backward = is_one_of(self._part[order[mine]], (Pass.BACKWARD, Pass.RECOMPUTED))
             _, first = np.unique(in_backward, return_index=True)
             found[order[mine[first]]] = True
             if size == _CUBLAS_BYTES:  # and cuBLASLt's, which the same call may take
@@ -165,7 +165,7 @@ class _Roles:
 
     def _owned(self, seen: Mask) -> None:
         born, freed = self._lives.born, self._lives.freed
-        made = seen & np.isin(self._part, (Pass.OUTSIDE, Pass.UNKNOWN))
+        made = seen & is_one_of(self._part, (Pass.OUTSIDE, Pass.UNKNOWN))
         is_kept = (freed == NEVER) | (freed > next_of(self._passes.forward_starts, born))
         buffers = made & self._flag(self._makers.is_buffer)
         self._is(buffers & is_kept, Role.BUFFERS, Sureness.CERTAIN)
@@ -177,7 +177,7 @@ class _Roles:
         lives = self._lives
         mine = seen & (self._part == Pass.OPTIMIZER)
         # Outside of every step: a closure's forward pass is within one, and backward may run steps of its own.
-        outside = np.isin(self._part, (Pass.OUTSIDE, Pass.FORWARD)) & ~self._flag(self._makers.in_optimizer)
+        outside = is_one_of(self._part, (Pass.OUTSIDE, Pass.FORWARD)) & ~self._flag(self._makers.in_optimizer)
         others = lives.born[lives.order[outside[lives.order]]]
         following = next_of(others, lives.born)
         is_left = (lives.freed > following) | (lives.freed == NEVER)
@@ -207,10 +207,9 @@ class _Roles:
 
     def _is_cut_short(self) -> Mask:
         """Blocks that were alive when a request failed and the program went on: that may be why they were freed."""
-        lives, program = self._lives, self._recording.program
-        rows = self._recording.rebuilt.row_of_op[: len(program)]
-        failed = np.flatnonzero(np.isin(rows, np.flatnonzero(self._recording.history.action == Action.OOM)))
-        failure = next_of(failed, lives.born)
+        lives, recording = self._lives, self._recording
+        failed = recording.rebuilt.ops_of(np.flatnonzero(recording.history.action == Action.OOM))
+        failure = next_of(failed[failed < len(recording.program)], lives.born)
         return np.asarray((failure != NEVER) & (lives.freed > failure), bool)
 
     def _outside(self, seen: Mask) -> None:

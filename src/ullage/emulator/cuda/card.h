@@ -254,8 +254,10 @@ ULLAGE_API void card_guess_figures(int kind, struct guess_figures *out);
 /* ---- communicators.c: of NCCL, at most at once. In the order of `CommunicatorFigures` in ullage/emulator/library.py. */
 struct communicator_figures {
   int64_t communicators, peers; /* that have done something; that they send to, summed over communicators */
+  int64_t sent_bytes;           /* since the beginning, by rings */
 };
 ULLAGE_API void card_note_communicator(int communicators, int peers); /* so many more */
+ULLAGE_API void card_note_sent(int64_t bytes);
 ULLAGE_API void card_communicator_figures(struct communicator_figures *out);
 
 #endif

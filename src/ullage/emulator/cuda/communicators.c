@@ -1,4 +1,5 @@
-/* The communicators of NCCL that have done something, and the ranks that each sends to: what its buffers depend on. */
+/* The communicators of NCCL that have done something, and the ranks that each sends to: what its buffers depend on;
+ * and what this rank has sent. */
 #include <pthread.h>
 
 #include "card.h"
@@ -12,6 +13,12 @@ void card_note_communicator(int communicators, int peers) {
   now.peers += peers;
   if (now.communicators > most.communicators) most.communicators = now.communicators;
   if (now.peers > most.peers) most.peers = now.peers;
+  pthread_mutex_unlock(&lock);
+}
+
+void card_note_sent(int64_t bytes) {
+  pthread_mutex_lock(&lock);
+  most.sent_bytes += bytes;
   pthread_mutex_unlock(&lock);
 }
 

@@ -132,6 +132,13 @@ static int work(struct communicator *communicator) {
   }
   return SUCCESS;
 }
+/* What this rank sends to others: `parts` of `count` numbers, each divided by `of`. A ring of n ranks has n - 1 rounds. */
+static void sends(struct communicator *communicator, size_t count, int type, int64_t parts, int64_t of) {
+  static const int64_t bytes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  if (!communicator || communicator->ranks < 2 || type < 0 || type >= (int)(sizeof bytes_of / sizeof *bytes_of)) return;
+  card_note_sent((int64_t)count * bytes_of[type] * parts / of);
+}
+static int64_t rounds(struct communicator *communicator) { return communicator ? communicator->ranks - 1 : 0; }
 static int exchange(struct communicator *communicator, int peer) {
   int status = work(communicator);
   if (!communicator || peer < 0 || peer >= MOST_RANKS || peer == communicator->rank) return status;
@@ -151,46 +158,59 @@ static int exchange_with_all(struct communicator *communicator) {
 ACCEPTS(ncclGroupStart)
 ACCEPTS(ncclGroupEnd)
 ULLAGE_API int ncclAllGather(void *sent, void *got, size_t count, int type, struct communicator *communicator) {
-  (void)sent, (void)got, (void)count, (void)type;
+  (void)sent, (void)got;
+  sends(communicator, count, type, rounds(communicator), 1);
   return work(communicator);
 }
 ULLAGE_API int ncclAllReduce(void *sent, void *got, size_t count, int type, int operation,
                              struct communicator *communicator) {
-  (void)sent, (void)got, (void)count, (void)type, (void)operation;
+  (void)sent, (void)got, (void)operation;
+  sends(communicator, count, type, 2 * rounds(communicator), rounds(communicator) + 1);
   return work(communicator);
 }
 ULLAGE_API int ncclReduceScatter(void *sent, void *got, size_t count, int type, int operation,
                                  struct communicator *communicator) {
-  return ncclAllReduce(sent, got, count, type, operation, communicator);
-}
-ULLAGE_API int ncclReduce(void *sent, void *got, size_t count, int type, int operation, int root,
-                          struct communicator *communicator) {
-  (void)root;
-  return ncclAllReduce(sent, got, count, type, operation, communicator);
+  (void)operation;
+  return ncclAllGather(sent, got, count, type, communicator); /* the same rounds, the other way */
 }
 ULLAGE_API int ncclBroadcast(void *sent, void *got, size_t count, int type, int root,
                              struct communicator *communicator) {
-  (void)root;
-  return ncclAllGather(sent, got, count, type, communicator);
+  (void)sent, (void)got, (void)root;
+  sends(communicator, count, type, 1, 1);
+  return work(communicator);
+}
+ULLAGE_API int ncclReduce(void *sent, void *got, size_t count, int type, int operation, int root,
+                          struct communicator *communicator) {
+  (void)operation;
+  return ncclBroadcast(sent, got, count, type, root, communicator);
 }
 ULLAGE_API int ncclBcast(void *buffer, size_t count, int type, int root, struct communicator *communicator) {
   return ncclBroadcast(buffer, buffer, count, type, root, communicator);
 }
 ULLAGE_API int ncclAlltoAll(void *sent, void *got, size_t count, int type, struct communicator *communicator) {
-  (void)sent, (void)got, (void)count, (void)type;
+  (void)sent, (void)got;
+  sends(communicator, count, type, rounds(communicator), 1);
   return exchange_with_all(communicator);
 }
-ULLAGE_API int ncclGather(void *sent, void *got, size_t count, int type, int root, struct communicator *communicator) {
-  (void)sent, (void)got, (void)count, (void)type;
+static int with_root(struct communicator *communicator, int root) {
   return communicator && root == communicator->rank ? exchange_with_all(communicator) : exchange(communicator, root);
 }
+ULLAGE_API int ncclGather(void *sent, void *got, size_t count, int type, int root, struct communicator *communicator) {
+  (void)sent, (void)got;
+  if (communicator && root != communicator->rank) sends(communicator, count, type, 1, 1);
+  return with_root(communicator, root);
+}
 ULLAGE_API int ncclScatter(void *sent, void *got, size_t count, int type, int root, struct communicator *communicator) {
-  return ncclGather(sent, got, count, type, root, communicator);
+  (void)sent, (void)got;
+  if (communicator && root == communicator->rank) sends(communicator, count, type, rounds(communicator), 1);
+  return with_root(communicator, root);
 }
 ULLAGE_API int ncclSend(void *sent, size_t count, int type, int peer, struct communicator *communicator) {
-  (void)sent, (void)count, (void)type;
+  (void)sent;
+  if (communicator && peer != communicator->rank) sends(communicator, count, type, 1, 1);
   return exchange(communicator, peer);
 }
 ULLAGE_API int ncclRecv(void *got, size_t count, int type, int peer, struct communicator *communicator) {
-  return ncclSend(got, count, type, peer, communicator);
+  (void)got, (void)count, (void)type;
+  return exchange(communicator, peer);
 }

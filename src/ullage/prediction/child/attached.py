@@ -115,7 +115,7 @@ class AttachedRun(Run):
     @staticmethod
     def _name() -> str:
         words = getattr(sys, "argv", None) or [""]
-        return os.path.basename(words[0]) if words[0] not in ("", "-c", "-m") else f"python {words[0]}".strip()
+        return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
 
     def _at_exit(self) -> None:
         """Tell what came of the process; its status follows when it is gone (`tracing/journal/exit_status.c`)."""

@@ -9,7 +9,6 @@ imports it.
 import builtins
 import faulthandler
 import gc
-import inspect
 import io
 import json
 import os
@@ -18,7 +17,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
@@ -28,15 +26,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ullage._child_process import run_exit_handlers, tie_to_parent
 from ullage._errors import UllageError, UsageError
-from ullage.changes.all_changes import install as install_changes
 from ullage.emulator import library
-from ullage.emulator.cudnn.start import version_of
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
 from ullage.gpus import find_gpu
 from ullage.made_up.install import install as install_made_up
 from ullage.prediction import lone_rank
+from ullage.prediction.child.allocator_history import AllocatorHistory
 from ullage.prediction.child.channel import Channel
+from ullage.prediction.child.enough_steps import EnoughSteps
+from ullage.prediction.child.import_choices import check_allocator_settings, choose_allocator_settings, choose_cards
+from ullage.prediction.child.training_inspection import TrainingInspection
 from ullage.prediction.child.whereabouts import Whereabouts
 from ullage.prediction.command.notebook import run_notebook
 from ullage.prediction.command.words import NOTEBOOK
@@ -54,24 +54,18 @@ from ullage.tracing.source import callers_line
 from ullage.tracing.torch_import import ImportWatch
 
 if TYPE_CHECKING:
-    from ullage.changes.facts import TrainingFacts
-    from ullage.changes.training_loop import TrainingLoop
     from ullage.epoch.use import EpochUse
-    from ullage.epoch.watch import EpochWatch
     from ullage.prediction.avoidable.diagnosis import AvoidableSearch
+    from ullage.prediction.child.epoch_run import EpochRun
     from ullage.prediction.observation.observer import Observer
     from ullage.values.reads import Reads
     from ullage.values.start import Values
 
-_HISTORY_ENTRIES: Final = 1_200_000  # three for each block: asked for, freed, free again
-_STEPS_FOR_A_GRAPH: Final = 20
-"""The number of further steps within which the capture of a CUDA graph is waited for."""
 _STEPS_WITH_VALUES: Final = 2
 """The number of steps without a read that decides after which values are no longer followed; a later one starts the run
 anew."""
 _EVALUATION_SECONDS: Final = 10.0
 """The time, beside that of the steps, for an evaluation that follows at once on the last of them."""
-_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class StopScript(BaseException):
@@ -87,21 +81,20 @@ class Run:
         self._journal = Journal()
         self._observer: Observer | None = None
         self._values: Values | None = None
-        self._diagnosis: AvoidableSearch | None = None
+        self._inspection: TrainingInspection | None = None
+        self._enough: EnoughSteps | None = None
+        self._history: AllocatorHistory | None = None
         self._whereabouts: Whereabouts | None = None
         self._emulation: Emulation | None = None
-        self._reserved_at_ends: list[list[int]] = []
+        self._sent_at_ends: list[int] = []
         self._is_over = False
         self._has_gone_on = False
         self._started = 0.0
         self._import_seconds = 0.0
         self._step_times: list[float] = []
         self._notes: list[str] = []
-        self._loop: TrainingLoop | None = None
-        self._epoch: EpochWatch | None = None
+        self._epoch: EpochRun | None = None
         self._epoch_use: EpochUse | None = None
-        self._give_history_back: Callable[[], None] = lambda: None
-        self._clear_history: Callable[[], None] = lambda: None
         self._exit = os._exit
         self._post: LonePost | None = None
         self._meter = HostMeter(self._journal)
@@ -149,44 +142,9 @@ class Run:
         self._channel.send("import")
         self._meter.look()
         self._import_began = time.perf_counter()
-        self._choose_allocator_settings()
-        self._choose_cards()
-
-    def _choose_allocator_settings(self) -> None:
-        """Put --alloc-conf in place of what the script or its environment says."""
-        wanted = self._request.alloc_conf
-        if wanted is None:
-            return
-        for name, before in self._environment.items():
-            if os.environ.get(name) != before:
-                self._notes.append(f"the script sets {name}={os.environ.get(name)}; --alloc-conf took its place")
-        for name in VARIABLES:
-            os.environ.pop(name, None)
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = wanted
-
-    def _choose_cards(self) -> None:
-        """Show as many cards as the script chose with CUDA_VISIBLE_DEVICES: whichever they are, they are the same."""
-        text = os.environ.get(_VISIBLE)
-        if text is None:
-            return
-        chosen = 0
-        for name in text.split(","):
-            if not name.strip() or name.strip().startswith("-"):
-                break
-            chosen += 1
-        emulation = self._emulation
-        assert emulation is not None
-        count = min(chosen, emulation.count)
-        if not count:
-            self._notes.append(f"the script hides every GPU from torch with {_VISIBLE}={text!r}")
-        os.environ[_VISIBLE] = ",".join(str(index) for index in range(count))
-        library.describe_cards(
-            emulation.gpu,
-            emulation.figures,
-            count=count,
-            cuda_number=self._torch.cuda_number,
-            cudnn=version_of(self._torch),
-        )
+        assert self._emulation is not None
+        choose_allocator_settings(self._request.alloc_conf, self._environment, self._notes.append)
+        choose_cards(self._emulation, self._torch, self._notes.append)
 
     def _after_import(self, torch: ModuleType) -> None:
         self._meter.look()
@@ -202,11 +160,8 @@ class Run:
         self._values = current()
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
-        if self._request.diagnose:
-            from ullage.prediction.avoidable.diagnosis import AvoidableSearch
-
-            self._diagnosis = AvoidableSearch(self._journal, self._observer, self._values)
-            self._diagnosis.begin()
+        self._enough = EnoughSteps(self._request, self._journal, self._observer)
+        self._inspection = TrainingInspection(self._request, self._journal, self._observer, self._values)
         if self._values.messages is not None and isinstance(self._values.messages.post, StorePost):
             self._values.messages.post.without = self._end_with_others
         self._whereabouts = Whereabouts(self._channel, self._journal, self._values.reads)
@@ -215,18 +170,15 @@ class Run:
             lone_rank.stand_in_for_the_others(torch)
             self._hear_of_others()
         lone_rank.run_spawned_here(torch, self._request.rank, self._notes.append)
-        self._change(self._request)
+        self._inspection.make_changes(self._notes.append)
         self._keep_history(torch)
         self._watch_epoch()
-        self._check_allocator_settings(torch)
+        try:
+            check_allocator_settings(self._request.alloc_conf, torch)
+        except UsageError as error:
+            self._refuse(error)
         self._import_seconds = time.perf_counter() - self._import_began
         torch.cuda._lazy_call(self._meter.look)
-
-    def _change(self, request: ChildRequest) -> None:
-        """Make the changes that are asked for, and gather how the run trains."""
-        if request.changes or request.diagnose:
-            journal = self._journal if request.diagnose else None
-            self._loop = install_changes(request.changes, self._notes.append, journal)
 
     def _hear_of_others(self) -> None:
         """Have what other ranks send come from the exchange of messages, and what this one sends go there."""
@@ -237,78 +189,36 @@ class Run:
         self._post.connect()
         values.messages.post = self._post
 
-    def _check_allocator_settings(self, torch: Any) -> None:
-        """Refuse an --alloc-conf that PyTorch cannot read, which it would say only at the first allocation."""
-        wanted = self._request.alloc_conf
-        if wanted is None or not torch.cuda.is_available():
-            return
-        try:
-            torch._C._cuda_attach_out_of_memory_observer(lambda *_: None)  # has the allocator read its settings
-        except (ValueError, RuntimeError) as error:
-            self._refuse(UsageError(f"--alloc-conf {wanted!r} cannot be read by PyTorch: {_first_line(error)}"))
-
     def _refuse(self, error: UllageError) -> NoReturn:
         self._is_over = True
         self._channel.send("refused", text=str(error), type=type(error).__name__)
         self._stop()
 
     def _keep_history(self, torch: Any) -> None:
-        """Have PyTorch record requests from the moment CUDA is initialised, and keep it so.
-
-        A script that records its own history reads the same one.
-        """
-        start = torch.cuda.memory._record_memory_history
-        wanted: dict[str, Any] = {"context": "alloc", "stacks": "python"}
-        if self._journal.stacks.are_recorded and not self._request.snapshot:
-            wanted = {"context": None}  # the journal has stacks and frees, at a fraction of the cost
-            # Frees tell what another placement would do, and cost as much again: only where addresses decide.
-            skips = not addresses_count(self._torch.version)
-            skips = skips and self._request.batches is None and not self._request.diagnose
-            if skips and "skip_actions" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
-                wanted["skip_actions"] = ["free_requested", "free_completed"]
-
-        self._meter.follow(self._values, history_entries=1 if "skip_actions" in wanted else 3)
-
-        def begin() -> None:
-            start(enabled="all", max_entries=_HISTORY_ENTRIES, **wanted)
-
-        def clear() -> None:
-            if "clear_history" in inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters:
-                start(enabled="all", max_entries=_HISTORY_ENTRIES, clear_history=True, **wanted)
-            else:  # older ones forget when they stop
-                start(enabled=None)
-                begin()
-
-        self._clear_history = clear
-        torch.cuda._lazy_call(begin)
-        torch.cuda.memory._record_memory_history = lambda *arguments, **keywords: None
-        self._give_history_back = lambda: setattr(torch.cuda.memory, "_record_memory_history", start)
+        """Have PyTorch record requests, with what the journal does not have."""
+        request = self._request
+        with_stacks = not self._journal.stacks.are_recorded or request.snapshot is not None
+        # Frees tell what another placement would do: only where addresses decide.
+        with_frees = addresses_count(self._torch.version) or request.batches is not None or request.diagnose
+        self._history = AllocatorHistory(torch, with_stacks=with_stacks, with_frees=with_stacks or with_frees)
+        self._meter.follow(self._values, history_entries=self._history.entries_of_a_block)
 
     def _watch_epoch(self) -> None:
         """Follow the loader that feeds training, where an epoch is asked for."""
-        observer = self._observer
-        if self._request.batches is None or observer is None:
+        if self._request.batches is None or self._observer is None or self._history is None:
             return
-        from ullage.epoch.watch import EpochWatch
-
-        self._epoch = EpochWatch(
-            clear_history=lambda: self._clear_history(),
-            backward_passes=lambda: len(observer.backward_lines),
-            steps_ended=lambda: len(observer.step_ends),
-            journal_length=self._journal.length,
-            finish=self._finish_epoch,
-            widen=self._widen,
-            progress=lambda text: self._channel.send("epoch", text=text),
-            first_steps=self._request.steps,
-            seconds=60 * self._request.minutes,
-        )
-        self._epoch.install()
-
-    def _widen(self) -> int:
-        from ullage.prediction.epoch import widen
+        from ullage.prediction.child.epoch_run import EpochRun
 
         assert self._emulation is not None
-        return widen(self._emulation)
+        self._epoch = EpochRun(
+            self._request,
+            self._journal,
+            self._observer,
+            self._emulation,
+            clear_history=self._history.clear,
+            finish=self._finish_epoch,
+            progress=lambda text: self._channel.send("epoch", text=text),
+        )
 
     def _finish_epoch(self) -> NoReturn:
         self._finish(Outcome(kind="steps"))
@@ -373,9 +283,10 @@ class Run:
         os._exit = self._exit
         if self._observer is not None:
             self._observer.remove()
-            self._give_history_back()
+        if self._history is not None:
+            self._history.give_back()
         if self._epoch is not None:
-            self._epoch.leave()
+            self._epoch.watch.leave()
 
     # ---- the ends of a run
 
@@ -392,22 +303,18 @@ class Run:
 
         self._step_times.append(time.perf_counter())
         self._meter.look()
-        # torch.cuda.memory_reserved() would sort all statistics of the card for this one number.
-        self._reserved_at_ends.append(
-            [
-                torch._C._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"]
-                for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-            ]
-        )
+        assert self._enough is not None
+        self._enough.note_step(torch)
+        self._sent_at_ends.append(library.communicators().sent_bytes)
         self._channel.send("step", step=number)
         if self._whereabouts is not None:
             self._whereabouts.note_step()
         self._look_after_values(number)
         if self._epoch is not None and not self._is_over:
-            self._epoch.step_ended()
-            if self._epoch.wants_more(number):
+            self._epoch.watch.step_ended()
+            if self._epoch.watch.wants_more(number):
                 return
-        if not self._is_over and self._is_enough(number) and not self._goes_on():
+        if not self._is_over and self._enough.is_reached(number) and not self._goes_on():
             self._finish(Outcome(kind="steps"))
             self._stop()
 
@@ -417,68 +324,30 @@ class Run:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
-    def _is_enough(self, number: int) -> bool:
-        """Tell whether a run may stop after this step: it has settled, and nothing that is wanted is still to come."""
-        wanted, more = self._request.steps, self._request.more_steps
-        if number < wanted or not self._is_far_enough():
-            return False
-        if more and number < wanted + _STEPS_FOR_A_GRAPH and self._observer is not None:
-            graphs = self._observer.graphs
-            if graphs.is_capturing or graphs.is_awaited:
-                return False
-        return number >= wanted + more or self._has_settled()
-
     def _on_recount(self) -> None:
         """Forget the steps that were counted by backward passes: an optimizer counts them from now on."""
         self._step_times.clear()
-        self._reserved_at_ends.clear()
+        self._sent_at_ends.clear()
+        if self._enough is not None:
+            self._enough.reserved_at_ends.clear()
 
     def _goes_on(self) -> bool:
         """Go on through an evaluation that comes at once, for about as long as the steps took; once."""
-        observer = self._observer
-        if self._has_gone_on or self._request.until is not None or observer is None:
-            return False
-        if not observer.phases.evaluation_is_due or observer.reached().evaluation:
+        if self._has_gone_on or self._enough is None or not self._enough.evaluation_follows():
             return False
         self._has_gone_on = True
         so_far = time.perf_counter() - self._started - self._import_seconds
         self._channel.send("further", seconds=so_far + _EVALUATION_SECONDS)
         return True
 
-    def _is_far_enough(self) -> bool:
-        """Tell whether the run has come to what it is to go on to."""
-        until, observer = self._request.until, self._observer
-        if until is None or observer is None:
-            return True
-        reached = observer.reached()
-        return {"eval": reached.evaluation, "save": reached.saving}.get(until, False)
-
     def _look_after_values(self, number: int) -> None:
         """Stop to work values out where the first steps have read none that decide: it slows every operation down."""
         values = self._values
-        if (
-            values is None
-            or values.choice.mode != "auto"
-            or number != _STEPS_WITH_VALUES
-            or self._diagnosis is not None
-        ):
+        if values is None or values.choice.mode != "auto" or number != _STEPS_WITH_VALUES or self._search is not None:
             return
         is_unused = values.messages is None or not values.messages.are_used
         if values.is_on and values.reads.are_logged_only and is_unused:
             values.stop()
-
-    def _has_settled(self) -> bool:
-        from ullage.prediction.measurement import trace
-
-        entries, observer = self._journal.entries(), self._observer
-        device = trace.busiest_device(entries)
-        if device is None or observer is None:
-            return True
-        levels = trace.levels_of(entries, device)
-        reserved = [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_at_ends]
-        steps = trace.steps_of(levels, observer.step_ends, reserved, [], len(entries))
-        is_even = trace.is_level(steps) and not trace.second_keeps(entries, observer.step_ends, device)
-        return trace.is_settled(steps) and is_even
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
         if not self._is_over:
@@ -517,7 +386,8 @@ class Run:
         if outcome.kind == "time":
             self._channel.send("stopping")
         try:
-            self._epoch_use = self._foresee()
+            if self._epoch is not None:
+                self._epoch_use = self._epoch.foresee(self._torch.version, self._notes.append)
             self._channel.send("stopping")
             result = self._message(self._result(outcome))
         except Exception:
@@ -528,27 +398,8 @@ class Run:
     def _message(self, result: RunResult) -> dict[str, Any]:
         return {"event": "result", "result": result.to_json()}
 
-    def _foresee(self) -> "EpochUse | None":
-        """Put the epoch together, where one is asked for."""
-        watch, emulation = self._epoch, self._emulation
-        if watch is None or emulation is None or self._observer is None:
-            return None
-        from ullage.prediction.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of
-
-        self._channel.send("epoch", text="replaying the epoch")
-        watch.remove()
-        entries, version = self._journal.entries(), self._torch.version
-        observer = self._observer
-        ran_out, graphs = bool(observer.ooms), observer.graphs.captured
-        ranks = self._request.world_size or 1
-        epoch = epoch_of(watch, entries, emulation, version, ran_out=ran_out, graphs=graphs, ranks=ranks)
-        if epoch is None:
-            self._notes.append(RAN_OUT_BEFORE if self._observer.ooms else NO_LOADER)
-        return epoch
-
-    def _result(self, outcome: Outcome) -> RunResult:
-        if outcome.kind == "ended" and self._observer is not None:
-            self._observer.end_backward_step()  # no forward pass has come after the last
+    def _facts(self, outcome: Outcome) -> RunResult:
+        """Return what is known of the run beside its memory."""
         if self._step_times and self._observer is not None and not self._observer.has_optimizer:
             self._notes.append("no optimizer of torch.optim was made: steps are counted by backward passes")
         if self._post is not None:
@@ -560,13 +411,18 @@ class Run:
             notes=self._notes,
             imported=self._observer is not None,
             import_seconds=self._import_seconds,
-            changes_made=dict(self._loop.effects) if self._loop is not None else {},
-            changes_refused=self._loop.refusals if self._loop is not None else {},
             world_size=self._request.world_size,
             rank=self._request.rank,
             step_seconds=[round(b - a, 4) for a, b in pairwise(times)],
             epoch=self._epoch_use,
+            sent_bytes_per_step=_last_rise(self._sent_at_ends),
         )
+        return result if self._inspection is None else self._inspection.with_changes(result)
+
+    def _result(self, outcome: Outcome) -> RunResult:
+        if outcome.kind == "ended" and self._observer is not None:
+            self._observer.end_backward_step()  # no forward pass has come after the last
+        result = self._facts(outcome)
         if self._observer is None:
             result = replace(result, host=self._meter.figures())
             return (
@@ -574,10 +430,13 @@ class Run:
             )
         self._observer.note_everything()
         self._journal.close()
-        result = replace(result, training=self._training())
+        result = replace(result, recomputed_share=self._observer.recomputed_share)
+        if self._inspection is not None:
+            result = self._inspection.with_training(result)
         gc.disable()  # nothing of the script's is measured any more, and the result is made of very many small objects
         self._observer.remove()
-        self._give_history_back()
+        if self._history is not None:
+            self._history.give_back()
         emulation, values = self._emulation, self._values
         assert emulation is not None
         assert values is not None
@@ -588,35 +447,36 @@ class Run:
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's
         )
-        if self._diagnosis is not None:
-            self._diagnosis.end()
+        if self._search is not None:
+            self._search.end()
         values.stop()
         return measure(
             result,
             self._journal,
             self._observer,
-            self._reserved_at_ends,
+            self._enough.reserved_at_ends if self._enough is not None else [],
             snapshot=self._request.snapshot,
             picture=self._request.picture,
             emulation=emulation,
             values=values,
-            history=None if self._epoch is None else self._epoch.ledger.history(),
-            diagnosis=self._diagnosis,
+            history=None if self._epoch is None else self._epoch.watch.ledger.history(),
+            diagnosis=self._search,
         )
 
-    def _training(self) -> "TrainingFacts | None":
-        """Return how the run trains, where that was gathered."""
-        gathered = self._loop.gathered if self._loop is not None else None
-        return None if gathered is None else gathered(self._journal.entries())
+    @property
+    def _search(self) -> "AvoidableSearch | None":
+        """What looks for what is avoidable, where that is asked for."""
+        return self._inspection.search if self._inspection is not None else None
+
+
+def _last_rise(counts: list[int]) -> int | None:
+    """Return by how much a count rose in the last step: the first may have begun with what is sent only once."""
+    return counts[-1] - (counts[-2] if counts[1:] else 0) if counts else None
 
 
 def _has_missed(reads: "Reads", outcome: Outcome) -> bool:
     """Tell whether what was read as zero may have decided something: a branch or a size, or that the script failed."""
     return not reads.are_logged_only or (outcome.kind == "error" and bool(reads.counts))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def main() -> None:

@@ -1,10 +1,13 @@
 """The command that a person types: a script, a module, or a launcher on the path, and how many cards it asks for."""
 
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +46,26 @@ class Launch:
     """The number of machines that the command as it was typed is one of."""
     cards: int = 1
     """The number of cards that each of them has to have."""
+
+
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
+"""A variable for the command that follows, as a shell has it."""
+
+
+def shown(words: Sequence[str]) -> str:
+    """Return a command for one line of a report: as it would be typed, of a word of several lines the first."""
+    firsts = (word.strip().partition("\n") for word in words)
+    return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
+
+
+def clearing(words: Sequence[str]) -> str:
+    """Return the words with which a command leaves out the environment, in which ullage is; "" if none does."""
+    for word, option in pairwise(words):
+        name = Path(word).name
+        is_python = name.startswith("python") and option in ("-I", "-E")
+        if is_python or (name == "env" and option in ("-i", "-", "--ignore-environment")):
+            return f"{name} {option}"
+    return ""
 
 
 def is_program(file: Path) -> bool:
@@ -144,6 +167,9 @@ def command_of(words: Sequence[str], *, asked: str = "ullage predict") -> list[s
         if not rest:
             raise UsageError(f"-m needs the name of a module: {asked} -m package.train")
         return [sys.executable, "-m", *rest]
+    if not Path(first).exists() and (assignment := _ASSIGNMENT.match(first)):
+        name = assignment[1]
+        raise UsageError(f"{name}=... is no command; expected variables before {asked}, or behind env: env {name}=...")
     if first.startswith("-"):
         raise UsageError(
             f"{first} is neither an option of {asked} nor a script; options of the script come after its name"

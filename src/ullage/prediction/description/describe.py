@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ullage._units import text_of_bytes
 from ullage.prediction import epoch
+from ullage.prediction.command.words import shown
 from ullage.prediction.description.host import host_sections
 from ullage.prediction.description.peaks import cells_of_peaks
-from ullage.prediction.description.phases import bands_of, phases_table, resumed_tables
+from ullage.prediction.description.phases import bands_of, moment_of_peak, phases_table, resumed_tables
 from ullage.prediction.draw_interval import interval_of_peaks
 from ullage.prediction.prediction import HostRead, LineUse, Peaks, Placement, Prediction, Verdict
 from ullage.prediction.verdict import outside
@@ -45,7 +46,7 @@ _PLACE_WIDTH = 34  # characters
 
 def describe(prediction: Prediction) -> Report:
     """Make the report of a prediction."""
-    script = " ".join([prediction.script, *prediction.arguments])
+    script = shown([prediction.script, *prediction.arguments])
     rank = f", rank {prediction.rank} of {prediction.world_size}" if prediction.world_size else ""
     doubt = prediction.verdict is Verdict.FITS and _doubt(prediction)
     limit = prediction.oom.limit_bytes if prediction.oom and prediction.verdict is Verdict.DOES_NOT_FIT else None
@@ -125,8 +126,7 @@ def _moment(prediction: Prediction) -> tuple[str, dict[str, int], list[LineUse],
     oom = prediction.oom
     if oom is not None and oom.roles:
         return "when memory ran out", oom.roles, oom.lines, oom.library_lines
-    step = f" in step {prediction.peak_step}" if prediction.peak_step else ""
-    return f"at the peak{step}", prediction.roles, prediction.lines, prediction.library_lines
+    return moment_of_peak(prediction), prediction.roles, prediction.lines, prediction.library_lines
 
 
 def _card(prediction: Prediction) -> Meter:
@@ -327,9 +327,8 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
         mark_label="end of step",
         bands=bands_of(prediction.bands),
     )
-    moment = f"at the peak in step {prediction.peak_step}" if prediction.peak_step else "at the peak"
     yield Icicle(
-        title=f"What was allocated {moment}: role, module, source line (after rounding)",
+        title=f"What was allocated {moment_of_peak(prediction)}: role, module, source line (after rounding)",
         levels=("role", "module", "line"),
         leaves=tuple(
             ((role.replace("_", " "), *module.split("."), line), size, f"{blocks} block{'' if blocks == 1 else 's'}")
@@ -340,7 +339,7 @@ def _pictures(prediction: Prediction) -> Iterator[Picture]:
     shown = largest[:_SEGMENTS_SHOWN]
     more = f"; {len(largest) - len(shown)} smaller ones are not shown" if len(largest) > len(shown) else ""
     yield Map(
-        title=f"The allocator's segments {moment}",
+        title=f"The allocator's segments {moment_of_peak(prediction)}",
         strips=tuple(
             Strip(
                 name=f"{segment['address']:#x}",

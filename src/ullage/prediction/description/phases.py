@@ -38,6 +38,18 @@ def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | Non
     )
 
 
+def moment_of_peak(prediction: Prediction) -> str:
+    """Say when most was allocated: in which step, or in which phase that is no step."""
+    shown = [run.phases for run in prediction.runs if run.arguments == prediction.arguments]
+    phases = shown[0] if shown else prediction.phases
+    at_most = [phase for phase in phases if phase.peak_allocated_bytes == prediction.peak_allocated_bytes]
+    reached = [phase for phase in at_most if phase.peak_allocated_bytes > phase.before_bytes]
+    if reached and not any(phase.name in STEPS for phase in at_most):
+        when = f", {_when(reached[0])}" if reached[0].count == 1 else ""
+        return f"at the peak in {reached[0].name}{when}"
+    return f"at the peak in step {prediction.peak_step}" if prediction.peak_step else "at the peak"
+
+
 def resumed_tables(prediction: Prediction) -> Iterator[Table]:
     """Return the peaks of the first run and of the resumed one, and the phases of that."""
     if not prediction.runs:

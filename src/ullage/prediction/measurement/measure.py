@@ -276,6 +276,7 @@ def _values_use(values: "Values") -> ValuesUse:
         routing=choice.routing,
         host_bytes=evaluation.peak_bytes,
         failures=values.failures,
+        routed=evaluation.routing.chosen,
     )
 
 

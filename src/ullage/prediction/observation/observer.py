@@ -91,6 +91,8 @@ class Observer:
         self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._module_numbers: dict[int, int] = {}
+        # By the module's number: the numbers of its own parameters, its calls, and those of them in backward passes.
+        self._module_sizes, self._calls, self._calls_again = (array("q", [0]) for _ in range(3))
         self._roots: dict[int, tuple[int, weakref.ref[nn.Module], bool]] = {}
         self._undo: list[Callable[[], None]] = []
 
@@ -108,6 +110,15 @@ class Observer:
             backward_starts=tuple(self._backward_starts),
             backward_ends=tuple(self._backward_ends),
         )
+
+    @property
+    def recomputed_share(self) -> float | None:
+        """The part of the forward passes that backward passes computed again, by parameters; None without any."""
+        first, again = (
+            sum(size * count for size, count in zip(self._module_sizes, counts, strict=True))
+            for counts in (self._calls, self._calls_again)
+        )
+        return again / first if first else None
 
     @property
     def marks(self) -> Marks:
@@ -163,6 +174,7 @@ class Observer:
         get_ident, main_thread = threading.get_ident, self._main_thread
         is_compiling = torch.compiler.is_compiling
         number_of, set_module = self._module_numbers.get, self._journal.set_module
+        calls, calls_again = self._calls, self._calls_again
 
         @functools.wraps(original)
         def call(module: nn.Module, /, *arguments: Any, **keywords: Any) -> Any:
@@ -171,17 +183,22 @@ class Observer:
             if is_compiling():  # first: what is compiled must not see the rest
                 return original(module, *arguments, **keywords)
             if self._in_forward and get_ident() == main_thread and (number := number_of(id(module))):
+                calls[number] += 1
                 outer = set_module(number)
                 try:
                     return original(module, *arguments, **keywords)
                 finally:
                     set_module(outer)
+            if self._backward_depth and (number := number_of(id(module))):
+                calls_again[number] += 1
             if self._in_forward or self._backward_depth or get_ident() != main_thread:
                 return original(module, *arguments, **keywords)
             self._before_forward(module, arguments, keywords)
             previous = self._enter(Phase.FORWARD)
             self._in_forward = True
-            set_module(number_of(id(module), 0))
+            number = number_of(id(module), 0)
+            calls[number] += 1
+            set_module(number)
             try:
                 return original(module, *arguments, **keywords)
             finally:
@@ -319,6 +336,9 @@ class Observer:
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
                 self.module_names.append(name)
+                self._module_sizes.append(sum(each.numel() for each in module._parameters.values() if each is not None))
+                self._calls.append(0)
+                self._calls_again.append(0)
 
     def _note_gradients(self) -> None:
         alive = (reference() for reference in list(self._parameters.values()))

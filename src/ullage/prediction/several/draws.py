@@ -34,6 +34,11 @@ def predict_with_draws(
     Raises:
         UllageError: as `predict` does.
     """
+    if request.values.routing == "auto":
+        routing = "balanced" if (request.world_size or 1) > 1 else "drawn"
+        request = replace(request, values=replace(request.values, routing=routing))
+        if routing == "balanced":
+            return predict_with_worst_routing(request, progress=progress, cancelled=cancelled)
     first = predict(request, progress=progress, cancelled=cancelled)
     if request.draws == 1 or not deciding(first.reads, "drawn"):
         return first
@@ -48,6 +53,47 @@ def predict_with_draws(
         if folder is not None and found.values.seed != first.values.seed:
             found = _moved(found, folder, request)
     return _with_failures(found, failed, request.draws) if failed else found
+
+
+def predict_with_worst_routing(
+    request: Request, *, progress: Callable[[str], None], cancelled: Callable[[], bool]
+) -> Prediction:
+    """Predict a rank with tokens that go to all experts alike; if that decided anything, its interval holds the worst.
+
+    The figures are those of balanced routing, as a trained router is meant to be. In the worst case all tokens go to
+    the first experts, and the rank that has them receives from all the others.
+    """
+    first = predict_with_draws(request, progress=progress, cancelled=cancelled)
+    if not first.values.routed or request.draws == 1:
+        return first
+    progress("all tokens to the first experts")
+    values = replace(request.values, mode=_later(request), routing="worst")
+    try:
+        worst = predict(replace(request, values=values, snapshot=None, echo=False), cancelled=cancelled)
+    except ScriptError as error:
+        if cancelled():
+            raise
+        note = f"experts get tokens alike; where all tokens go to the first experts the script failed: {error}"
+        return replace(first, notes=[*first.notes, note.partition("\n")[0]])
+    return _with_worst(first, worst)
+
+
+def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
+    low = min(first.interval_bytes[0], worst.interval_bytes[0])
+    high = max(first.interval_bytes[1], worst.interval_bytes[1])
+    note = (
+        "experts get tokens alike (--routing balanced); the interval holds the worst too, where all tokens go to the "
+        f"first experts: {text_of_bytes(worst.peak_allocated_bytes)} allocated, "
+        f"{text_of_bytes(worst.peak_reserved_bytes)} reserved on this rank"
+    )
+    verdict, reason = first.verdict, first.reason
+    if worst.verdict is not first.verdict:
+        verdict = Verdict.UNKNOWN
+        reason = (
+            f"where tokens go decides: to all experts alike: {first.verdict.value}; all of them to the first experts: "
+            f"{worst.verdict.value}"
+        )
+    return replace(first, verdict=verdict, reason=reason, interval_bytes=(low, high), notes=[*first.notes, note])
 
 
 def _others(

@@ -40,6 +40,10 @@ class ParallelRuns:
                 pool.shutdown(cancel_futures=True)
                 raise
 
+    def known(self, request: Request) -> Prediction | None:
+        """Return the prediction of a request that has been run; None where it has not, or has failed."""
+        return self._known.get(repr(request))
+
     def _run(self, request: Request, label: str) -> Prediction:
         key = repr(request)
         if key not in self._known:

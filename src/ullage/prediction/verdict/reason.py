@@ -88,7 +88,8 @@ def reason_of_ending(
         return f"the script ran out of memory{where}: {_oom_text(measured.at_oom, placement)}{guessed}"
     if measured is None:
         what = "allocated nothing on the GPU" if result.imported else "did not import torch"
-        return f"the script's own process {what} (the processes that it starts are not measured)"
+        others = f"; the processes that it starts are measured as those of a command: python {request.name}"
+        return f"the script's own process {what}{'' if request.is_command else others}"
     if timed_out:
         return "no optimizer step ended in the given time"
     return None

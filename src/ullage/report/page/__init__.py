@@ -4,8 +4,9 @@ Everything is inside the file. Blocks over time (`BlockHistory`) are drawn by sc
 library draws 10^5 rectangles in seconds, and keeps an object for each; ours fills the pixels of one column after the
 other, in slices of 10 ms, at any zoom, from every block of the run. So there are no levels of detail to prepare: the
 page has the blocks themselves, as compressed columns (`columns`), some 1 MB for a million events; only where that would
-be too much are the smallest summed up (`slim`). The tree is HTML.
+be too much are the smallest summed up (`slim`).
 plotly.js (4.8 MB) draws what has few points, the curves of a prediction and trials; a page without such has none of it.
+The tree and named bars are HTML.
 """
 
 import json
@@ -24,7 +25,7 @@ from ullage.report.blocks import BlockHistory
 from ullage.report.page.palette import colours_of
 from ullage.report.page.slim import packed_within
 from ullage.report.page.tree import tree_of
-from ullage.report.report import Curve, Icicle, Picture, Report, Section
+from ullage.report.report import Bars, Curve, Icicle, Picture, Report, Section
 
 _BLOCKS: Final = (
     "columns",
@@ -47,7 +48,7 @@ def draw_page(report: Report) -> str:
     report = hidden_data(report)
     first, rest = _in_order((*report.sections, *report.details))
     colours = colours_of(report)
-    plotted = [one for one in report.pictures if not isinstance(one, BlockHistory | Icicle)]
+    plotted = [one for one in report.pictures if not isinstance(one, BlockHistory | Icicle | Bars)]
     blocks = [one for one in report.pictures if isinstance(one, BlockHistory)]
     data = {"pictures": [{"kind": _kind(one), **asdict(one)} for one in plotted], "colours": colours}
     return (

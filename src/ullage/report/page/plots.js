@@ -147,9 +147,9 @@ const draw = {
   },
   plot(picture) {
     const looks = {
-      good: ["--good", "circle", "fits"],
-      unsure: ["--unsure", "diamond", "may not fit, or not with the margin"],
-      bad: ["--bad", "x", "does not fit"],
+      good: ["--good", "circle", picture.outcomes[0]],
+      unsure: ["--unsure", "diamond", picture.outcomes[1]],
+      bad: ["--bad", "x", picture.outcomes[2]],
     };
     const text = (y) => (picture.y_is_bytes ? sizeText(y) : `${y}`);
     const line = {

@@ -1,6 +1,6 @@
-"""Measure what people are advised to do when memory runs out, and write docs/advice.md.
+"""Measure what people are advised to do when memory runs out, and write docs/common_advice.md.
 
-    python benchmarks/advice/run.py [--only TEXT] [--write docs/advice.md]
+    python benchmarks/common_advice/run.py [--only TEXT] [--write docs/common_advice.md]
 
 Bytes are torch.cuda's own statistics on an emulated T4, each advice in a process of its own; where it runs out, it runs
 again on a card like it with 64 GiB, to say how much it needs. Time is that of a small loop on this machine's CPU
@@ -38,10 +38,11 @@ MIB, GIB = 1 << 20, 1 << 30
 ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advice in group), *AFTER]
 HEAD = """# What the threads say, measured
 
-Written by `make advice` (`benchmarks/advice/run.py`): what people are told to do when memory runs out, each done to the
-same loop: GPT-2 small (or ResNet-50) with AdamW and fp16 autocast, {items} sequences of {length:,} tokens a batch,
-torch {version}, on an emulated {card}. *Allocated* and *reserved* are the highest of torch.cuda's own statistics after
-{warm} steps. An advice that does not fit on the card is run again on one like it with 64 GiB, to say what it needs.
+Written by `make common-advice` (`benchmarks/common_advice/run.py`): what people are told to do when memory runs out,
+each done to the same loop: GPT-2 small (or ResNet-50) with AdamW and fp16 autocast, {items} sequences
+of {length:,} tokens a batch, torch {version}, on an emulated {card}. *Allocated* and *reserved* are the
+highest of torch.cuda's own statistics after {warm} steps. An advice that does not fit on the card is run again on one
+like it with 64 GiB, to say what it needs.
 
 *Time* is the one thing that an emulated card cannot tell: it computes nothing. Where the work to be done is what
 changes, a small model's step was timed on a CPU (one thread), beside the loop without the advice: 1.3 is 30 % longer,

@@ -1,11 +1,12 @@
 """Is the choice of blocks to checkpoint as good as the best of all subsets? Every subset is run on an emulated card.
 
-python benchmarks/advice/checkpoint_subsets.py [gpt2] [llama] [resnet]
+python benchmarks/advise/checkpoint_subsets.py [gpt2] [llama] [resnet]
 
 For GPT-2 small, a Llama of 1B and ResNet-50, each at a small depth, every subset of the blocks is checkpointed and a
 step is run: what it saves of the peak is measured, what it computes again is counted by PyTorch's counter. For one to
-nine tenths of what can be saved, `choose_blocks` is asked with what one run without a change has told, and compared
-with the subset that saves most of these bytes by operation.
+nine tenths of what can be saved, the search goes through the `choices` that what one run without a change has told
+offers, by bisection as `ullage advise` does, to the mildest that saves enough; it is compared with the subset that
+saves most of these bytes by operation.
 """
 
 import functools
@@ -23,7 +24,7 @@ from torch import nn  # noqa: E402  the card has to be there before
 from torch.utils.checkpoint import checkpoint  # noqa: E402  the card has to be there before
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  the card has to be there before
 
-from ullage.changes.checkpoint_choice import choose_blocks  # noqa: E402  the card has to be there before
+from ullage.changes.checkpoint_choice import choices  # noqa: E402  the card has to be there before
 from ullage.changes.model_structure import blocks_of  # noqa: E402  the card has to be there before
 
 LEAST_WORTH = 0.97
@@ -201,7 +202,7 @@ def try_all(name):
     rows = []
     for tenths in range(1, 10):
         needed = tenths * max(gains.values()) // 10
-        chosen = choose_blocks(saved, flops, int(NEARLY * needed))
+        chosen = mildest(choices(saved, flops), gains, NEARLY * needed)
         # What is saved beyond the need is worth nothing.
         worth = {
             each: min(gain, needed) / operations_of(each, flops)
@@ -222,6 +223,15 @@ def try_all(name):
             }
         )
     return rows
+
+
+def mildest(offered, gains, least):
+    """Return the first that saves enough, by bisection: as the search of `ullage advise` finds it."""
+    low, high = 0, len(offered) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if gains[offered[middle]] >= least else (middle + 1, high)
+    return offered[low]
 
 
 def operations_of(chosen, flops):

@@ -1,0 +1,1 @@
+"""Many ranks' snapshots, explained: time, memory, and whether it is linear."""

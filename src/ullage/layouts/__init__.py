@@ -1,0 +1,1 @@
+"""Which parallel layout of a model fits on so many cards."""

@@ -1,0 +1,1 @@
+"""Work in threads, in jobs and on Ray."""

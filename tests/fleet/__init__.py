@@ -1,0 +1,1 @@
+"""Folders with the snapshots of many ranks, explained."""

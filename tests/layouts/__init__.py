@@ -1,0 +1,1 @@
+"""The search over parallel layouts, without an emulated card."""

@@ -1,0 +1,195 @@
+"""The whole search over runs that somebody has made up: every engine has one answer, and what fails costs nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.layouts.made_up_run import TOTAL, need_of
+from ullage._errors import ScriptError
+from ullage.engines.chosen import open_engine
+from ullage.fitting.axis import Axis
+from ullage.layouts import rank_runs
+from ullage.layouts.describe import describe
+from ullage.layouts.fit_layouts import LayoutQuestion, fit_layouts
+from ullage.layouts.layout import LayoutSpace
+from ullage.layouts.layout_fit import LayoutFit
+from ullage.layouts.option_map import map_of
+from ullage.layouts.result_store import ResultStore
+from ullage.prediction.request import Request
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = ["dp=--dp", "tp=--tp", "pp=--pp", "cp=--cp"]
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rank_runs, "RUN", "tests.layouts.made_up_run:run")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text("")
+
+
+def question_of(folder: Path, *, cards: int = 64, most: tuple[str, ...] = (), every: bool = False) -> LayoutQuestion:
+    space = LayoutSpace.parse("dp*tp*pp*cp", cards, most=most)
+    return LayoutQuestion(
+        request=Request(script=folder / "train.py", gpu="H100", total_memory_bytes=TOTAL, world_size=cards),
+        space=space,
+        option_map=map_of(None, OPTIONS, space),
+        axis=Axis.parse("--micro-batch=1..64"),
+        margin_bytes=0,
+        every_stage=every,
+        item_tokens=4096,
+    )
+
+
+def answer_of(question: LayoutQuestion, store: Path | None = None, on: str = "local", workers: int = 2) -> LayoutFit:
+    with open_engine(on, workers=workers) as engine, ResultStore(store) as kept:
+        return fit_layouts(question, engine, kept)
+
+
+def essence(found: LayoutFit) -> list[dict[str, Any]]:
+    """What has to be the same whoever did the runs."""
+    return found.to_json()["layouts"]
+
+
+def test_every_layout_has_the_largest_batch_that_all_its_ranks_fit_with(tmp_path: Path) -> None:
+    question = question_of(tmp_path)
+    found = answer_of(question)
+    assert len(found.rows) == 84
+    for row in found.rows:
+        if row.verdict == "the script fails":
+            assert (row.layout.size("tp"), row.layout.size("pp")) == (8, 8)
+            assert row.error.startswith("train.py raised ValueError: heads")
+            continue
+        layout = row.layout
+        needs = [max(need_of(question.request_of(layout, value, rank)) for rank in range(64)) for value in range(1, 65)]
+        largest = sum(need <= TOTAL for need in needs)
+        assert (row.value if row.verdict == "fits" else 0) == largest, layout.text
+        if row.verdict == "fits":
+            assert row.free_bytes == TOTAL - needs[largest - 1]
+            assert row.items == largest * layout.size("dp")
+    assert found.exit_code == 0
+    assert found.best == max(
+        (row for row in found.rows if row.verdict == "fits"), key=lambda row: (row.items, -row.sent_bytes)
+    )
+
+
+@pytest.mark.parametrize("on", ["submitit-local", "ray"])
+def test_every_engine_has_the_same_answer(tmp_path: Path, on: str) -> None:
+    name = on.partition("-")[0]
+    pytest.importorskip(name, reason=f"{name} is not in the test environment: `make clusters` runs this with it")
+    question = question_of(tmp_path, cards=4)
+    assert essence(answer_of(question, on=on)) == essence(answer_of(question, workers=3))
+
+
+def test_what_was_run_once_is_known(tmp_path: Path) -> None:
+    question, store = question_of(tmp_path, cards=8), tmp_path / "kept.sqlite"
+    first, second = answer_of(question, store), answer_of(question, store)
+    assert (first.known_count, second.run_count, second.known_count) == (0, 0, first.run_count)
+    assert essence(first) == essence(second)
+    (tmp_path / "train.py").write_text("# changed\n")
+    assert answer_of(question, store).run_count == first.run_count
+
+
+def test_a_broken_store_is_a_note_and_the_answer_the_same(tmp_path: Path) -> None:
+    question, store = question_of(tmp_path, cards=4), tmp_path / "kept.sqlite"
+    store.write_bytes(b"no database" * 1000)
+    found = answer_of(question, store)
+    assert essence(found) == essence(answer_of(question))
+    assert [note for note in found.notes if "the search goes on without" in note]
+    assert "the search goes on without" in json.dumps(found.to_json())
+
+
+def test_a_script_that_fails_with_every_layout_is_an_error(tmp_path: Path) -> None:
+    space = LayoutSpace.parse("tp*pp", 64, most=["tp=8", "pp=8"])
+    question = question_of(tmp_path)
+    with pytest.raises(ScriptError, match=r"with each of 1 layouts; with tp 8 · pp 8: train\.py raised ValueError"):
+        answer_of(LayoutQuestion(**{name: getattr(question, name) for name in question.__slots__} | {"space": space}))
+
+
+def test_the_report_says_the_best_and_what_is_an_estimate(tmp_path: Path) -> None:
+    report = describe(answer_of(question_of(tmp_path, cards=64)))
+    assert report.headline == "83 OF 84 LAYOUTS FIT" or report.headline.endswith("LAYOUTS FIT")
+    assert "tokens a step" in report.sentence
+    titles = [section.title for section in report.sections]
+    assert titles[0].startswith("What fits")
+    assert "Layouts with which the script itself fails, or which could not be run" in titles
+    assert sum("estimate" in line for line in report.sections[-1].items) == 1  # nothing is computed again
+    assert report.pictures[0].limit == TOTAL
+
+
+# ---- a driver that is ended
+
+_DRIVER = """
+import sys, signal
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from ullage.layouts import rank_runs
+rank_runs.RUN = "tests.layouts.made_up_run:run"
+from ullage.cli.app import main
+main(["fit", {script!r}, "--gpu", "H100", "--total-memory", "80GiB", "--cards", "8", "--layout", "dp*tp",
+      "--layout-option", "dp=--dp", "--layout-option", "tp=--tp", "--vary", "--micro-batch=1..64",
+      "--workers", "1", "--store", {store!r}])
+"""
+
+
+def driver(tmp_path: Path) -> subprocess.Popen[str]:
+    code = _DRIVER.format(root=str(ROOT), script=str(tmp_path / "train.py"), store=str(tmp_path / "kept.sqlite"))
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"MADE_UP_MARKS": str(tmp_path), "COLUMNS": "100"},
+    )
+
+
+def runs_in(tmp_path: Path) -> int:
+    path = tmp_path / "runs"
+    return len(path.read_text()) if path.exists() else 0
+
+
+def until_held(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until some runs are done and one is held."""
+    (tmp_path / "hold").touch()
+    while not runs_in(tmp_path):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def test_a_killed_driver_goes_on_from_what_is_kept(tmp_path: Path) -> None:
+    whole = driver(tmp_path)
+    text, error = whole.communicate()
+    assert whole.returncode == 0, error
+    count = runs_in(tmp_path)
+    (tmp_path / "runs").unlink()
+    (tmp_path / "kept.sqlite").unlink()
+    (tmp_path / "kill-3").touch()  # the third run kills its process, which is the driver
+    first = driver(tmp_path)
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    (tmp_path / "kill-3").unlink()
+    again = driver(tmp_path)
+    text_again, error = again.communicate()
+    assert again.returncode == 0, error
+    assert runs_in(tmp_path) == count + 1  # the one that was cut off
+    assert text_again.splitlines()[1] == text.splitlines()[1]
+
+
+def test_an_interrupt_shows_the_best_so_far_and_ends_with_130(tmp_path: Path) -> None:
+    process = driver(tmp_path)
+    until_held(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    text, error = process.communicate()
+    assert process.returncode == 130, error
+    assert "SO FAR" in text
+    assert "the same command goes on from what is kept" in " ".join(text.split())
+    assert "interrupted; nothing was left behind" in error
