@@ -35,6 +35,8 @@ def found() -> dict[str, Any]:
 def test_sizes_are_those_of_the_cpu(found: dict[str, Any], name: str) -> None:
     """All that was read is known, but for what is sampled."""
     on_host, on_card, certainties = found[name]
+    if "Cond doesn't work" in on_host:
+        pytest.skip("torch 2.6 does not capture torch.cond, on the CPU either and without values")
     assert "Error" not in on_host
     assert on_card == on_host
     assert set(certainties) <= {"KNOWN", "DRAWN" if name in _DRAWN else "KNOWN"}
