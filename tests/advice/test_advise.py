@@ -123,3 +123,36 @@ def test_a_card_that_is_not_known_is_one_sentence(tmp_path: Path) -> None:
     )
     assert ran.returncode == 2
     assert len(ran.stderr.strip().splitlines()) == 1
+
+
+def test_predict_finds_the_advice_too_where_it_is_asked_and_names_the_command_where_not(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "kept = []\n"
+        "for step in range(3):\n"
+        "    x = torch.ones(1 << 26, device='cuda', requires_grad=True)\n"
+        "    kept.append((x * 2).sum())\n"
+        "    kept[-1].backward()\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "ullage",
+        "predict",
+        "--gpu",
+        "T4",
+        "--total-memory",
+        "400MiB",
+        "--context",
+        "1MiB",
+    ]
+    said = subprocess.run([*command, script], capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    assert "ullage advise" in said.stdout.rstrip().splitlines()[-1]
+    both = subprocess.run([*command, "--advise", "--json", script], capture_output=True, text=True, check=False)
+    assert both.returncode == 1, both.stderr
+    answer = json.loads(both.stdout)
+    assert answer["verdict"] == answer["advice"]["verdict"] == "does not fit"
+    assert answer["advice"]["changes"]
+    assert answer["advice"]["total_memory_bytes"] == 400 << 20

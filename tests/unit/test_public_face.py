@@ -77,7 +77,7 @@ def test_a_function_has_the_options_of_its_command(command: Callable[..., None],
         named = {"context_size": "context", "context": "arguments"} if called is command else {}
         return {named.get(name, name) for name in inspect.signature(called).parameters}
 
-    only_printing = {"as_json", "is_whole"}
+    only_printing = {"as_json", "is_whole"} | ({"advise"} if function is ullage.predict else set())
     only_calling = {"progress", "picture"}
     if function is ullage.explain:  # a folder of many ranks has an answer of another kind, and a function of its own
         only_printing |= options_of(ullage.explain_ranks) - options_of(function)

@@ -1,8 +1,9 @@
 """`ullage predict`: will this script fit on that card?"""
 
+import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -25,8 +26,10 @@ EPILOG: Final = (
     f"{options.WORKSPACES}\n\n"
     "[bold]Exit code[/] 0 fits, 1 does not fit, 2 wrong usage, 3 the script failed, 4 cannot be judged."
 )
-_OWN: Final = frozenset({"context", "script", "rank", "context_size", "html", "as_json"})
+_OWN: Final = frozenset({"context", "script", "rank", "context_size", "html", "as_json", "advise"})
 """Parameters of the command that are not handed on as they are."""
+_NOT_ADVISED: Final = frozenset({"html", "progress"})
+"""Parameters of `ullage.advise` that are not those of the prediction."""
 
 
 def predict(
@@ -79,6 +82,9 @@ def predict(
     config: options.Config = None,
     made_up_data: options.MadeUpData = None,
     lengths: options.Lengths = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="Where it does not fit, find what to change too, as ullage advise does.")
+    ] = False,
 ) -> None:
     """Run a script or a command for a few steps on a GPU that is not there, and say whether it fits.
 
@@ -95,8 +101,35 @@ def predict(
     chosen = {name: value for name, value in given.items() if name not in _OWN}
     chosen |= {"context": context_size, "rank": _rank(rank), "picture": html is not None}
     prediction = with_progress(lambda progress: ask(script, context.args, **chosen, progress=progress), live=not output)
-    show(describe(prediction), prediction.to_json() if as_json else None, page=html)
+    is_advised = advise and _is_advised(prediction)
+    if not as_json or not is_advised:
+        show(describe(prediction), prediction.to_json() if as_json else None, page=html)
+    if is_advised:
+        _advise(prediction, script, context.args, chosen, as_json=as_json)
     raise typer.Exit(_exit_code(prediction, snapshot))
+
+
+def _is_advised(prediction: "Prediction") -> bool:
+    from ullage.prediction.description.describe import is_of_card
+    from ullage.prediction.prediction import Verdict
+
+    return prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction)
+
+
+def _advise(
+    prediction: "Prediction", script: Path, arguments: list[str], chosen: dict[str, Any], *, as_json: bool
+) -> None:
+    """Find what to change, and show it behind the prediction, or with it in one JSON."""
+    from ullage.advice.describe import describe
+    from ullage.api.advise import advise as ask
+
+    names = inspect.signature(ask).parameters.keys() - _NOT_ADVISED
+    same = {name: value for name, value in chosen.items() if name in names}
+    if same["rank"] == "all":
+        same["rank"] = prediction.rank
+    answer = with_progress(lambda progress: ask(script, arguments, **same, progress=progress))
+    whole = {**prediction.to_json(), "advice": answer.to_json()} if as_json else None
+    show(describe(answer), whole, page=None)
 
 
 def _exit_code(prediction: "Prediction", snapshot: Path | None) -> int:

@@ -127,19 +127,19 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
+class _PartWeight:
     """How the loss of a part is made one term of the batch's."""
 
     before: Sequence[str]
-    """What stands before the loop over parts."""
+    """The lines before the loop over parts."""
     operation: str
-    """What is done to a part's loss: "" for a sum."""
+    """The operation on the loss of a part, as text; "" for a sum."""
     edits: Sequence[SourceEdit] = ()
 
 
-def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _Share:
+def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeight:
     if passes.is_sum:
-        return _Share(before=(), operation="")
+        return _PartWeight(before=(), operation="")
     call = _counted_call(region, passes.counted, split) if passes.counted is not None else None
     if call is not None and passes.counted is not None:
         count = free_name(region.scope, "count")
@@ -151,9 +151,9 @@ def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _Share:
             file=passes.file, line=call.lineno, function="cross_entropy", keyword="reduction", value='"sum"'
         )
         counting = f"{count} = ({target} != {passes.counted.ignore_index}).sum()"
-        return _Share(before=(counting,), operation=f" / {count}", edits=(summed,))
+        return _PartWeight(before=(counting,), operation=f" / {count}", edits=(summed,))
     items = free_name(region.scope, "items")
-    return _Share(before=(f"{items} = {split.length}",), operation=f" * ({split.length} / {items})")
+    return _PartWeight(before=(f"{items} = {split.length}",), operation=f" * ({split.length} / {items})")
 
 
 def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:

@@ -103,14 +103,14 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
         yield Remarks(title="Values read back from the card", items=_reads(prediction.reads))
     if prediction.notes:
         yield Remarks(title="To know", items=tuple(prediction.notes))
-    if prediction.verdict is Verdict.DOES_NOT_FIT and _is_of_card(prediction):
+    if prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction):
         yield Quote(title="What would make it fit, tried change by change", text=_advise(prediction), is_to_paste=True)
     if prediction.job_request is not None:
         asked = prediction.job_request
         yield Quote(title=f"To ask {asked.whose} for it", text=asked.text, is_to_paste=True)
 
 
-def _is_of_card(prediction: Prediction) -> bool:
+def is_of_card(prediction: Prediction) -> bool:
     """Tell whether it is the card that is too small, and not the host or a limit of the script's own."""
     own_limit = prediction.oom is not None and prediction.oom.limit_bytes is not None
     return not own_limit and not (prediction.host is not None and prediction.host.decides)
