@@ -28,7 +28,7 @@ MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -123,6 +123,10 @@ libraries: setup  ## Load and run the CUDA libraries people use beside torch on 
 
 common-advice: setup  ## Measure what threads advise against running out of memory, and write docs/common_advice.md (a quarter of an hour).
 	$(OLDEST_ENV)/bin/python benchmarks/common_advice/run.py --write docs/common_advice.md
+
+advise: setup  ## Advise scripts on cards on which they do not fit, prove each answer, and write docs/advised_scripts.md (half an hour and more; ONLY=text; goes on where it was cut off).
+	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
+	$(OLDEST_ENV)/bin/python -m benchmarks.advise.run $(PUBLIC) $(if $(ONLY),--only "$(ONLY)",--write docs/advised_scripts.md)
 
 roles: setup  ## Compare the roles of explain with those of predict on forty workloads, and write docs/explain_roles.md (ten minutes).
 	$(OLDEST_ENV)/bin/python -m benchmarks.roles.run --write docs/explain_roles.md

@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.text import Text
 
 import docs
+from ullage.advice.advice import advise
+from ullage.advice.describe import describe as describe_advice
 from ullage.analysis.describe import describe as describe_explanation
 from ullage.analysis.explain import explain
 from ullage.api.fit_layout import fit_layout
@@ -67,6 +69,12 @@ def predictions() -> None:
     picture("predict", title, describe(predict(small)))
     page = Request(script=script, gpu="RTX 3060", picture=True)
     screenshot("page", describe(predict(page)), height=1500)
+
+
+def advices() -> None:
+    """What each change needs beside the card's line: as docs/advise.md asks."""
+    request = Request(script=Path("examples/train_gpt2.py"), gpu="RTX 3060", arguments=("--batch-size", "16"), draws=1)
+    screenshot("advise", describe_advice(advise(request)), height=1130)
 
 
 def explanations() -> None:
@@ -153,9 +161,9 @@ def screens() -> None:
 
 
 def main() -> None:
-    """Make all of them, or those that are named: predictions, explanations, layouts, runs, screens."""
+    """Make all of them, or those that are named: predictions, advices, explanations, layouts, runs, screens."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for make in (predictions, explanations, layouts, runs, screens):
+    for make in (predictions, advices, explanations, layouts, runs, screens):
         if make.__name__ in (sys.argv[1:] or [make.__name__]):
             make()
 

@@ -75,9 +75,16 @@ class HolderWatch:
         is_left = (kinds[last] == EntryKind.ALLOC) & (last <= limit)
         is_left &= (last > starts[0]) | np.isin(addresses, np.array(self._observer.input_addresses(), np.uint64))
         is_left &= ~np.isin(addresses, np.array(self._observer.owned_addresses(), np.uint64))
-        is_left &= ~np.isin(addresses, entries["address"][kinds == EntryKind.WORKSPACE])
+        is_left &= ~_are_marked(entries, addresses, last)
         sizes = entries["size"][last]
         return dict(zip(addresses[is_left].tolist(), sizes[is_left].tolist(), strict=True))
+
+
+def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
+    """Tell of blocks whether they are workspaces: marked since they were allocated, as addresses come again."""
+    marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
+    latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))
+    return np.array([latest.get(address, -1) for address in addresses.tolist()], np.int64) > born
 
 
 def _holder(fields: dict[str, Any]) -> BlockHolder:
