@@ -126,7 +126,7 @@ class UpdatedContent(BlockContent):
         """The number of an optimizer's operations in between that move numbers nobody knows how far."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """How far the others move each number."""
+        """The distance by which the others move each number."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
         """The number of weights of one output."""
 
