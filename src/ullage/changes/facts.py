@@ -192,7 +192,7 @@ class LoopFacts:
     ignores_targets: bool = False
     """Whether targets are ignored, as far as can be seen: by their values, or since the script says which."""
     share: str = ""
-    """Of transformers' loop, by what it divides the loss of a part: "counts" of targets, "parts"; "" for nothing."""
+    """The number by which transformers' loop divides the loss of a part: "counts" of targets, "parts"; "" for none."""
     uses_loader: bool = False
     """Whether the batches come from a `torch.utils.data.DataLoader`."""
 
@@ -226,7 +226,7 @@ class TrainingFacts:
     held: list[HeldVariable] = field(default_factory=list)
     """The variables that keep memory of the step before at the peak."""
     held_elsewhere: list[str] = field(default_factory=list)
-    """What else keeps memory of the step before: attributes, entries of containers."""
+    """Other holders of the step before's memory: attributes, entries of containers."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
         """Return these facts with the floating-point operations that another run of the script has counted."""

@@ -26,7 +26,7 @@ _COUNTED: Final = ("NllLossBackward", "NllLoss2DBackward", "NllLossNdBackward")
 _SELECTS: Final = ("IndexBackward", "MaskedSelectBackward", "TakeBackward")
 _MOST_NODES: Final = 64
 _LOOKED_AT: Final = 12
-"""How far behind a mean to look for a selection of some elements, of which every part may have another number."""
+"""The depth behind a mean at which a selection of some elements is looked for: each part may have another number."""
 _MOST_BATCHES: Final = 8
 _MEAN_REDUCTION: Final = 1  # of ATen's enumeration: 0 is none, 2 is the sum
 

@@ -34,7 +34,7 @@ _BEFORE_PYTHON: Final = (
 
 
 _MANY: Final = 400
-"""From so many new operators on, it is faster to ask for all that are made of others."""
+"""The number of new operators from which on it is faster to ask for all that are made of others."""
 
 
 class Watch(ABC):

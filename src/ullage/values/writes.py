@@ -49,7 +49,7 @@ WRITES_UNSAID: Final = {
 
 
 _DECAYS: Final = frozenset(("aten::_foreach_mul_", "aten::_foreach_div_"))
-"""What leaves numbers about as they are: a weight's decay, a gradient's clipping."""
+"""The operators that leave numbers about as they are: a weight's decay, a gradient's clipping."""
 _ADAM: Final = frozenset(("aten::_fused_adam_", "aten::_fused_adamw_"))
 _ADAM_BY_STEPS: Final = "aten::_foreach_addcdiv_"
 """The last operation of a step of Adam: it adds a mean of gradients over their size, times the rate over the share that
