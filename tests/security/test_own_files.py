@@ -451,5 +451,7 @@ def test_the_document_names_tests_that_are_there() -> None:
     )
     assert len(names) >= 11
     assert [
-        name for name in names if not any((root / folder / name).exists() for folder in ("", "src/ullage", "tests", "tests/security"))
+        name
+        for name in names
+        if not any((root / folder / name).exists() for folder in ("", "src/ullage", "tests", "tests/security"))
     ] == []

@@ -55,7 +55,7 @@ class TrainingLoop:
         self.backward_roots: list[Callable[[Any], Any]] = []
         """Given what `torch.autograd.backward` begins at, and returning what it begins at instead."""
         self.roots: Any = None
-        """The tensor that the script's backward pass begins at, while `before_backward` is called; None where unknown."""
+        """The tensor that the script's backward pass begins at, in `before_backward`; None where unknown."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
