@@ -49,9 +49,7 @@ main()
 def advised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ullage.Advice]:
     script = tmp_path_factory.mktemp("advise") / "train.py"
     script.write_text(TRAIN)
-    answer = client.call(
-        ullage.advise, script, gpu="T4", total_memory="620MiB", context="100MiB", patch=script.parent / "a.diff"
-    )
+    answer = ullage.advise(script, gpu="T4", total_memory="620MiB", context="100MiB", patch=script.parent / "a.diff")
     return script, answer
 
 

@@ -215,7 +215,7 @@ def test_what_fails_is_said_in_its_own_words(ask: Ask, workplace: Path) -> None:
     )
     ended = ask("python", "-I", "train.py")
     assert ended.code == 3
-    assert "nothing of it was measured: python -I leaves out the environment" in ended.error
+    assert "nothing of it was measured: python -I leaves out the variables of the environment" in ended.error
     ended = ask("no-such-command", "train.py")
     assert ended.code == 2
     assert "no-such-command is neither a script nor a command on the path" in ended.error

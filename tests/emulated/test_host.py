@@ -94,7 +94,7 @@ emulate("T4")
 Journal().open()
 tell(high() - before)
 """
-    assert answer(code) == pytest.approx(MODULES_BYTES, abs=6 * MIB)
+    assert answer(code, is_forked=False) == pytest.approx(MODULES_BYTES, abs=6 * MIB)
 
 
 def test_a_given_limit_decides_and_the_reason_is_said(predict: Predict) -> None:

@@ -30,6 +30,8 @@ COMPILER_LATER: Final = {"PYTHONPATH": os.pathsep.join(filter(None, _FOLDERS))}
 """Variables with which a process imports torch's compiler when it is used (tests/compiler_later)."""
 USUAL: Final = {} if "ULLAGE_SLOW" in os.environ else COMPILER_LATER
 """Variables of most processes of the tests."""
+_AT_START: Final = {**os.environ, **COMPILER_LATER}
+"""The variables that the server is started with, whatever a test sets later."""
 Result = TypeVar("Result")
 _READ_ONCE: Final = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "KMP_", "MALLOC_")
 """The beginnings of variables that Python, torch or the C library read before a fork could be given others."""
@@ -92,7 +94,9 @@ def answer() -> None:
 def _can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or command[1] not in ("-c", "-m"):
         return False
-    return read_once(environment) == read_once({**os.environ, **COMPILER_LATER})
+    if any("backend:" in environment.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
+        return False  # torch reads it when it is loaded
+    return read_once(environment) == read_once(_AT_START)
 
 
 def read_once(environment: Mapping[str, str]) -> dict[str, str]:
@@ -154,9 +158,7 @@ def _server() -> str:
     listening.listen()
     reading, writing = os.pipe()
     environment = {
-        name: value
-        for name, value in {**os.environ, **COMPILER_LATER}.items()
-        if not name.startswith(("ULLAGE_", "PYTORCH_", "CUDA_"))
+        name: value for name, value in _AT_START.items() if not name.startswith(("ULLAGE_", "PYTORCH_", "CUDA_"))
     }
     with listening:
         server = subprocess.Popen(

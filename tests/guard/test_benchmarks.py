@@ -51,7 +51,8 @@ count(lambda: x.add_(1))
 del x
 count(torch.cuda.empty_cache)
 tell(found)
-"""
+""",
+        is_forked=False,
     )
     assert counts == [
         [0, 0, 1, 0, 0],
@@ -80,7 +81,8 @@ def counts(name, way):
     gc.collect()
     return overhead.counts(name, way, calls)
 tell([[counts(name, way) for way in ("bare", "guarded")] for name in overhead.MODELS])
-"""
+""",
+        is_forked=False,
     )
     for (bare, guarded), copied in zip(found, (0, 512, 16 << 10), strict=True):
         for call in ("synchronisations", "reads of the card", "cudaMalloc", "cudaFree"):

@@ -336,7 +336,7 @@ class Observer:
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
                 self.module_names.append(name)
-                self._module_sizes.append(sum(each.numel() for each in module._parameters.values() if each is not None))
+                self._module_sizes.append(_elements_of(module))
                 self._calls.append(0)
                 self._calls_again.append(0)
 
@@ -423,3 +423,9 @@ class Observer:
 
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, original))
+
+
+def _elements_of(module: "nn.Module") -> int:
+    """Return how many numbers a module's own parameters have; one that is made by the first call has none yet."""
+    own = (each for each in module._parameters.values() if each is not None)
+    return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))
