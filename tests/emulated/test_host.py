@@ -12,7 +12,7 @@ from ullage.emulator.torch_build import find_torch, release_of
 from ullage.prediction.host.meter import MODULES_BYTES
 
 from .conftest import SCRIPTS, Predict
-from .fresh import answer
+from .fresh import USUAL, answer
 
 pytestmark = pytest.mark.own_process
 
@@ -52,7 +52,8 @@ import runpy, ullage
 ullage.emulate("T4", values="off")
 runpy.run_path({str(SCRIPTS / script)!r}, run_name="__main__")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = os.environ | USUAL  # as the observed run has
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     [line] = [line for line in done.stderr.splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * KIB
 

@@ -70,13 +70,21 @@ def call(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> R
         file = Path(folder) / "call"
         file.write_bytes(pickle.dumps((function, arguments, keywords)))
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.forked.client import answer; answer()"
-        done = run([sys.executable, "-c", code, str(file)], env=os.environ | USUAL)
+        done = run([sys.executable, "-c", code, str(file)], env=os.environ | _usual())
         assert done.returncode == 0, done.stderr
         result, error = pickle.loads(file.read_bytes())
     sys.stderr.write(done.stderr)
     if error is not None:
         raise error
     return result  # type: ignore[no-any-return]
+
+
+def _usual() -> dict[str, str]:
+    """Return the usual variables, with the folders that a test has put on PYTHONPATH since."""
+    now = os.environ.get("PYTHONPATH", "")
+    if not USUAL or now == _FOLDERS[1]:
+        return USUAL
+    return {"PYTHONPATH": os.pathsep.join([_FOLDERS[0], now])}
 
 
 def answer() -> None:
