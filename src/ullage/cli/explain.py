@@ -1,15 +1,13 @@
 """`ullage explain`: why did it run out of memory, and what would have prevented it?"""
 
-import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from ullage._errors import UsageError
+from ullage._garbage_collector import without_collections
 from ullage.cli import options
 from ullage.cli.history import (
     AllocConfOption,
@@ -95,7 +93,7 @@ def explain(
         options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
         _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
         return
-    with _without_collection():
+    with without_collections():  # of a large file the search for cycles is a twentieth of the time
         explanation = with_progress(
             lambda progress: ask(
                 file,
@@ -115,18 +113,6 @@ def explain(
     show(describe(explanation), answer, page=html, is_whole=is_whole)
     for other in explanation.others if not as_json else ():
         show(describe(other), None, page=None, is_whole=is_whole)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Spare Python its search for cycles: of a large file it is a twentieth of the time, and finds next to nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _explain_ranks(

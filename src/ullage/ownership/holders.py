@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import torch
 
+from ullage._garbage_collector import without_collections
 from ullage.ownership.block import AllocatedBlocks, live_blocks
 from ullage.ownership.claim import Claim, Claims
 from ullage.ownership.holding import HolderKind
 from ullage.ownership.path import label_of
 from ullage.ownership.root import Root, roots_of_user
 from ullage.ownership.safe_inspection import instance_dict, is_of, name_of
-from ullage.ownership.search import OwnerSearch, without_collections
+from ullage.ownership.search import OwnerSearch
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
 _MOST_STEPS: Final = 5
@@ -58,6 +59,7 @@ def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, Bl
     if not len(blocks):
         return {}
     search = OwnerSearch()
+    # A collection would free what is examined.
     with torch._C.DisableTorchFunction(), without_collections():
         try:
             return _holders_by(search, blocks, rest_bytes)

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from ullage._errors import UsageError
+from ullage._garbage_collector import without_collections
 from ullage._public import public
 from ullage._units import parse_bytes, text_of_bytes
 from ullage.ownership.block import AllocatedBlock, AllocatedBlocks, live_blocks
 from ullage.ownership.claim import Claim, Claims
 from ullage.ownership.graph import described
 from ullage.ownership.holding import HolderKind, Holding, Holdings
-from ullage.ownership.search import OwnerSearch, without_collections
+from ullage.ownership.search import OwnerSearch
 from ullage.ownership.unclaimed import LARGE_WORKSPACES, NO_PATH, claims_to_rest, kind_of
 
 
@@ -67,6 +68,7 @@ def holder_at(addresses: Iterable[int]) -> str | None:
 
 def _rows_of(blocks: AllocatedBlocks, least_bytes: int = 0) -> list[Holding]:
     search = OwnerSearch()
+    # A collection would free what is examined.
     with torch._C.DisableTorchFunction(), without_collections():
         try:
             return _rows_by(search, blocks, least_bytes)

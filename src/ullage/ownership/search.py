@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from types import FunctionType
@@ -193,18 +192,6 @@ def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module
             waiting += [
                 (f"{name}.{key}" if name else key, child) for key, child in children.items() if child is not None
             ]
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Disable the garbage collector: the search makes many objects, and a collection would free what it examines."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def is_function(kind: type) -> bool:

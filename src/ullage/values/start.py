@@ -1,14 +1,13 @@
 """Values for this process: from the moment CUDA is initialised, in the threads that use it."""
 
-import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
+from ullage._garbage_collector import without_collections
 from ullage._units import MIB
 from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.resident import resident
@@ -29,21 +28,6 @@ BUDGET_BYTES: Final = 512 * MIB
 """The most of the host's memory that values may take."""
 
 _UNSEEN_THREAD: Final = "what a thread of the script does"
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Make many small objects without having Python look through all that there are, which takes longer than the rest.
-
-    When the script's own garbage goes is then as if they were not made.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 _current: "Values | None" = None
@@ -163,7 +147,7 @@ class Values:
     def _begin_to_see(self) -> None:
         self._is_on = True
         self._driver.remember_sent(on=True)
-        with _without_collections():
+        with without_collections():
             self._interception.install()
         self._interception.include()
         self._unseen_writes = self._driver.watch_writes(is_thread_seen(), int(KEY))
