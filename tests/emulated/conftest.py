@@ -48,12 +48,16 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "ullage", "predict", *(str(argument) for argument in arguments)]
 
 
-def processes_of(folder: Path) -> list[psutil.Process]:
-    """Every living process whose temporary folder is `folder`."""
+def processes_of(folder: Path, name: str = "") -> list[psutil.Process]:
+    """Every living process whose temporary folder is `folder` and whose program's name contains `name`.
+
+    The name is read here: a process may have ended by the time that a caller looks at it.
+    """
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TMPDIR") == os.path.realpath(folder):
+            lives = process.status() != psutil.STATUS_ZOMBIE
+            if lives and process.environ().get("TMPDIR") == os.path.realpath(folder) and name in process.name():
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

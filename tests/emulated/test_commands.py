@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of, shown
@@ -319,12 +320,12 @@ def test_children_that_run_away_end_with_the_prediction(ask: Ask, workplace: Pat
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    while sum("sleep" in each.name() for each in processes_of(workplace / "tmp")) < 2:
+    while len(processes_of(workplace / "tmp", "sleep")) < 2:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    for each in processes_of(workplace / "tmp"):  # the kernel ends the group; the daemon has left it
-        if "sleep" in each.name():
+    for each in processes_of(workplace / "tmp", "sleep"):  # the kernel ends the group; the daemon has left it
+        with suppress(psutil.NoSuchProcess):
             each.kill()
             each.wait(60)
 

@@ -8,11 +8,10 @@ from ullage._own_files import write_whole
 from ullage._public import public
 from ullage.advice.advice import Advice
 from ullage.advice.advice import advise as find_advice
+from ullage.api.request import request_of
 from ullage.api.show import write_page
-from ullage.api.values import check_page, made_up_choice, size_of, steps_of
+from ullage.api.values import check_page
 from ullage.emulator.library import PLACEMENTS
-from ullage.prediction.request import Request
-from ullage.values.choice import ValuesChoice
 
 
 @public
@@ -30,6 +29,7 @@ def advise(
     alloc_conf: str | None = None,
     total_memory: int | str | None = None,
     context: int | str | None = None,
+    cudnn_workspace: int | str | None = None,
     placement: str = PLACEMENTS[0],
     values: str = "auto",
     values_seed: int = 0,
@@ -48,32 +48,37 @@ def advise(
         arguments: what stands behind the script on its command line.
         gpu: a card's name ("RTX 3060") or a size ("24GiB").
         patch: where to write the diff that makes the advised changes; nothing is written where there is none.
-        steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, placement, values, values_seed,
-            routing, html, random_weights, config, made_up_data, lengths: as of `ullage.predict`, for every run.
+        steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, values,
+            values_seed, routing, html, random_weights, config, made_up_data, lengths: as of `ullage.predict`, for every
+            run.
         progress: called with a short text whenever the search gets further.
 
     Raises:
         ScriptError: the script fails for another reason than memory.
         UllageError: as of `ullage.predict`.
     """
-    some, more = steps_of(steps)
-    request = Request(
-        script=Path(script),
-        arguments=tuple(arguments),
+    request = request_of(
+        script,
+        arguments,
         gpu=gpu,
+        seconds=seconds,
+        steps=steps,
+        placement=placement,
+        values=values,
+        values_seed=values_seed,
+        routing=routing,
+        random_weights=random_weights,
+        config=config,
+        made_up_data=made_up_data,
+        lengths=lengths,
+        total_memory=total_memory,
+        context=context,
+        cudnn_workspace=cudnn_workspace,
         arch=arch,
         world_size=world_size,
         rank=rank,
-        steps=some,
-        more_steps=more,
-        seconds=seconds,
         alloc_conf=alloc_conf,
-        total_memory_bytes=size_of(total_memory, "--total-memory"),
-        context_bytes=size_of(context, "--context"),
-        placement=placement,
-        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
         draws=1,
-        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script)
     if patch is not None:

@@ -6,15 +6,14 @@ from typing import Literal
 
 from ullage._errors import UsageError
 from ullage._public import public
+from ullage.api.request import request_of
 from ullage.api.show import write_page
-from ullage.api.values import check_page, made_up_choice, margin_of, size_of, steps_of
+from ullage.api.values import check_page, margin_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fit
 from ullage.fitting.fit import fit as run_fit
 from ullage.gpus import find_gpu
-from ullage.prediction.request import Request
-from ullage.values.choice import ValuesChoice
 
 
 @public
@@ -70,28 +69,31 @@ def fit(
         UllageError: as of `ullage.predict`.
     """
     axes = _axes([vary] if isinstance(vary, str) else vary)
-    some, more = steps_of(steps)
-    request = Request(
-        script=Path(script),
-        arguments=tuple(arguments),
+    request = request_of(
+        script,
+        arguments,
         gpu=gpu,
+        seconds=seconds,
+        steps=steps,
+        placement=placement,
+        values=values,
+        values_seed=values_seed,
+        routing=routing,
+        random_weights=random_weights,
+        config=config,
+        made_up_data=made_up_data,
+        lengths=lengths,
+        total_memory=total_memory,
+        context=context,
+        cudnn_workspace=cudnn_workspace,
         arch=arch,
         world_size=world_size,
         rank=rank,
-        steps=some,
-        more_steps=more,
-        seconds=seconds,
         alloc_conf=alloc_conf,
-        total_memory_bytes=size_of(total_memory, "--total-memory"),
-        context_bytes=size_of(context, "--context"),
-        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
-        placement=placement,
-        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
         draws=draws,
-        picture=picture or html is not None,
         batches=batches,
         minutes=minutes,
-        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
+        picture=picture or html is not None,
     )
     check_page(html, script)
     margin_bytes = margin_of(margin, request.total_bytes(find_gpu(gpu, arch=arch)))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from ullage._errors import UsageError
 from ullage._public import public
+from ullage.api.request import request_of
 from ullage.api.show import write_page
-from ullage.api.values import check_page, made_up_choice, margin_of, size_of, steps_of
+from ullage.api.values import check_page, margin_of
 from ullage.emulator.library import PLACEMENTS
 from ullage.engines.chosen import open_engine
 from ullage.fitting.axis import Axis
@@ -17,8 +18,6 @@ from ullage.layouts.layout_fit import LayoutFit
 from ullage.layouts.option_map import map_of
 from ullage.layouts.representative import RANKS
 from ullage.layouts.result_store import ResultStore, store_path
-from ullage.prediction.request import Request
-from ullage.values.choice import ValuesChoice
 
 
 @public
@@ -53,7 +52,7 @@ def fit_layout(
     values: str = "auto",
     values_seed: int = 0,
     draws: int = 1,
-    routing: str = "drawn",
+    routing: str = "auto",
     html: str | Path | None = None,
     picture: bool = False,
     random_weights: bool = False,
@@ -95,24 +94,27 @@ def fit_layout(
         ScriptError: the script failed with every layout, for another reason than memory.
         UllageError: as of `ullage.predict`; or what `on` needs is not there.
     """
-    some, more = steps_of(steps)
-    request = Request(
-        script=Path(script),
-        arguments=tuple(arguments),
+    request = request_of(
+        script,
+        arguments,
         gpu=gpu,
+        seconds=seconds,
+        steps=steps,
+        placement=placement,
+        values=values,
+        values_seed=values_seed,
+        routing=routing,
+        random_weights=random_weights,
+        config=config,
+        made_up_data=made_up_data,
+        lengths=lengths,
+        total_memory=total_memory,
+        context=context,
+        cudnn_workspace=cudnn_workspace,
         arch=arch,
         world_size=cards,
-        steps=some,
-        more_steps=more,
-        seconds=seconds,
         alloc_conf=alloc_conf,
-        total_memory_bytes=size_of(total_memory, "--total-memory"),
-        context_bytes=size_of(context, "--context"),
-        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
-        placement=placement,
-        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
         draws=draws,
-        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
     )
     check_page(html, script)
     space = LayoutSpace.parse(layout, cards, most=most, choose=choose)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from ullage._public import public
+from ullage.api.request import request_of
 from ullage.api.show import write_page
-from ullage.api.values import check_page, made_up_choice, size_of, steps_of
+from ullage.api.values import check_page
 from ullage.emulator.library import PLACEMENTS
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.request import ALL, ALONE, Request
@@ -15,7 +16,6 @@ from ullage.prediction.several.compiled import predict_beside_eager
 from ullage.prediction.several.draws import predict_with_draws
 from ullage.prediction.several.ranks import predict_all_ranks
 from ullage.prediction.several.resumed import predict_resumed
-from ullage.values.choice import ValuesChoice
 
 
 @public
@@ -110,35 +110,38 @@ def predict(
         EmulationError: the card cannot be emulated here.
         UnknownGpuError, UsageError: an argument is not what is expected.
     """
-    some, more = steps_of(steps)
-    wanted = Request(
-        script=Path(script),
-        arguments=tuple(arguments),
+    wanted = request_of(
+        script,
+        arguments,
         gpu=gpu,
+        seconds=seconds,
+        steps=steps,
+        placement=placement,
+        values=values,
+        values_seed=values_seed,
+        routing=routing,
+        random_weights=random_weights,
+        config=config,
+        made_up_data=made_up_data,
+        lengths=lengths,
+        total_memory=total_memory,
+        context=context,
+        cudnn_workspace=cudnn_workspace,
         arch=arch,
         count=count,
         world_size=world_size,
-        rank=0 if rank == "all" else rank,
-        steps=some,
-        more_steps=more,
-        seconds=seconds,
         alloc_conf=alloc_conf,
-        total_memory_bytes=size_of(total_memory, "--total-memory"),
-        context_bytes=size_of(context, "--context"),
-        cudnn_workspace_bytes=size_of(cudnn_workspace, "--cudnn-workspace"),
-        placement=placement,
-        values=ValuesChoice(mode=values, seed=values_seed, routing=routing),
         draws=draws,
-        snapshot=None if snapshot is None else Path(snapshot),
-        picture=picture or html is not None,
-        echo=output,
+        host_memory=host_memory,
         processes=processes,
         until=until,
-        made_up=made_up_choice(random_weights, config, made_up_data, lengths),
-        host_memory_bytes=size_of(host_memory, "--host-memory"),
-        job_request=request,
         batches=batches,
         minutes=minutes,
+        job_request=request,
+        echo=output,
+        rank=0 if rank == "all" else rank,
+        snapshot=None if snapshot is None else Path(snapshot),
+        picture=picture or html is not None,
     )
     return _answer(wanted, resume, progress, html, every_rank=rank == "all", beside_eager=beside_eager)
 

@@ -1,4 +1,4 @@
-"""Values of options, as a command or a call gives them: sizes, steps, the recording that is meant."""
+"""Values of options, as a command or a call gives them: sizes, pages, the recording that is meant."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Final
 from ullage._errors import UsageError, quoted, shortened
 from ullage._output import check_output
 from ullage._units import is_size, parse_bytes
-from ullage.made_up.choice import MadeUpChoice
 from ullage.settings import semantics_of
 
 if TYPE_CHECKING:
     from ullage.history import History
     from ullage.snapshot.snapshot import Snapshot
 
-_STEPS: Final = 3
-_MORE_STEPS: Final = 6
 _LARGEST_BYTES: Final = 1 << 50
 ALL_DEVICES: Final = "all"
 """The value of --device that stands for every card of a snapshot."""
@@ -32,11 +29,6 @@ def size_of(size: int | str | None, option: str) -> int | None:
         return parse_bytes(size)
     except UsageError as error:
         raise UsageError(f"{option}: {error}") from None
-
-
-def steps_of(steps: int | None) -> tuple[int, int]:
-    """Return how many steps to run, and how many more until the peaks settle: none where a number was given."""
-    return (_STEPS, _MORE_STEPS) if steps is None else (steps, 0)
 
 
 def margin_of(margin: int | str, total_bytes: int) -> int:
@@ -59,21 +51,6 @@ def margin_of(margin: int | str, total_bytes: int) -> int:
             f"--margin {quoted(margin)} is not a part of a card's memory; expected a percentage such as 5%, or 1GiB"
         )
     return int(total_bytes * percent / 100)
-
-
-def made_up_choice(
-    random_weights: bool,  # noqa: FBT001  # as the functions of the api have them, in this order
-    config: str | Path | None,
-    made_up_data: str | None,
-    lengths: str | Path | None,
-) -> MadeUpChoice:
-    """Return what is to be made up where it is not here."""
-    return MadeUpChoice(
-        random_weights=random_weights,
-        config=None if config is None else str(Path(config).absolute()),
-        data=made_up_data,
-        lengths=None if lengths is None else str(Path(lengths).absolute()),
-    )
 
 
 def check_page(page: str | Path | None, *inputs: str | Path) -> None:

@@ -42,6 +42,7 @@ def advise(
     alloc_conf: Annotated[str | None, typer.Option(help="PYTORCH_CUDA_ALLOC_CONF for the runs.")] = None,
     total_memory: options.TotalMemory = None,
     context_size: options.ContextSize = None,
+    cudnn_workspace: options.CudnnWorkspace = None,
     html: options.Page = None,
     placement: options.Placement = "linux",
     values: options.Values = "auto",
