@@ -15,7 +15,7 @@ from ullage.prediction.request import Request
 from ullage.prediction.script import predict
 
 GPU = "RTX 3060"
-_ON_CPU = """
+ON_CPU = """
 import json, sys
 import ullage
 ullage.emulate("T4")
@@ -56,7 +56,7 @@ def bytes_of(prediction: Prediction) -> tuple[int, int]:
 def told_on_cpu(script: Path, *changes: str) -> list[list[float]]:
     """Run a script on the CPU in float64 and return the tensors of its `told`, which it names itself."""
     done = subprocess.run(
-        [sys.executable, "-c", _ON_CPU, json.dumps(changes), str(script)],
+        [sys.executable, "-c", ON_CPU, json.dumps(changes), str(script)],
         capture_output=True,
         text=True,
         timeout=120,

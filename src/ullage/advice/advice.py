@@ -13,6 +13,7 @@ from ullage.advice.cost import TimeEstimate, estimate_of
 from ullage.advice.search import AdviceSearch
 from ullage.advice.trial import ChangeTrial, Combination, NotMade
 from ullage.advice.written import WrittenAdvice, written
+from ullage.changes.change import ChangeCost
 from ullage.changes.facts import CodePlace, HeldVariable, TrainingFacts
 from ullage.editing.edit import NotCertain
 from ullage.gpus import find_gpu
@@ -297,6 +298,12 @@ def _advice(
     failed = [
         NotMade(change=trial.combination.parts[0].change, why=trial.problem) for trial in singles if trial.problem
     ]
+    tried = {trial.combination.parts[0].change.key for trial in singles}
+    not_needed = [
+        NotMade(change=settings[0].change, why="it needs more cards, and is tried where nothing else fits")
+        for key, settings in candidates.settings.items()
+        if settings[0].change.cost is ChangeCost.CARDS and key not in tried
+    ]
     return Advice(
         script=str(request.script),
         arguments=list(without_secrets(request.arguments)),
@@ -306,7 +313,7 @@ def _advice(
         need=need,
         facts=facts,
         trials=tuple(trial for trial in singles if not trial.problem),
-        not_made=(*candidates.not_made, *failed),
+        not_made=(*candidates.not_made, *failed, *not_needed),
         best=best,
         estimate=estimate_of(best.combination, facts) if best is not None else None,
         written=proof,

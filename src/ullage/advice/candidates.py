@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ullage.advice.trial import ChangeSetting, NotMade
 from ullage.changes.all_changes import CHANGES
+from ullage.changes.change import Applicable
 from ullage.changes.facts import TrainingFacts
 from ullage.prediction.changed import makes_a_difference
 from ullage.prediction.request import Request
@@ -23,6 +24,8 @@ def candidates_of(facts: TrainingFacts, request: Request) -> Candidates:
     not_made = []
     for change in CHANGES:
         applicable = change.settings_for(facts)
+        if change.world_size is not None and (request.world_size or request.is_command):
+            applicable = Applicable(why_not="the run has several processes already, or is a command that starts them")
         wanted = [
             ChangeSetting(change=change, setting=setting)
             for setting in applicable.settings

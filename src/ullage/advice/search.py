@@ -1,8 +1,9 @@
 """The cheapest combination of changes with which a script fits. Every combination that counts is run.
 
-First every change alone. Where one alone fits, the cheapest that does is the answer. Else changes are added together,
-from those that cost nothing on, until it fits; then every one that is not needed is taken out again, the dearest first,
-and what has a strength (checkpointed blocks, parts of a batch) is made as mild as still fits.
+First every change alone, but for those that need more cards: they are the last resort. Where one alone fits, the
+cheapest that does is the answer. Else changes are added together, from those that cost nothing on, until it fits;
+then every one that is not needed is taken out again, the dearest first, and what has a strength (checkpointed blocks,
+parts of a batch) is made as mild as still fits.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,11 +35,22 @@ class AdviceSearch:
     """Every combination that was run."""
 
     def singles(self) -> None:
-        """Run every change alone, as strong as it can be."""
-        self._try([combination([settings[-1]]) for settings in self.settings.values()])
+        """Run every change alone, as strong as it can be; those that need more cards wait for the last resort."""
+        self._run_alone(lambda cost: cost is not ChangeCost.CARDS)
 
     def best(self) -> ChangeTrial | None:
-        """Return the cheapest combination that fits; None where none does."""
+        """Return the cheapest combination that fits; None where none does, not over more cards either."""
+        found = self._best_of_tried()
+        if found is None:
+            self._run_alone(lambda cost: cost is ChangeCost.CARDS)
+            found = self._best_of_tried()
+        return found
+
+    def _run_alone(self, wanted: Callable[[ChangeCost], bool]) -> None:
+        strongest = [settings[-1] for settings in self.settings.values()]
+        self._try([combination([each]) for each in strongest if wanted(each.change.cost)])
+
+    def _best_of_tried(self) -> ChangeTrial | None:
         alone = [trial for trial in self.tried.values() if trial.fits and len(trial.combination.parts) == 1]
         lowest = min((trial.combination.cost for trial in alone), default=None)
         found = [self._milder(trial) for trial in alone if trial.combination.cost is lowest]

@@ -12,6 +12,7 @@ from ullage.changes import (
     eight_bit_optimizer,
     expandable_segments,
     for_loop_optimizer,
+    fully_shard,
     fused_loss,
     fused_optimizer,
     held_over,
@@ -42,6 +43,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     accumulate.CHANGE,
     autocast.CHANGE,
     eight_bit_optimizer.CHANGE,
+    fully_shard.CHANGE,
 )
 _BY_KEY: Final = {change.key: change for change in (*CHANGES, count_flops.CHANGE)}
 

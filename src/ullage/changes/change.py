@@ -31,6 +31,7 @@ class Gradients(StrEnum):
     SAME = "the same"
     ROUNDING = "the same up to rounding"
     COUNTS = "the same up to rounding if no target is ignored"
+    MORE_ITEMS = "the mean over the batches of all cards"
     UNKNOWN = "not known to be the same"
     CHANGED = "not the same"
 
