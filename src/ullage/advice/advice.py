@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from ullage._errors import UllageError
@@ -10,12 +10,15 @@ from ullage._public import public
 from ullage._secrets import without_secrets
 from ullage.advice.candidates import Candidates, candidates_of
 from ullage.advice.cost import TimeEstimate, estimate_of
+from ullage.advice.largest import LargestWith, largest_by_cost
 from ullage.advice.search import AdviceSearch
 from ullage.advice.trial import ChangeTrial, Combination, NotMade
 from ullage.advice.written import WrittenAdvice, written
 from ullage.changes.change import ChangeCost
 from ullage.changes.facts import CodePlace, HeldVariable, TrainingFacts
 from ullage.editing.edit import NotCertain
+from ullage.fitting.axis import Axis
+from ullage.fitting.fit import Fitter
 from ullage.gpus import find_gpu
 from ullage.prediction.avoidable_memory import AvoidableKind
 from ullage.prediction.prediction import Prediction, Verdict
@@ -54,12 +57,19 @@ class Advice:
     """The best combination as lines to write, and the proof that they need the same."""
     is_complete: bool
     """Whether the search came to its end."""
+    axis: Axis | None = None
+    """The option whose largest value was searched for; None: what makes the script fit was."""
+    largest: tuple[LargestWith, ...] = ()
+    """Its largest values: as the script is, and with the changes of each cost added; empty without `axis`."""
     seconds: float
 
     @property
     def exit_code(self) -> int:
         """The exit code: 0 it fits, as it is or with the advice; 1 nothing that was tried fits; 4 cannot be judged."""
-        if self.base.verdict is Verdict.FITS or self.best is not None:
+        if self.axis is not None and self.largest:
+            if any(each.value is not None for each in self.largest):
+                return 0
+        elif self.base.verdict is Verdict.FITS or self.best is not None:
             return 0
         return self.base.verdict.exit_code or 1
 
@@ -79,6 +89,8 @@ class Advice:
             "not_made": [{"key": each.change.key, "name": each.change.name, "why": each.why} for each in self.not_made],
             "best": _trial(self.best, self.facts) if self.best is not None else None,
             "written": self.written.to_json() if self.written is not None else None,
+            "option": self.axis.option if self.axis is not None else None,
+            "largest": [each.to_json() for each in self.largest],
             "is_complete": self.is_complete,
             "seconds": round(self.seconds, 3),
         }
@@ -116,7 +128,7 @@ class Adviser:
         self.total_bytes = request.total_bytes(find_gpu(request.gpu, arch=request.arch))
         self.roomy = replace(request, total_memory_bytes=max(ROOM_BYTES, self.total_bytes))
         self.facts = TrainingFacts()
-        self._runs = ParallelRuns(progress)
+        self.runs = ParallelRuns(progress)
         self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
@@ -127,7 +139,7 @@ class Adviser:
         """
         diagnosed = replace(self.roomy, diagnose=True)
         counted = replace(diagnosed, changes=("count_flops=on",), steps=1, more_steps=0)
-        base, need, count = self._runs.run_all(
+        base, need, count = self.runs.run_all(
             [self.request, diagnosed, counted],
             ["the script as it is", "it on a card with room", "it with its operations counted"],
         )
@@ -167,7 +179,7 @@ class Adviser:
         found = []
         for one in self._asked:
             try:
-                known = self._runs.known(one.request(self.roomy, self.facts))
+                known = self.runs.known(one.request(self.roomy, self.facts))
             except NotCertain:
                 continue
             if known is not None:
@@ -185,7 +197,7 @@ class Adviser:
             except NotCertain as error:
                 made.append(error)
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
-        found = iter(self._runs.run_all([each for each, _ in runs], [label for _, label in runs]))
+        found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
         return [next(found) if isinstance(each, Request) else each for each in made]
 
     def _trial(self, one: Combination, result: Prediction | UllageError) -> ChangeTrial:
@@ -243,10 +255,17 @@ def _last_line(error: UllageError) -> str:
     return next((line for line in lines if " raised " in line), lines[0] if lines else type(error).__name__)
 
 
-def advise(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Advice:
-    """Find what to change so that the request's script fits on its card.
+def advise(
+    request: Request,
+    *,
+    axis: Axis | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Advice:
+    """Find what to change so that the request's script fits on its card; or how large an option may be with changes.
 
-    Where it is interrupted (Ctrl-C) after the first runs, it returns what is known so far.
+    With `axis` the largest value of that option is searched for, as the script is and with the changes of each cost
+    added, and no lines are written. Where it is interrupted (Ctrl-C) after the first runs, it returns what is known so
+    far.
 
     Raises:
         ScriptError: the script fails for another reason than memory.
@@ -265,35 +284,53 @@ def advise(request: Request, *, progress: Callable[[str], None] = lambda text: N
             estimate_of(one, facts).host_bytes,
         ),
     )
-    best, complete, proof = None, False, None
+    answer = _FoundAdvice()
     try:
         search.singles()
-        best = search.best() if base.verdict is not Verdict.FITS else None
-        proof = written(adviser.roomy, request, facts, best) if best is not None else None
-        complete = True
+        if axis is not None:
+            for one in largest_by_cost(request, axis, facts, search.useful(), Fitter(request, 0, adviser.runs)):
+                answer.largest.append(one)
+        elif base.verdict is not Verdict.FITS:
+            answer.best = search.best()
+            answer.write(adviser)
+        answer.is_complete = True
     except BaseException as error:
         if isinstance(error, Exception):
             raise
         progress("interrupted; what is known so far follows")
         search.learn(adviser.finished())
-        if base.verdict is not Verdict.FITS:
-            best = best or search.best_so_far()
-            proof = written(adviser.roomy, request, facts, best, is_to_run=False) if best is not None else None
-    return _advice(request, adviser, (base, need, facts), candidates, search, best, proof, complete, began)
+        if base.verdict is not Verdict.FITS and axis is None:
+            answer.best = answer.best or search.best_so_far()
+            answer.write(adviser, is_to_run=False)
+    return _advice(adviser, (base, need), candidates, search, answer, axis, began)
+
+
+@dataclass(slots=True)
+class _FoundAdvice:
+    """What a search has found so far."""
+
+    best: ChangeTrial | None = None
+    proof: WrittenAdvice | None = None
+    largest: list[LargestWith] = field(default_factory=list)
+    is_complete: bool = False
+
+    def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
+        """Write the best combination as lines, and run these."""
+        if self.best is not None:
+            self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
 
 
 def _advice(
-    request: Request,
     adviser: Adviser,
-    begun: tuple[Prediction, Prediction, TrainingFacts],
+    begun: tuple[Prediction, Prediction],
     candidates: Candidates,
     search: AdviceSearch,
-    best: ChangeTrial | None,
-    proof: WrittenAdvice | None,
-    complete: bool,  # noqa: FBT001  positional inside of this module alone
+    answer: _FoundAdvice,
+    axis: Axis | None,
     began: float,
 ) -> Advice:
-    base, need, facts = begun
+    base, need = begun
+    request, best = adviser.request, answer.best
     singles = [trial for trial in search if len(trial.combination.parts) == 1]
     failed = [
         NotMade(change=trial.combination.parts[0].change, why=trial.problem) for trial in singles if trial.problem
@@ -311,12 +348,14 @@ def _advice(
         total_memory_bytes=adviser.total_bytes,
         base=base,
         need=need,
-        facts=facts,
+        facts=adviser.facts,
         trials=tuple(trial for trial in singles if not trial.problem),
         not_made=(*candidates.not_made, *failed, *not_needed),
         best=best,
-        estimate=estimate_of(best.combination, facts) if best is not None else None,
-        written=proof,
-        is_complete=complete,
+        estimate=estimate_of(best.combination, adviser.facts) if best is not None else None,
+        written=answer.proof,
+        is_complete=answer.is_complete,
+        axis=axis,
+        largest=tuple(answer.largest),
         seconds=time.perf_counter() - began,
     )

@@ -1,14 +1,16 @@
 """Arrange advice into a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ullage._secrets import SourceCode
 from ullage._units import text_of_bytes
 from ullage.advice.advice import Advice
 from ullage.advice.cost import estimate_of
-from ullage.advice.trial import ChangeTrial
+from ullage.advice.largest import LargestWith
+from ullage.advice.trial import ChangeTrial, Combination
 from ullage.changes.change import ChangeCost, Gradients
+from ullage.fitting.axis import Axis
 from ullage.prediction.avoidable_memory import AvoidableKind
 from ullage.prediction.command.words import shown
 from ullage.prediction.prediction import Prediction, Verdict
@@ -37,6 +39,8 @@ def describe(advice: Advice) -> Report:
 
 
 def _headline(advice: Advice) -> str:
+    if advice.axis is not None and advice.largest:
+        return _largest_headline(advice.axis, advice.largest)
     if advice.base.verdict is Verdict.FITS:
         return "FITS AS IT IS"
     if advice.best is not None:
@@ -44,7 +48,21 @@ def _headline(advice: Advice) -> str:
     return "NOTHING THAT WAS TRIED MAKES IT FIT" if advice.is_complete else "NOT FOUND YET"
 
 
+def _largest_headline(axis: Axis, rows: Sequence[LargestWith]) -> str:
+    base = rows[0].value
+    most = max((each for each in rows if each.value is not None), key=lambda each: each.value or 0, default=None)
+    if most is None:
+        return "NOTHING THAT WAS TRIED FITS"
+    if most is rows[0] or most.value == base:
+        return f"{axis.name.upper()} {base} FITS, AND NO CHANGE MAKES IT MORE"
+    return f"{axis.name.upper()} {base if base is not None else 'NONE'} FITS AS IT IS, {most.value} WITH CHANGES"
+
+
 def _sentence(advice: Advice) -> str:
+    if advice.axis is not None and advice.largest:
+        again = f"ullage advise ... {advice.axis.option} N --patch FILE"
+        cut = "" if advice.is_complete else " The search was interrupted."
+        return f"Each value was run. `{again}` finds the least that value N needs, and writes it as a diff.{cut}"
     total = text_of_bytes(advice.total_memory_bytes)
     need = f"As it is, the script needs {_used(advice.need)} of {total}"
     if advice.base.verdict is Verdict.FITS:
@@ -76,6 +94,8 @@ def _used(found: Prediction) -> str:
 
 
 def _sections(advice: Advice) -> Iterator[Section]:
+    if advice.largest:
+        yield _largest(advice)
     yield _meter(advice)
     if advice.best is not None:
         parts = advice.best.combination.parts
@@ -94,6 +114,33 @@ def _sections(advice: Advice) -> Iterator[Section]:
     notes = tuple(dict.fromkeys((*advice.base.notes, *advice.need.notes)))
     if notes:
         yield Remarks(title="To know", items=notes)
+
+
+def _largest(advice: Advice) -> Table:
+    assert advice.axis is not None
+    return Table(
+        title=f"The largest {advice.axis.name} that fits",
+        columns=("with", "fits", "does not", "used", "costs"),
+        rows=tuple(_largest_row(advice, each) for each in advice.largest),
+        wraps=True,
+    )
+
+
+def _largest_row(advice: Advice, one: LargestWith) -> TableRow:
+    name = one.combination.title if one.combination.parts else "as it is"
+    if one.largest is None:
+        return TableRow(cells=(name, "", "", "", one.problem), tone=Tone.QUIET)
+    best, following = one.largest.best, one.largest.next
+    return TableRow(
+        cells=(
+            name,
+            "none" if best is None else str(best.value),
+            "" if following is None else str(following.value),
+            "" if best is None else _used(best.prediction),
+            _costs(advice, one.combination),
+        ),
+        tone=Tone.BAD if best is None else Tone.GOOD,
+    )
 
 
 def _meter(advice: Advice) -> Meter:
@@ -165,21 +212,21 @@ def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
             trial.combination.title,
             "" if need is None else text_of_bytes(need),
             "" if need is None else text_of_bytes(gain) if gain >= 0 else f"-{text_of_bytes(-gain)}",
-            _costs(advice, trial),
+            _costs(advice, trial.combination),
             "fits ◀" if is_best else "fits" if trial.fits else "",
         ),
         tone=Tone.GOOD if trial.fits else Tone.PLAIN if gain > 0 else Tone.QUIET,
     )
 
 
-def _costs(advice: Advice, trial: ChangeTrial) -> str:
+def _costs(advice: Advice, one: Combination) -> str:
     """Return what a change costs, in few words: they are the cell of a table."""
-    estimate = estimate_of(trial.combination, advice.facts)
-    parts = [part for part in (estimate.short or _COSTS[trial.combination.cost],) if part]
-    gradients = trial.combination.gradients(advice.facts)
+    estimate = estimate_of(one, advice.facts)
+    parts = [part for part in (estimate.short or _COSTS[one.cost],) if part]
+    gradients = one.gradients(advice.facts)
     if gradients is Gradients.ROUNDING:
         parts.append("equal up to rounding")
-    elif gradients is Gradients.CHANGED and trial.combination.cost is not ChangeCost.NUMERICS:
+    elif gradients is Gradients.CHANGED and one.cost is not ChangeCost.NUMERICS:
         parts.append("other gradients")
     return ", ".join(parts)
 

@@ -137,6 +137,11 @@ class AdviceSearch:
         need = trial.need_bytes if trial is not None else None
         return self.base_bytes - need if need is not None else 0
 
+    def useful(self) -> list[ChangeSetting]:
+        """Return the changes that save enough alone, as strong as they can be, the one that saves most first."""
+        alone = [trial for trial in self.tried.values() if len(trial.combination.parts) == 1 and self.is_worth(trial)]
+        return [trial.combination.parts[0] for trial in sorted(alone, key=lambda trial: trial.need_bytes or 0)]
+
     def is_worth(self, trial: ChangeTrial) -> bool:
         """Tell whether a trial saves enough to be worth a line in the script."""
         need = trial.need_bytes

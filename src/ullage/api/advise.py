@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ullage._errors import UsageError
 from ullage._output import check_output
 from ullage._own_files import write_whole
 from ullage._public import public
@@ -12,6 +13,7 @@ from ullage.api.request import request_of
 from ullage.api.show import write_page
 from ullage.api.values import check_page
 from ullage.emulator.library import PLACEMENTS
+from ullage.fitting.axis import Axis
 
 
 @public
@@ -21,6 +23,7 @@ def advise(
     *,
     gpu: str,
     patch: str | Path | None = None,
+    vary: str | None = None,
     steps: int | None = None,
     seconds: float = 300.0,
     arch: str | None = None,
@@ -48,6 +51,8 @@ def advise(
         arguments: what stands behind the script on its command line.
         gpu: a card's name ("RTX 3060") or a size ("24GiB").
         patch: where to write the diff that makes the advised changes; nothing is written where there is none.
+        vary: an option of the script, "--batch-size" or "--batch-size=8..64:8": find its largest value, as the script
+            is and with the changes of each cost added; no lines are written then.
         steps, seconds, arch, world_size, rank, alloc_conf, total_memory, context, cudnn_workspace, placement, values,
             values_seed, routing, html, random_weights, config, made_up_data, lengths: as of `ullage.predict`, for every
             run.
@@ -57,6 +62,8 @@ def advise(
         ScriptError: the script fails for another reason than memory.
         UllageError: as of `ullage.predict`.
     """
+    axis = Axis.parse(vary) if vary is not None else None
+    check_patch(patch, vary, script)
     request = request_of(
         script,
         arguments,
@@ -81,14 +88,21 @@ def advise(
         draws=1,
     )
     check_page(html, script)
-    if patch is not None:
-        check_output("--patch", Path(patch), inputs=(Path(script),))
-    answer = find_advice(request, progress=progress)
+    answer = find_advice(request, axis=axis, progress=progress)
     if patch is not None:
         write_patch(answer, patch)
     if html is not None:
         write_page(answer, html)
     return answer
+
+
+def check_patch(patch: str | Path | None, vary: str | None, script: str | Path) -> None:
+    """Raise UsageError where the diff of --patch cannot be written, would overwrite the script, or is never made."""
+    if patch is None:
+        return
+    if vary is not None:
+        raise UsageError("--patch has no meaning beside --vary; expected one of them")
+    check_output("--patch", Path(patch), inputs=(Path(script),))
 
 
 def write_patch(answer: Advice, patch: str | Path) -> bool:

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 import typer
 
-from ullage._output import check_output
 from ullage.cli import options
 from ullage.cli.progress import with_progress
 from ullage.cli.show import show
@@ -15,6 +14,7 @@ EPILOG: Final = (
     "[bold]Examples[/]\n\n"
     "ullage advise train.py --gpu 'RTX 3060'\n\n"
     "ullage advise train.py --batch-size 16 --gpu T4 --patch advice.diff && git apply advice.diff\n\n"
+    "ullage advise train.py --gpu T4 --vary --batch-size\n\n"
     "The script's file is not edited: every change is made from outside, in a run on an emulated card.\n\n"
     "[bold]Exit code[/] 0 fits (as it is, or with the advice), 1 nothing that was tried fits, 2 wrong usage, "
     "3 the script failed, 4 cannot be judged."
@@ -31,6 +31,9 @@ def advise(
     gpu: options.Card,
     patch: Annotated[
         Path | None, typer.Option(help="Write the lines to change as a diff, for `git apply`.", metavar="FILE")
+    ] = None,
+    vary: Annotated[
+        str | None, typer.Option(help="Find the largest value of an option: --batch-size, --batch-size=8..64:8.")
     ] = None,
     world_size: Annotated[int | None, typer.Option(help="Run as one rank of so many, alone in one process.")] = None,
     rank: Annotated[int, typer.Option(help="Which rank.")] = 0,
@@ -63,12 +66,11 @@ def advise(
     # Here, because what runs a script is not for those who ask another command.
     from ullage.advice.describe import describe
     from ullage.api.advise import advise as ask
-    from ullage.api.advise import write_patch
+    from ullage.api.advise import check_patch, write_patch
     from ullage.api.values import check_page
 
     check_page(html, script)
-    if patch is not None:
-        check_output("--patch", patch, inputs=(script,))
+    check_patch(patch, vary, script)
     chosen = {name: value for name, value in given.items() if name not in _OWN}
     chosen["context"] = context_size
     answer = with_progress(lambda progress: ask(script, context.args, **chosen, progress=progress))
