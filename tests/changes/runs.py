@@ -1,7 +1,6 @@
 """Small training scripts, predicted as they are and with a change; and what the same script computes on the CPU."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,10 +54,8 @@ def bytes_of(prediction: Prediction) -> tuple[int, int]:
 
 def told_on_cpu(script: Path, *changes: str) -> list[list[float]]:
     """Run a script on the CPU in float64 and return the tensors of its `told`, which it names itself."""
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "-c", _ON_CPU, json.dumps(changes), str(script)],
-        capture_output=True,
-        text=True,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import client
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.torch_build import find_torch
 from ullage.prediction.description.describe import describe
@@ -39,7 +40,8 @@ NO_TIE = TIE.replace("y = empty(32)", "y = empty(30)")
 def predicted(folder: Path, script: str, **more: object) -> Prediction:
     path = folder / "script.py"
     path.write_text(script)
-    return predict(Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more))  # type: ignore[arg-type]
+    request = Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more)  # type: ignore[arg-type]
+    return client.call(predict, request)
 
 
 @pytest.mark.parametrize(("placement", "reserved"), [("linux", 128), ("windows", 192), ("wsl", 192)])

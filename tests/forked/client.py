@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _FOLDERS: Final = (str(Path(__file__).parent.parent / "compiler_later"), os.environ.get("PYTHONPATH", ""))
@@ -40,25 +40,44 @@ _READ_LATER: Final = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "PYTHONUNBUFFERED
 
 
 def run(
-    command: Sequence[str],
+    command: Sequence[str | Path],
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 300,
+    stdin: IO[Any] | int = subprocess.DEVNULL,
     is_forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of this Python to its end, with no input, and return what it has printed.
+    """Run a command of this Python to its end, and return what it has printed; it has no input but what is given.
+
+    Args:
+        command: the words.
+        cwd: its folder; None: where the test is.
+        env: its variables; None: the test's own, with the usual ones.
+        timeout: after how many seconds it is given up.
+        stdin: what it reads: a file, or a descriptor.
+        is_forked: whether it may be a fork.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than `timeout` seconds.
     """
-    environment = dict(os.environ if env is None else env)
+    environment = dict(os.environ | _usual() if env is None else env)
     if not (is_forked and _can_be_forked(command, environment)):
         return subprocess.run(
-            command, cwd=cwd, env=environment, timeout=timeout, capture_output=True, text=True, check=False
+            command,
+            cwd=cwd,
+            env=environment,
+            timeout=timeout,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-    request = {"words": command[1:], "folder": str(cwd or Path.cwd()), "environment": environment}
-    return _ask(command, request, timeout)
+    words = [str(word) for word in command]
+    request = {"words": words[1:], "folder": str(cwd or Path.cwd()), "environment": environment}
+    with open(os.devnull, "rb") as nothing:
+        given = nothing.fileno() if stdin == subprocess.DEVNULL else stdin if isinstance(stdin, int) else stdin.fileno()
+        return _ask(words, request, given, timeout)
 
 
 def call(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:
@@ -70,7 +89,7 @@ def call(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> R
         file = Path(folder) / "call"
         file.write_bytes(pickle.dumps((function, arguments, keywords)))
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.forked.client import answer; answer()"
-        done = run([sys.executable, "-c", code, str(file)], env=os.environ | _usual())
+        done = run([sys.executable, "-c", code, str(file)])
         assert done.returncode == 0, done.stderr
         result, error = pickle.loads(file.read_bytes())
     sys.stderr.write(done.stderr)
@@ -99,7 +118,7 @@ def answer() -> None:
     file.write_bytes(pickle.dumps((result, error)))
 
 
-def _can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+def _can_be_forked(command: Sequence[str | Path], environment: Mapping[str, str]) -> bool:
     if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or command[1] not in ("-c", "-m"):
         return False
     if any("backend:" in environment.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
@@ -113,13 +132,14 @@ def read_once(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in _READ_LATER}
 
 
-def _ask(command: Sequence[str], request: dict[str, Any], timeout: float) -> subprocess.CompletedProcess[str]:
+def _ask(
+    command: Sequence[str], request: dict[str, Any], given: int, timeout: float
+) -> subprocess.CompletedProcess[str]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect("\0" + _server())
         outputs = [os.pipe() for _ in range(2)]
-        with open(os.devnull, "rb") as nothing:
-            ends = [nothing.fileno(), *(writing for _, writing in outputs)]
-            socket.send_fds(connection, [json.dumps(request).encode(errors="surrogateescape")], ends)
+        ends = [given, *(writing for _, writing in outputs)]
+        socket.send_fds(connection, [json.dumps(request).encode(errors="surrogateescape")], ends)
         for _, writing in outputs:
             os.close(writing)
         process = int(connection.recv(1 << 10))

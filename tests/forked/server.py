@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 from tests.forked.client import read_once
 from ullage import _child_process
@@ -199,9 +199,12 @@ def _close_from(first: int, but: Sequence[int] = ()) -> None:
 class _ForkOfScript:
     """A script's process as a fork: what `ullage._child_process` asks of a `subprocess.Popen`."""
 
-    def __init__(self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], stdin: IO[bytes] | int
+    ) -> None:
         self._request = words, env
         self._passed = pass_fds
+        self._given = None if isinstance(stdin, int) else stdin
         reading, self._writing = os.pipe()
         self.pid = _fork(self._become)
         self.stdout = io.FileIO(reading)
@@ -212,7 +215,8 @@ class _ForkOfScript:
     def _become(self) -> None:
         words, environment = self._request
         os.setsid()
-        _be(words, None, environment, (os.open(os.devnull, os.O_RDONLY), self._writing, self._writing))
+        given = os.open(os.devnull, os.O_RDONLY) if self._given is None else self._given.fileno()
+        _be(words, None, environment, (given, self._writing, self._writing))
         _close_from(3, self._passed)
         for descriptor in self._passed:
             os.set_inheritable(descriptor, True)  # noqa: FBT003
@@ -232,7 +236,7 @@ def _start(command: Sequence[str], **options: Any) -> Any:
     is_script = len(command) > 2 and command[1] == "-c" and command[2].endswith(_CHILD)
     if not is_script or read_once(environment) != read_once(os.environ):
         return subprocess.Popen(command, **options)
-    return _ForkOfScript(command[1:], pass_fds=options["pass_fds"], env=environment)
+    return _ForkOfScript(command[1:], pass_fds=options["pass_fds"], env=environment, stdin=options["stdin"])
 
 
 class _ForkOfTest:
