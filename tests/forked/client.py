@@ -161,7 +161,7 @@ def _ask(
 def _read(descriptors: Sequence[int], timeout: float) -> list[str] | None:
     """Read descriptors to their ends; None where that takes too long."""
     until = time.monotonic() + timeout
-    found = dict.fromkeys(descriptors, b"")
+    found = {descriptor: bytearray() for descriptor in descriptors}
     with selectors.DefaultSelector() as selector:
         for descriptor in descriptors:
             selector.register(descriptor, selectors.EVENT_READ)
