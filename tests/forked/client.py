@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +36,8 @@ _AT_START: Final = {**os.environ, **COMPILER_LATER}
 Result = TypeVar("Result")
 _READ_ONCE: Final = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "KMP_", "MALLOC_")
 """The beginnings of variables that Python, torch or the C library read before a fork could be given others."""
-_READ_LATER: Final = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "PYTHONUNBUFFERED")
-"""Those among them that are read when they are used; of the last, a fork makes its streams."""
+_READ_LATER: Final = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "PYTHONUNBUFFERED", "PYTHONPATH")
+"""Those among them that are read when they are used; of the last two, a fork makes its streams and its path."""
 
 
 def run(
@@ -123,7 +124,36 @@ def _can_be_forked(command: Sequence[str | Path], environment: Mapping[str, str]
         return False
     if any("backend:" in environment.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
         return False  # torch reads it when it is loaded
-    return read_once(environment) == read_once(_AT_START)
+    return read_once(environment) == read_once(_AT_START) and _may_be_added(environment.get("PYTHONPATH", ""))
+
+
+def folders_of(path: str) -> list[str]:
+    """Return the folders of a PYTHONPATH as a Python has them when it has begun."""
+    return list(dict.fromkeys(os.path.abspath(folder) for folder in path.split(os.pathsep) if folder))
+
+
+def _may_be_added(path: str) -> bool:
+    """Tell whether a PYTHONPATH begins like the server's, and what comes then hides nothing that is installed."""
+    if not all(map(os.path.isabs, path.split(os.pathsep))):
+        return False
+    before = folders_of(_AT_START["PYTHONPATH"])
+    folders = folders_of(path)
+    return folders[: len(before)] == before and not any(_hides(folder) for folder in folders[len(before) :])
+
+
+def _hides(folder: str) -> bool:
+    """Tell whether a folder has a module that is imported already, or that Python imports when it begins."""
+    with suppress(OSError):
+        names = {name.partition(".")[0] for name in os.listdir(folder)}
+        return not names.isdisjoint(_installed())
+    return False
+
+
+@cache
+def _installed() -> frozenset[str]:
+    folder = sysconfig.get_path("purelib")
+    names = {name.partition(".")[0] for name in os.listdir(folder)}
+    return frozenset((*names, *sys.stdlib_module_names, "sitecustomize", "usercustomize", "tests")) - {"__pycache__"}
 
 
 def read_once(environment: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import IO, Any, Final, NoReturn
 
-from tests.forked.client import read_once
+from tests.forked.client import folders_of, read_once
 from ullage import _child_process
 from ullage._child_process import run_exit_handlers
 from ullage.emulator import library
@@ -51,8 +51,9 @@ _EARLY: Final = (
     "ullage.guard.guard",
 )
 """Modules that are in memory at the beginning of every fork."""
-_path = sys.path[1:]
-"""Where this interpreter looks for modules, but for the folder or the script that it was started with."""
+_own_folders = folders_of(os.environ.get("PYTHONPATH", ""))
+_path = [folder for folder in sys.path[1:] if folder not in _own_folders]
+"""Where this interpreter looks for modules, but for what it was started with and PYTHONPATH."""
 _streams: Final = range(3)
 
 
@@ -165,7 +166,7 @@ def _be(words: Sequence[str], folder: str | None, environment: dict[str, str], s
     sys.stdin, sys.stdout, sys.stderr = (_stream(number) for number in _streams)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv = list(words[:1]) + list(words[2:])
-    sys.path[:] = ["" if words[0] == "-c" else os.getcwd(), *_path]
+    sys.path[:] = ["" if words[0] == "-c" else os.getcwd(), *folders_of(environment.get("PYTHONPATH", "")), *_path]
     sys.modules["__main__"] = ModuleType("__main__")
 
 
@@ -234,7 +235,8 @@ def _start(command: Sequence[str], **options: Any) -> Any:
     """Stand in for `subprocess.Popen` in `ullage._child_process`."""
     environment = options["env"]
     is_script = len(command) > 2 and command[1] == "-c" and command[2].endswith(_CHILD)
-    if not is_script or read_once(environment) != read_once(os.environ):
+    same_path = environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+    if not (is_script and same_path and read_once(environment) == read_once(os.environ)):
         return subprocess.Popen(command, **options)
     return _ForkOfScript(command[1:], pass_fds=options["pass_fds"], env=environment, stdin=options["stdin"])
 

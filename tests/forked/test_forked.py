@@ -80,6 +80,19 @@ def test_what_reads_other_variables_at_its_start_is_a_process_of_its_own() -> No
     assert run(code).stdout != f"{os.getpid()}\n"
 
 
+@pytest.mark.parametrize("name", ["of_mine", "numpy", "sitecustomize"])
+def test_a_folder_on_the_path_is_found_and_what_hides_something_makes_a_process_of_its_own(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text("MINE = 1\n")
+    code = f"import os, sys, {name}; print(os.getppid() == {os.getpid()}, {name}.MINE); print(sys.path)"
+    path = os.pathsep.join([COMPILER_LATER["PYTHONPATH"], str(tmp_path)])
+    forked, own = (run(code, is_forked=is_forked, PYTHONPATH=path) for is_forked in (True, False))
+    assert own.stdout.startswith("True 1" if name != "sitecustomize" else ""), own.stderr
+    assert forked.stdout.splitlines()[1:] == own.stdout.splitlines()[1:]
+    assert forked.stdout.startswith("False 1") is (name == "of_mine"), forked.stderr
+
+
 def test_a_call_returns_or_raises() -> None:
     assert client.call(pow, 2, 5) == 32
     with pytest.raises(ZeroDivisionError):
