@@ -9,6 +9,7 @@ In a command (`python -m ullage predict`), the script's process is a fork of the
 """
 
 import _thread
+import gc
 import importlib
 import io
 import json
@@ -32,6 +33,7 @@ from ullage import _child_process
 from ullage._child_process import run_exit_handlers
 from ullage.emulator import library
 from ullage.emulator.torch_build import find_torch
+from ullage.gpus import all_gpus
 
 _CHILD: Final = "from ullage.prediction.child.run import main; main()"
 _EARLY: Final = (
@@ -285,6 +287,9 @@ def main() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
         del sys.modules[name]
     _child_process.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": _start})
+    all_gpus()
+    gc.collect()
+    gc.freeze()  # who looks at every object writes to the memory of each, and a fork would have to copy it all
     running: dict[int, _ForkOfTest] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(listening, selectors.EVENT_READ)
