@@ -12,6 +12,7 @@ import pytest
 
 from tests.cudnn.conftest import SLOW
 from tests.emulated.fresh import answer
+from tests.forked import client
 from ullage.emulator.cudnn.wheel import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -212,13 +213,10 @@ def test_workspaces_of_nets_are_those_that_cudnn_answers_to_their_shapes(
     options: list[str], with_cudnn: dict[str, str]
 ) -> None:
     """What torch was given for every layer is what an independent script is told that knows the shapes alone."""
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "benchmarks/cudnn/compare.py", *options],
         cwd=ROOT,
         env=os.environ | with_cudnn,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=3600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -120,7 +120,8 @@ def answer() -> None:
 
 
 def _can_be_forked(command: Sequence[str | Path], environment: Mapping[str, str]) -> bool:
-    if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or command[1] not in ("-c", "-m"):
+    begins_plainly = str(command[1]).endswith(".py") or command[1] in ("-c", "-m")
+    if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or not begins_plainly:
         return False
     if any("backend:" in environment.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
         return False  # torch reads it when it is loaded

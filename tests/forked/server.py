@@ -167,8 +167,10 @@ def _be(words: Sequence[str], folder: str | None, environment: dict[str, str], s
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout, sys.stderr = (_stream(number) for number in _streams)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-    sys.argv = list(words[:1]) + list(words[2:])
-    sys.path[:] = ["" if words[0] == "-c" else os.getcwd(), *folders_of(environment.get("PYTHONPATH", "")), *_path]
+    is_file = words[0] not in ("-c", "-m")
+    sys.argv = list(words) if is_file else list(words[:1]) + list(words[2:])
+    first = "" if words[0] == "-c" else os.path.dirname(os.path.realpath(words[0])) if is_file else os.getcwd()
+    sys.path[:] = [first, *folders_of(environment.get("PYTHONPATH", "")), *_path]
     sys.modules["__main__"] = ModuleType("__main__")
 
 
@@ -188,6 +190,11 @@ def _stream(number: int) -> io.TextIOWrapper:
 def _run_words(words: Sequence[str]) -> None:
     if words[0] == "-m":
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] != "-c":
+        with open(words[0], "rb") as file:
+            code = compile(file.read(), words[0], "exec")
+        vars(sys.modules["__main__"])["__file__"] = words[0]
+        exec(code, vars(sys.modules["__main__"]))
     else:
         exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
 

@@ -54,6 +54,18 @@ def test_a_process_ends_and_prints_alike(code: str) -> None:
     assert forked.stderr == own.stderr or own.stderr.endswith("KeyboardInterrupt\n")
 
 
+def test_a_script_is_found_with_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "script.py").write_text(
+        "import beside, sys; print(beside.WORD, __file__, __name__, sys.argv, sys.path)"
+    )
+    forked, own = (
+        client.run([sys.executable, tmp_path / "script.py", "a"], is_forked=is_forked) for is_forked in (True, False)
+    )
+    assert own.stdout.startswith("beside"), own.stderr
+    assert forked.stdout == own.stdout
+
+
 def test_torch_is_imported_by_who_imports_it() -> None:
     """It is in memory, and comes with the calls right before and after that a prediction waits for."""
     code = """
