@@ -1,12 +1,18 @@
 """Options of the whole suite, and the signals and folders that its processes are born with."""
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-from tests.rotation import leave_out_other_days
+from tests.rotation import SLOW, leave_out_other_days
+
+# Two threads for each process of two workers wait for each other by turning round: four times the processor's time for
+# what is computed on the CPU. It is set before `tests.forked.client` reads the variables that its server begins with.
+if not SLOW:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says more of what else runs on the machine than of the code.
 settings.register_profile("ullage", deadline=None)

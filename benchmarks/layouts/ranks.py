@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,20 +92,25 @@ def _cases() -> list[Case]:
 CASES: Final = _cases()
 
 
-def together(case: Case, environment: Mapping[str, str], folder: Path) -> Peaks:
+def started(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, as anybody would."""
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False)
+
+
+Start = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def together(case: Case, environment: Mapping[str, str], folder: Path, start: Start = started) -> Peaks:
     """Return the peaks of ranks that torchrun starts on emulated cards.
 
     Raises:
         RunError: they have failed.
     """
-    script = [str(SCRIPTS / f"{case.script}.py"), *case.arguments]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
-    run = [sys.executable, *launcher, *script]
+    words = ["torchrun", "--standalone", "--nproc-per-node", str(case.ranks)]
+    words += [str(SCRIPTS / f"{case.script}.py"), *case.arguments]
     card = f"ullage.emulate({GPU!r}, count={case.ranks}, routing={case.routing!r})"
-    code = f"import ullage; {card}; import subprocess; exit(subprocess.run({run!r}).returncode)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, check=False
-    )
+    code = f"import ullage; {card}; import sys; sys.argv = {words!r}; from torch.distributed.run import main; main()"
+    done = start([sys.executable, "-c", code], cwd=folder, env=environment)
     for logs in Path(environment["TMPDIR"]).glob("torchelastic_*"):  # torchrun keeps them
         shutil.rmtree(logs)
     if done.returncode:
@@ -114,7 +119,7 @@ def together(case: Case, environment: Mapping[str, str], folder: Path) -> Peaks:
     return {int(row[0]): (int(row[1]), int(row[2])) for row in rows if len(row) == 3 and all(map(str.isdecimal, row))}
 
 
-def alone(case: Case, environment: Mapping[str, str], folder: Path) -> Peaks:
+def alone(case: Case, environment: Mapping[str, str], folder: Path, start: Start = started) -> Peaks:
     """Return the peaks of every rank as `ullage predict --rank all` foretells them, each alone in its process.
 
     Raises:
@@ -123,14 +128,8 @@ def alone(case: Case, environment: Mapping[str, str], folder: Path) -> Peaks:
     options = ["--gpu", GPU, "--json", "--steps", str(STEPS), "--routing", case.routing]
     world = ["--world-size", str(case.ranks), "--rank", "all"]
     words = [str(SCRIPTS / f"{case.script}.py"), *case.arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "ullage", "predict", *options, *world, *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment,
-        check=False,
-    )
+    command = [sys.executable, "-m", "ullage", "predict", *options, *world, *words]
+    done = start(command, cwd=folder, env=environment)
     if done.returncode not in (0, 1, 4):  # fits, does not, or cannot be judged: the peaks are there
         raise RunError(done.stderr)
     answer = json.loads(done.stdout)

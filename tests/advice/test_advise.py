@@ -49,7 +49,8 @@ main()
 def advised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ullage.Advice]:
     script = tmp_path_factory.mktemp("advise") / "train.py"
     script.write_text(TRAIN)
-    answer = ullage.advise(script, gpu="T4", total_memory="620MiB", context="100MiB", patch=script.parent / "a.diff")
+    patch = script.parent / "a.diff"
+    answer = client.call(ullage.advise, script, gpu="T4", total_memory="620MiB", context="100MiB", patch=patch)
     return script, answer
 
 
@@ -102,11 +103,8 @@ def test_the_command_says_it_in_a_line_and_writes_the_page(tmp_path: Path) -> No
     script = tmp_path / "train.py"
     script.write_text("import torch\nx = torch.zeros(1 << 20, device='cuda')\n")
     page = tmp_path / "page.html"
-    ran = subprocess.run(
+    ran = client.run(
         [sys.executable, "-m", "ullage", "advise", script, "--gpu", "T4", "--html", page],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     assert "FITS AS IT IS" in ran.stdout
@@ -116,9 +114,7 @@ def test_the_command_says_it_in_a_line_and_writes_the_page(tmp_path: Path) -> No
 def test_a_card_that_is_not_known_is_one_sentence(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "ullage", "advise", script, "--gpu", "X1"], capture_output=True, text=True, check=False
-    )
+    ran = client.run([sys.executable, "-m", "ullage", "advise", script, "--gpu", "X1"])
     assert ran.returncode == 2
     assert len(ran.stderr.strip().splitlines()) == 1
 
@@ -145,10 +141,10 @@ def test_predict_finds_the_advice_too_where_it_is_asked_and_names_the_command_wh
         "--context",
         "1MiB",
     ]
-    said = subprocess.run([*command, script], capture_output=True, text=True, check=False)
+    said = client.run([*command, script])
     assert said.returncode == 1
     assert "ullage advise" in said.stdout.rstrip().splitlines()[-1]
-    both = subprocess.run([*command, "--advise", "--json", script], capture_output=True, text=True, check=False)
+    both = client.run([*command, "--advise", "--json", script])
     assert both.returncode == 1, both.stderr
     answer = json.loads(both.stdout)
     assert answer["verdict"] == answer["advice"]["verdict"] == "does not fit"

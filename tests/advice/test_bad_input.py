@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import ullage
 import ullage.api.advise
+from tests.forked import client
 from ullage.cli.app import app
 
 GOOD = "import torch\nx = torch.zeros(1 << 20, device='cuda')\n"
@@ -21,7 +22,7 @@ def ask(folder: Path, text: str | None, *options: str) -> subprocess.CompletedPr
     if text is not None:
         (folder / "train.py").write_text(text)
     command = [sys.executable, "-m", "ullage", "advise", "train.py", "--gpu", "T4", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return client.run(command, cwd=folder)
 
 
 def said(ran: subprocess.CompletedProcess[str]) -> str:

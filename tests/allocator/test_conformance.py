@@ -6,22 +6,48 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ullage.allocator.conformance import compare, main
-from ullage.allocator.recorded import read_sequences
+from ullage.allocator.recorded import Sequence, read_sequences
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.jsonl.gz"))
-SEQUENCES = [sequence for path in CORPUS for sequence in read_sequences(path)]
 
 
-@pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda found: f"{found.header['torch']}-{found.header['seq']}")
-def test_every_operation_is_the_recorded_one(sequence: Any) -> None:
+def _names() -> Iterator[str]:
+    """Yield the name of each sequence: its torch and its number, from the headers alone."""
+    for path in CORPUS:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            headers = (json.loads(line) for line in lines if line.startswith('{"seq"'))
+            yield from (_name(header) for header in headers)
+
+
+def _name(header: dict[str, Any]) -> str:
+    return f"{header['torch']}-{header['seq']}"
+
+
+NAMES = list(_names())
+
+
+@cache
+def sequences() -> dict[str, Sequence]:
+    """Read all sequences, by their names: seconds for a process that runs these tests, and nothing for the others."""
+    return {_name(sequence.header): sequence for path in CORPUS for sequence in read_sequences(path)}
+
+
+def test_every_sequence_has_a_test() -> None:
+    assert list(sequences()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operation_is_the_recorded_one(name: str) -> None:
     """Address, driver calls in order, five statistics, out of memory, PyTorch's own assertions."""
-    assert compare(sequence) is None
+    assert compare(sequences()[name]) is None
 
 
 def write(path: Path, header: dict[str, Any], lines: list[dict[str, Any]]) -> Path:
@@ -31,7 +57,7 @@ def write(path: Path, header: dict[str, Any], lines: list[dict[str, Any]]) -> Pa
 
 @pytest.mark.parametrize("field", ["r", "d", "s", "oom", "skip", "err"])
 def test_one_tampered_line_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str) -> None:
-    sequence = SEQUENCES[0]
+    sequence = sequences()[NAMES[0]]
     lines = [dict(line) for line in sequence.lines]
     index = next(number for number, line in enumerate(lines) if number > 300 and line.get("r") and line.get("d"))
     lines[index] = (
@@ -52,7 +78,7 @@ def test_one_tampered_line_is_caught(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_it_writes_the_lines_of_a_file_without_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for sequence in SEQUENCES[::9]:
+    for sequence in [sequences()[name] for name in NAMES[::9]]:
         bare = [{"o": line["o"]} for line in sequence.lines]
         assert main(["--emit", str(write(tmp_path / "bare.jsonl.gz", sequence.header, bare))]) == 0
         written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ullage
+from tests.forked import client
 from ullage._errors import UsageError
 from ullage.analysis.cause import Cause
 
@@ -218,6 +219,6 @@ def test_a_page_is_written_though_nobody_reads_the_report(two_cards: Path, tmp_p
 
 
 def run(command: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ullage", command, str(path), *arguments], capture_output=True, text=True, check=False
+    return client.run(
+        [sys.executable, "-m", "ullage", command, str(path), *arguments],
     )

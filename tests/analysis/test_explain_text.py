@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import client
 from tests.unit.test_message import RANKS, WORDINGS
 from ullage._errors import UsageError
 from ullage.analysis.cause import Cause
@@ -296,9 +297,7 @@ def test_a_log_cannot_steer_the_terminal(tmp_path: Path) -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
         "23.64 GiB of which 1.00 GiB is free.\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-m", "ullage", "explain", str(log)], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = client.run([sys.executable, "-m", "ullage", "explain", str(log)], timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "2.00 GiB" in ended.stdout
     assert "\x1b" not in ended.stdout
@@ -311,7 +310,7 @@ def test_a_log_with_zeros_in_it_is_a_log(tmp_path: Path, where: str) -> None:
     text, zeros = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", bytes(9000)
     file = tmp_path / "train.log"
     file.write_bytes(zeros + text if where == "before" else text[:30] + zeros[:40] + text[30:])
-    ended = subprocess.run([sys.executable, "-m", "ullage", "explain", file], capture_output=True, text=True)
+    ended = client.run([sys.executable, "-m", "ullage", "explain", file])
     assert (ended.returncode, "2.00 GiB" in ended.stdout) == (0, True), ended.stderr
 
 

@@ -1,12 +1,15 @@
 """Small training scripts, predicted as they are and with a change; and what the same script computes on the CPU."""
 
 import json
-import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy
+from numpy.typing import NDArray
 
 from tests.forked import client
 from ullage.changes.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
@@ -15,8 +18,10 @@ from ullage.prediction.request import Request
 from ullage.prediction.script import predict
 
 GPU = "RTX 3060"
+Numbers = NDArray[numpy.float64]
 ON_CPU = """
 import json, sys
+import numpy
 import ullage
 ullage.emulate("T4")
 import torch
@@ -31,8 +36,7 @@ source = open(sys.argv[2]).read().replace('"cuda"', '"cpu"')
 names = {"__name__": "__main__", "__file__": sys.argv[2]}
 torch.manual_seed(0)
 exec(compile(source, sys.argv[2], "exec"), names)
-told = names["told"]
-print("\\n" + json.dumps([value.double().flatten().tolist() for value in told]))
+numpy.savez(sys.argv[3], *(value.double().flatten().numpy() for value in names["told"]))
 """
 
 
@@ -53,23 +57,25 @@ def bytes_of(prediction: Prediction) -> tuple[int, int]:
     return prediction.peak_allocated_bytes, prediction.peak_reserved_bytes
 
 
-def told_on_cpu(script: Path, *changes: str) -> list[list[float]]:
+def told_on_cpu(script: Path, *changes: str) -> list[Numbers]:
     """Run a script on the CPU in float64 and return the tensors of its `told`, which it names itself."""
-    done = subprocess.run(
-        [sys.executable, "-c", ON_CPU, json.dumps(changes), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    told: list[list[float]] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "told.npz"
+        done = client.run([sys.executable, "-c", ON_CPU, json.dumps(changes), script, file], timeout=120)
+        assert done.returncode == 0, done.stderr
+        return numbers_in(file)
 
 
-def difference(one: list[list[float]], other: list[list[float]]) -> float:
-    """The largest difference between two lists of tensors."""
-    assert [len(each) for each in one] == [len(each) for each in other]
-    return max(abs(a - b) for first, second in zip(one, other, strict=True) for a, b in zip(first, second, strict=True))
+def numbers_in(file: Path) -> list[Numbers]:
+    """The tensors that `ON_CPU` has written."""
+    with numpy.load(file) as told:
+        return [told[name] for name in told.files]
+
+
+def difference(one: list[Numbers], other: list[Numbers]) -> float:
+    """The largest difference between two lists of tensors; not a number where one of them has such."""
+    assert [each.shape for each in one] == [each.shape for each in other]
+    return float(numpy.max([abs(first - second).max() for first, second in zip(one, other, strict=True)]))
 
 
 def line_of(script: Path, text: str) -> int:

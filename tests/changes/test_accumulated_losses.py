@@ -1,13 +1,13 @@
 """Losses that are no mean over items: weighed rightly in parts, or said to have other gradients."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.changes.runs import bytes_of, difference, peaks, told_on_cpu
+from tests.forked import client
 from ullage.changes.accumulate import CHANGE
 from ullage.changes.change import Gradients
 from ullage.changes.facts import LossForm
@@ -68,9 +68,7 @@ print(json.dumps([LossReader(12).form(eval(text)) for text in json.loads(sys.arg
 
 
 def test_the_form_of_a_loss_is_read_from_its_graph() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _READ, json.dumps(list(FORMS))], capture_output=True, text=True, check=False
-    )
+    done = client.run([sys.executable, "-c", _READ, json.dumps(list(FORMS))])
     assert done.returncode == 0, done.stderr
     assert dict(zip(FORMS, map(LossForm, json.loads(done.stdout)), strict=True)) == FORMS
 

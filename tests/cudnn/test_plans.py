@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.cudnn.conftest import SLOW
 from tests.emulated.fresh import answer
+from tests.forked import client
 from ullage.emulator.cudnn.wheel import VARIABLE
 
 ROOT = Path(__file__).parents[2]
@@ -23,18 +25,12 @@ needs_torchvision = pytest.mark.skipif(
 WIDEST = ("B200", "RTX 5090", "H100", "RTX 4090", "A100", "RTX 3090", "T4", "V100 16GB")
 
 
-def started(gpu: str, seed: int, count: int, mode: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    """Start `random_convolutions`."""
+def asked(gpu: str, seed: int, count: int, mode: str, environment: dict[str, str]) -> dict[str, Any]:
+    """Run `random_convolutions`, and read what it says."""
     words = [sys.executable, "-m", "tests.cudnn.random_convolutions", gpu, str(seed), str(count), mode]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(words, cwd=ROOT, env=os.environ | environment, text=True, **pipes)
-
-
-def result_of(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Wait for it, and read what it says."""
-    out, errors = process.communicate(timeout=3600)
-    assert process.returncode == 0, errors[-3000:]
-    said: dict[str, Any] = json.loads(out)
+    done = client.run(words, cwd=ROOT, env=os.environ | client.USUAL | environment, timeout=3600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said: dict[str, Any] = json.loads(done.stdout)
     return said
 
 
@@ -48,8 +44,8 @@ def test_random_convolutions(gpu: str, count: int, benchmarks: int, with_cudnn: 
     The same problems run twice, in two processes. With `benchmark`, which plan wins is timing: what is told are the
     bounds of all of them, and the one that is taken without is in between.
     """
-    plain = result_of(started(gpu, 1, count, "plain", with_cudnn))
-    found = result_of(started(gpu, 1, benchmarks, "benchmark", with_cudnn))
+    plain = asked(gpu, 1, count, "plain", with_cudnn)
+    found = asked(gpu, 1, benchmarks, "benchmark", with_cudnn)
     assert plain["raised"] == found["raised"] == []
     assert {source for source, *_ in plain["problems"].values()} <= {"cudnn", "table", "unknown"}
     assert sum(source == "cudnn" for source, *_ in plain["problems"].values()) > 0.9 * len(plain["problems"])
@@ -67,10 +63,11 @@ def test_random_convolutions(gpu: str, count: int, benchmarks: int, with_cudnn: 
 
 def test_processes_on_one_cold_cache_agree(with_cudnn: dict[str, str]) -> None:
     """Two processes that begin at once on an empty folder, and a third that finds it full, have the same answers."""
-    both = [started("T4", 2, 8, "plain", with_cudnn) for _ in range(2)]
-    first, second = (result_of(process) for process in both)
+    question = ("T4", 2, 8, "plain", with_cudnn)
+    with ThreadPoolExecutor(2) as both:
+        first, second = (each.result() for each in [both.submit(asked, *question) for _ in range(2)])
     assert len(first["problems"]) > 8
-    assert first == second == result_of(started("T4", 2, 8, "plain", with_cudnn))
+    assert first == second == asked(*question)
 
 
 def test_what_is_on_disk_needs_no_cudnn(with_cudnn: dict[str, str]) -> None:
@@ -212,13 +209,10 @@ def test_workspaces_of_nets_are_those_that_cudnn_answers_to_their_shapes(
     options: list[str], with_cudnn: dict[str, str]
 ) -> None:
     """What torch was given for every layer is what an independent script is told that knows the shapes alone."""
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "benchmarks/cudnn/compare.py", *options],
         cwd=ROOT,
-        env=os.environ | with_cudnn,
-        capture_output=True,
-        text=True,
-        check=False,
+        env=os.environ | client.USUAL | with_cudnn,
         timeout=3600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

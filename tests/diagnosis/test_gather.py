@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import client
 from ullage._errors import UnknownGpuError, UsageError
 from ullage._units import GIB, MIB
 from ullage.diagnosis.diagnosis import Diagnosis, diagnose
@@ -28,13 +29,10 @@ def kept() -> dict[str, str]:
 
 def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run `ullage doctor`; the exit code and both streams."""
-    done = subprocess.run(
+    done = client.run(
         [sys.executable, "-m", "ullage", "doctor", *arguments],
         env=kept() | {"COLUMNS": "120"} | variables,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 

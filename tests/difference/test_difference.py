@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.forked import client
 from ullage._units import text_of_bytes
 from ullage.cli.app import main
 from ullage.difference.describe import describe
@@ -224,7 +225,7 @@ def test_a_state_without_a_trace(normal: History) -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "diff", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+    return client.run(line, timeout=60)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import ast
 import random
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -166,22 +167,27 @@ def test_ends_of_lines_and_of_files_stay() -> None:
     assert edited("s = '\x0c'\nt = 1\n", [InsertAfter(file="", line=2, text="u = 2")]) == "s = '\x0c'\nt = 1\nu = 2\n"
 
 
-def test_no_edit_leaves_this_very_file_as_it_is_and_any_wrap_of_it_keeps_its_meaning() -> None:
-    """Random wraps by `if True:` of a real file: the tree without them is the tree of the file."""
-    with open(ast.__file__, encoding="utf-8") as stream:
-        source = stream.read()
-    assert edited(source, []) == source
-    tree = ast.parse(source)
+SOURCE = Path(ast.__file__).read_text(encoding="utf-8")
+PARTS = 6
+
+
+def test_no_edit_leaves_a_real_file_as_it_is() -> None:
+    assert edited(SOURCE, []) == SOURCE
+
+
+@pytest.mark.by_day(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_any_wrap_of_a_real_file_keeps_its_meaning(part: int) -> None:
+    """Random wraps by `if True:`: the tree without them is the tree of the file."""
+    tree = ast.parse(SOURCE)
+    whole = ast.dump(tree)
     blocks = [node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.For | ast.If | ast.With)]
-    chance = random.Random(1)
-    tried = 0
-    for block in chance.sample(blocks, 120):
+    chance = random.Random(part)
+    for block in chance.sample(blocks, 120 // PARTS):
         first, last = sorted((chance.randrange(len(block)), chance.randrange(len(block))))
         edit = wrapped(block[first].lineno, block[last].end_lineno or 0, "if '\\0ours':")
-        after = edited(source, [edit])
-        assert ast.dump(_Unwrapped().visit(ast.parse(after))) == ast.dump(tree)
-        tried += 1
-    assert tried == 120
+        after = edited(SOURCE, [edit])
+        assert ast.dump(_Unwrapped().visit(ast.parse(after))) == whole
 
 
 class _Unwrapped(ast.NodeTransformer):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import client
+
 ROOT = Path(__file__).parents[2]
 TWIN = ("-m", "tests.emulated.twin")
 PROGRAMS, OPERATIONS = 6, 250
@@ -23,8 +25,7 @@ sys.exit(twin.main())
 
 def run(*command: object, placement: str = "linux") -> subprocess.CompletedProcess[str]:
     words = [sys.executable, *(str(word) for word in command)]
-    environment = os.environ | {"TWIN_PLACEMENT": placement}
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT, env=environment)
+    return client.run(words, cwd=ROOT, env=os.environ | client.USUAL | {"TWIN_PLACEMENT": placement})
 
 
 @pytest.mark.parametrize("placement", ["linux", "windows"])

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
 import psutil
 import pytest
 
+from tests.forked import client
 from ullage.prediction.command.words import Launch, is_launcher, is_program, launch_of, shown
 
 from .conftest import Ended, command, environment_of, processes_of
@@ -61,16 +63,14 @@ def ask(workplace: Path) -> Ask:
     (workplace / "train.py").write_text(TRAINING)
     (workplace / "rank.py").write_text(RANK)
 
-    def run(*words: object, given: dict[str, object] | None = None, **changes: str) -> Ended:
+    def run(*words: object, given: IO[Any] | int = subprocess.DEVNULL, **changes: str) -> Ended:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        process = subprocess.run(
+        process = client.run(
             command("--gpu", "T4", *words),
-            capture_output=True,
-            text=True,
             cwd=workplace,
             env=environment_of(workplace, PATH=path, **changes),
             timeout=300,
-            **(given or {"stdin": subprocess.DEVNULL}),
+            stdin=given,
         )
         for logs in (workplace / "tmp").glob("torchelastic_*"):  # torchrun keeps them
             shutil.rmtree(logs)
@@ -116,14 +116,18 @@ def test_every_form_of_a_training_has_the_peak_of_the_script(ask: Ask, plain: tu
 
 def test_a_script_that_comes_through_standard_input(ask: Ask, plain: tuple[int, int], workplace: Path) -> None:
     """Through a pipe, or as a file, which whoever reads it too goes on to read where it was."""
-    ended = ask("--json", "python", "-", "--batch-size", "64", given={"input": TRAINING})
+    reading, writing = os.pipe()
+    os.write(writing, TRAINING.encode())
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        ended = ask("--json", "python", "-", "--batch-size", "64", given=pipe)
     assert peaks(ended) == plain
     (workplace / "rows.py").write_text(TRAINING.replace("parse_known_args()", "parse_known_args(input().split())"))
     (workplace / "rows.txt").write_text("header\n--batch-size 64\n")
     with (workplace / "rows.txt").open() as rows:
         os.lseek(rows.fileno(), len("header\n"), os.SEEK_SET)
         for words in (("rows.py",), ("python", "rows.py")):
-            assert peaks(ask("--json", *words, given={"stdin": rows})) == plain
+            assert peaks(ask("--json", *words, given=rows)) == plain
             assert os.lseek(rows.fileno(), 0, os.SEEK_CUR) == len("header\n")
 
 

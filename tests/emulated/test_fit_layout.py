@@ -1,7 +1,8 @@
 """`ullage fit --layout` on a real model: each layout's ranks run alone, and predict says the same of them."""
 
-import subprocess
 from pathlib import Path
+
+from tests.forked import client
 
 from .conftest import Ended, command, environment_of
 
@@ -13,7 +14,7 @@ def test_every_layout_of_four_cards(workplace: Path) -> None:
     line = [word if word != "predict" else "fit" for word in command("--json", "--steps", "2", "--gpu", "H100")]
     line += ["--cards", "4", "--layout", "dp*tp*pp", "--most", "dp=2", "--most", "tp=2", *OPTIONS]
     line += ["--store", "kept.sqlite", str(SCRIPT), "--micro-batches", "4", "--length", "512"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    done = client.run(line, cwd=workplace, env=environment_of(workplace))
     assert done.returncode == 0, done.stderr
     answer = Ended(code=0, out=done.stdout, error=done.stderr).json
     rows = {tuple(row["layout"].values()): row for row in answer["layouts"]}
@@ -26,11 +27,11 @@ def test_every_layout_of_four_cards(workplace: Path) -> None:
     fullest = next(run for run in row["ranks"] if run["rank"] == row["fullest_rank"])
     alone = command("--json", "--steps", "2", "--gpu", "H100", "--world-size", "4", "--rank", row["fullest_rank"])
     alone += [str(SCRIPT), "--micro-batches", "4", "--length", "512", "--dp", "2", "--tp", "1", "--pp", "2"]
-    done = subprocess.run(alone, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    done = client.run(alone, cwd=workplace, env=environment_of(workplace))
     predicted = Ended(code=done.returncode, out=done.stdout, error=done.stderr).json
     assert predicted["peak_allocated_bytes"] == fullest["peak_allocated_bytes"]
     # What was run is known the next time.
-    again = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+    again = client.run(line, cwd=workplace, env=environment_of(workplace))
     known = Ended(code=again.returncode, out=again.stdout, error=again.stderr).json
     assert (known["runs"], known["kept_from_before"]) == (0, answer["runs"])
     assert known["layouts"] == answer["layouts"]
@@ -46,6 +47,6 @@ def test_mistakes_are_one_sentence(workplace: Path) -> None:
         (["--layout", "dp", "--cards", "4", "--on", "x"], "--on 'x' is no engine; expected local, ray"),
     ):
         line = [word if word != "predict" else "fit" for word in command("--gpu", "H100", *words, SCRIPT)]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=workplace, env=environment_of(workplace))
+        done = client.run(line, cwd=workplace, env=environment_of(workplace))
         assert done.returncode == 2, done.stderr
         assert said in done.stderr

@@ -49,9 +49,9 @@ ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2")
 )
 def test_a_rank_alone_needs_what_it_needs_among_others(workplace: Path, case: Case) -> None:
     environment = environment_of(workplace, OMP_NUM_THREADS="1")
-    real = together(case, environment, workplace)
+    real = together(case, environment, workplace, client.run)
     assert len(real) == case.ranks
-    assert alone(case, environment, workplace) == real
+    assert alone(case, environment, workplace, client.run) == real
 
 
 def test_a_rank_has_those_run_that_tell_it_something(predict: Predict) -> None:
@@ -67,7 +67,7 @@ def test_a_rank_has_those_run_that_tell_it_something(predict: Predict) -> None:
 def test_of_a_command_too_a_rank_is_told_what_others_send(workplace: Path) -> None:
     """Alone (`--rank`), each alone (`--rank all`), and all of them together."""
     case = next(each for each in CASES if each.name == "by_hand.py on 2")
-    real = together(case, environment_of(workplace), workplace)
+    real = together(case, environment_of(workplace), workplace, client.run)
     for how in (("--rank", "1"), ("--rank", "all"), ("--processes", "real")):
         answer = predict_command(workplace, *how, "--nproc-per-node", "2", SCRIPTS / "by_hand.py")
         assert (answer["peak_allocated_bytes"], answer["peak_reserved_bytes"]) == real[1], how

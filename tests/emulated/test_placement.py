@@ -1,11 +1,11 @@
 """Where the driver puts segments: what it decides of a run, and what is said of it."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import client
 from ullage.emulator.library import PLACEMENTS
 from ullage.emulator.torch_build import find_torch
 from ullage.prediction.description.describe import describe
@@ -39,7 +39,8 @@ NO_TIE = TIE.replace("y = empty(32)", "y = empty(30)")
 def predicted(folder: Path, script: str, **more: object) -> Prediction:
     path = folder / "script.py"
     path.write_text(script)
-    return predict(Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more))  # type: ignore[arg-type]
+    request = Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more)  # type: ignore[arg-type]
+    return client.call(predict, request)
 
 
 @pytest.mark.parametrize(("placement", "reserved"), [("linux", 128), ("windows", 192), ("wsl", 192)])
@@ -92,7 +93,8 @@ def test_the_addresses_of_every_card_tell_its_system(placement: str, is_above: b
         f"import ullage; ullage.emulate('T4', count=16, placement={placement!r}); import torch\n"
         "for card in range(16): print(torch.empty(1 << 20, device=f'cuda:{card}').data_ptr())"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = client.run([sys.executable, "-c", code])
+    assert ended.returncode == 0, ended.stderr
     addresses = [int(line) for line in ended.stdout.split()]
     assert len(set(addresses)) == 16
     assert [address >= 1 << 44 for address in addresses] == [is_above] * 16

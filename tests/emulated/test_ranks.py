@@ -17,8 +17,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_fsdp2.py"
 def test_a_lone_rank_needs_what_it_needs_among_others(predict: Predict, workplace: Path, how: str) -> None:
     """Two ranks that torchrun starts on the emulated card are the truth."""
     script = str(SCRIPTS / "ranks.py")
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, how]
-    code = f"import ullage; ullage.emulate('T4', count=2); import subprocess; exit(subprocess.run({run!r}).returncode)"
+    words = ["torchrun", "--standalone", "--nproc-per-node", "2", script, how]
+    card = "ullage.emulate('T4', count=2)"
+    code = f"import ullage; {card}; import sys; sys.argv = {words!r}; from torch.distributed.run import main; main()"
     done = client.run(
         [sys.executable, "-c", code],
         cwd=workplace,

@@ -8,12 +8,13 @@ memory. Every further rank is the first with other addresses and times, as ranks
 
 import argparse
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from tests.forked import client
 
 SCRIPT: Final = Path(__file__).with_name("train.py")
 GPU: Final = "H100"
@@ -43,7 +44,7 @@ def record(kind: str, folder: Path) -> Path:
     words = [str(SCRIPT), str(out), *arguments]
     code = f"import ullage, runpy, sys; ullage.emulate({gpu!r}); sys.argv = {words!r}; "
     code += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=folder)
+    done = client.run([sys.executable, "-c", code], cwd=folder)
     if not out.exists() or (done.returncode != 0) != (kind == "oom"):
         raise RuntimeError(f"{kind}: {done.stderr[-2000:]}")
     return out

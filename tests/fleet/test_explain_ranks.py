@@ -13,6 +13,7 @@ import pytest
 
 import ullage
 from tests.fleet.made import KINDS, make, planted, record
+from tests.forked import client
 from ullage.engines.engine import EngineError, PlainData
 from ullage.engines.local import LocalEngine
 from ullage.fleet.fleet import explain_fleet
@@ -46,7 +47,7 @@ def fleet(recorded: Path, tmp_path: Path) -> Path:
 
 def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ullage", "explain", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return client.run(command)
 
 
 def test_the_five_are_named_and_why(fleet: Path, tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _FOLDERS: Final = (str(Path(__file__).parent.parent / "compiler_later"), os.environ.get("PYTHONPATH", ""))
@@ -35,30 +36,49 @@ _AT_START: Final = {**os.environ, **COMPILER_LATER}
 Result = TypeVar("Result")
 _READ_ONCE: Final = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "KMP_", "MALLOC_")
 """The beginnings of variables that Python, torch or the C library read before a fork could be given others."""
-_READ_LATER: Final = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "PYTHONUNBUFFERED")
-"""Those among them that are read when they are used; of the last, a fork makes its streams."""
+_READ_LATER: Final = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_HOME", "PYTHONUNBUFFERED", "PYTHONPATH")
+"""Those among them that are read when they are used; of the last two, a fork makes its streams and its path."""
 
 
 def run(
-    command: Sequence[str],
+    command: Sequence[str | Path],
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 300,
+    stdin: IO[Any] | int = subprocess.DEVNULL,
     is_forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of this Python to its end, with no input, and return what it has printed.
+    """Run a command of this Python to its end, and return what it has printed; it has no input but what is given.
+
+    Args:
+        command: the words.
+        cwd: its folder; None: where the test is.
+        env: its variables; None: the test's own, with the usual ones.
+        timeout: after how many seconds it is given up.
+        stdin: what it reads: a file, or a descriptor.
+        is_forked: whether it may be a fork.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than `timeout` seconds.
     """
-    environment = dict(os.environ if env is None else env)
+    environment = dict(os.environ | _usual() if env is None else env)
     if not (is_forked and _can_be_forked(command, environment)):
         return subprocess.run(
-            command, cwd=cwd, env=environment, timeout=timeout, capture_output=True, text=True, check=False
+            command,
+            cwd=cwd,
+            env=environment,
+            timeout=timeout,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-    request = {"words": command[1:], "folder": str(cwd or Path.cwd()), "environment": environment}
-    return _ask(command, request, timeout)
+    words = [str(word) for word in command]
+    request = {"words": words[1:], "folder": str(cwd or Path.cwd()), "environment": environment}
+    with open(os.devnull, "rb") as nothing:
+        given = nothing.fileno() if stdin == subprocess.DEVNULL else stdin if isinstance(stdin, int) else stdin.fileno()
+        return _ask(words, request, given, timeout)
 
 
 def call(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:
@@ -70,7 +90,7 @@ def call(function: Callable[..., Result], *arguments: Any, **keywords: Any) -> R
         file = Path(folder) / "call"
         file.write_bytes(pickle.dumps((function, arguments, keywords)))
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.forked.client import answer; answer()"
-        done = run([sys.executable, "-c", code, str(file)], env=os.environ | _usual())
+        done = run([sys.executable, "-c", code, str(file)])
         assert done.returncode == 0, done.stderr
         result, error = pickle.loads(file.read_bytes())
     sys.stderr.write(done.stderr)
@@ -99,12 +119,42 @@ def answer() -> None:
     file.write_bytes(pickle.dumps((result, error)))
 
 
-def _can_be_forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or command[1] not in ("-c", "-m"):
+def _can_be_forked(command: Sequence[str | Path], environment: Mapping[str, str]) -> bool:
+    begins_plainly = str(command[1]).endswith(".py") or command[1] in ("-c", "-m")
+    if "ULLAGE_SLOW" in os.environ or command[0] != sys.executable or not begins_plainly:
         return False
     if any("backend:" in environment.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
         return False  # torch reads it when it is loaded
-    return read_once(environment) == read_once(_AT_START)
+    return read_once(environment) == read_once(_AT_START) and _may_be_added(environment.get("PYTHONPATH", ""))
+
+
+def folders_of(path: str) -> list[str]:
+    """Return the folders of a PYTHONPATH as a Python has them when it has begun."""
+    return list(dict.fromkeys(os.path.abspath(folder) for folder in path.split(os.pathsep) if folder))
+
+
+def _may_be_added(path: str) -> bool:
+    """Tell whether a PYTHONPATH begins like the server's, and what comes then hides nothing that is installed."""
+    if not all(map(os.path.isabs, path.split(os.pathsep))):
+        return False
+    before = folders_of(_AT_START["PYTHONPATH"])
+    folders = folders_of(path)
+    return folders[: len(before)] == before and not any(_hides(folder) for folder in folders[len(before) :])
+
+
+def _hides(folder: str) -> bool:
+    """Tell whether a folder has a module that is imported already, or that Python imports when it begins."""
+    with suppress(OSError):
+        names = {name.partition(".")[0] for name in os.listdir(folder)}
+        return not names.isdisjoint(_installed())
+    return False
+
+
+@cache
+def _installed() -> frozenset[str]:
+    folder = sysconfig.get_path("purelib")
+    names = {name.partition(".")[0] for name in os.listdir(folder)}
+    return frozenset((*names, *sys.stdlib_module_names, "sitecustomize", "usercustomize", "tests")) - {"__pycache__"}
 
 
 def read_once(environment: Mapping[str, str]) -> dict[str, str]:
@@ -113,13 +163,14 @@ def read_once(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in _READ_LATER}
 
 
-def _ask(command: Sequence[str], request: dict[str, Any], timeout: float) -> subprocess.CompletedProcess[str]:
+def _ask(
+    command: Sequence[str], request: dict[str, Any], given: int, timeout: float
+) -> subprocess.CompletedProcess[str]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect("\0" + _server())
         outputs = [os.pipe() for _ in range(2)]
-        with open(os.devnull, "rb") as nothing:
-            ends = [nothing.fileno(), *(writing for _, writing in outputs)]
-            socket.send_fds(connection, [json.dumps(request).encode(errors="surrogateescape")], ends)
+        ends = [given, *(writing for _, writing in outputs)]
+        socket.send_fds(connection, [json.dumps(request).encode(errors="surrogateescape")], ends)
         for _, writing in outputs:
             os.close(writing)
         process = int(connection.recv(1 << 10))
@@ -141,7 +192,7 @@ def _ask(command: Sequence[str], request: dict[str, Any], timeout: float) -> sub
 def _read(descriptors: Sequence[int], timeout: float) -> list[str] | None:
     """Read descriptors to their ends; None where that takes too long."""
     until = time.monotonic() + timeout
-    found = dict.fromkeys(descriptors, b"")
+    found = {descriptor: bytearray() for descriptor in descriptors}
     with selectors.DefaultSelector() as selector:
         for descriptor in descriptors:
             selector.register(descriptor, selectors.EVENT_READ)

@@ -9,6 +9,7 @@ In a command (`python -m ullage predict`), the script's process is a fork of the
 """
 
 import _thread
+import gc
 import importlib
 import io
 import json
@@ -25,13 +26,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
-from tests.forked.client import read_once
+from tests.forked.client import folders_of, read_once
 from ullage import _child_process
 from ullage._child_process import run_exit_handlers
 from ullage.emulator import library
 from ullage.emulator.torch_build import find_torch
+from ullage.gpus import all_gpus
 
 _CHILD: Final = "from ullage.prediction.child.run import main; main()"
 _EARLY: Final = (
@@ -51,8 +53,9 @@ _EARLY: Final = (
     "ullage.guard.guard",
 )
 """Modules that are in memory at the beginning of every fork."""
-_path = sys.path[1:]
-"""Where this interpreter looks for modules, but for the folder or the script that it was started with."""
+_own_folders = folders_of(os.environ.get("PYTHONPATH", ""))
+_path = [folder for folder in sys.path[1:] if folder not in _own_folders]
+"""Where this interpreter looks for modules, but for what it was started with and PYTHONPATH."""
 _streams: Final = range(3)
 
 
@@ -164,8 +167,10 @@ def _be(words: Sequence[str], folder: str | None, environment: dict[str, str], s
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout, sys.stderr = (_stream(number) for number in _streams)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-    sys.argv = list(words[:1]) + list(words[2:])
-    sys.path[:] = ["" if words[0] == "-c" else os.getcwd(), *_path]
+    is_file = words[0] not in ("-c", "-m")
+    sys.argv = list(words) if is_file else list(words[:1]) + list(words[2:])
+    first = "" if words[0] == "-c" else os.path.dirname(os.path.realpath(words[0])) if is_file else os.getcwd()
+    sys.path[:] = [first, *folders_of(environment.get("PYTHONPATH", "")), *_path]
     sys.modules["__main__"] = ModuleType("__main__")
 
 
@@ -185,6 +190,11 @@ def _stream(number: int) -> io.TextIOWrapper:
 def _run_words(words: Sequence[str]) -> None:
     if words[0] == "-m":
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[0] != "-c":
+        with open(words[0], "rb") as file:
+            code = compile(file.read(), words[0], "exec")
+        vars(sys.modules["__main__"])["__file__"] = words[0]
+        exec(code, vars(sys.modules["__main__"]))
     else:
         exec(compile(words[1], "<string>", "exec"), vars(sys.modules["__main__"]))
 
@@ -199,9 +209,12 @@ def _close_from(first: int, but: Sequence[int] = ()) -> None:
 class _ForkOfScript:
     """A script's process as a fork: what `ullage._child_process` asks of a `subprocess.Popen`."""
 
-    def __init__(self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str]) -> None:
+    def __init__(
+        self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], stdin: IO[bytes] | int
+    ) -> None:
         self._request = words, env
         self._passed = pass_fds
+        self._given = None if isinstance(stdin, int) else stdin
         reading, self._writing = os.pipe()
         self.pid = _fork(self._become)
         self.stdout = io.FileIO(reading)
@@ -212,7 +225,8 @@ class _ForkOfScript:
     def _become(self) -> None:
         words, environment = self._request
         os.setsid()
-        _be(words, None, environment, (os.open(os.devnull, os.O_RDONLY), self._writing, self._writing))
+        given = os.open(os.devnull, os.O_RDONLY) if self._given is None else self._given.fileno()
+        _be(words, None, environment, (given, self._writing, self._writing))
         _close_from(3, self._passed)
         for descriptor in self._passed:
             os.set_inheritable(descriptor, True)  # noqa: FBT003
@@ -230,9 +244,10 @@ def _start(command: Sequence[str], **options: Any) -> Any:
     """Stand in for `subprocess.Popen` in `ullage._child_process`."""
     environment = options["env"]
     is_script = len(command) > 2 and command[1] == "-c" and command[2].endswith(_CHILD)
-    if not is_script or read_once(environment) != read_once(os.environ):
+    same_path = environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+    if not (is_script and same_path and read_once(environment) == read_once(os.environ)):
         return subprocess.Popen(command, **options)
-    return _ForkOfScript(command[1:], pass_fds=options["pass_fds"], env=environment)
+    return _ForkOfScript(command[1:], pass_fds=options["pass_fds"], env=environment, stdin=options["stdin"])
 
 
 class _ForkOfTest:
@@ -279,6 +294,9 @@ def main() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
         del sys.modules[name]
     _child_process.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": _start})
+    all_gpus()
+    gc.collect()
+    gc.freeze()  # who looks at every object writes to the memory of each, and a fork would have to copy it all
     running: dict[int, _ForkOfTest] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(listening, selectors.EVENT_READ)

@@ -54,6 +54,18 @@ def test_a_process_ends_and_prints_alike(code: str) -> None:
     assert forked.stderr == own.stderr or own.stderr.endswith("KeyboardInterrupt\n")
 
 
+def test_a_script_is_found_with_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "script.py").write_text(
+        "import beside, sys; print(beside.WORD, __file__, __name__, sys.argv, sys.path)"
+    )
+    forked, own = (
+        client.run([sys.executable, tmp_path / "script.py", "a"], is_forked=is_forked) for is_forked in (True, False)
+    )
+    assert own.stdout.startswith("beside"), own.stderr
+    assert forked.stdout == own.stdout
+
+
 def test_torch_is_imported_by_who_imports_it() -> None:
     """It is in memory, and comes with the calls right before and after that a prediction waits for."""
     code = """
@@ -76,8 +88,21 @@ def test_one_that_takes_too_long_is_given_up() -> None:
 
 def test_what_reads_other_variables_at_its_start_is_a_process_of_its_own() -> None:
     code = "import os; print(os.getppid())"
-    assert run(code, OMP_NUM_THREADS="1").stdout == f"{os.getpid()}\n"
+    assert run(code, OMP_NUM_THREADS="2").stdout == f"{os.getpid()}\n"
     assert run(code).stdout != f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("name", ["of_mine", "numpy", "sitecustomize"])
+def test_a_folder_on_the_path_is_found_and_what_hides_something_makes_a_process_of_its_own(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text("MINE = 1\n")
+    code = f"import os, sys, {name}; print(os.getppid() == {os.getpid()}, {name}.MINE); print(sys.path)"
+    path = os.pathsep.join([COMPILER_LATER["PYTHONPATH"], str(tmp_path)])
+    forked, own = (run(code, is_forked=is_forked, PYTHONPATH=path) for is_forked in (True, False))
+    assert own.stdout.startswith("True 1" if name != "sitecustomize" else ""), own.stderr
+    assert forked.stdout.splitlines()[1:] == own.stdout.splitlines()[1:]
+    assert forked.stdout.startswith("False 1") is (name == "of_mine"), forked.stderr
 
 
 def test_a_call_returns_or_raises() -> None:

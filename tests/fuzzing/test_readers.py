@@ -13,13 +13,15 @@ FOUND = Path(__file__).parent / "found"
 """Inputs that once came to something that must not be: READER-SEED_NUMBER.gz."""
 
 
-def test_random_inputs_are_answered_or_refused() -> None:
+@pytest.mark.by_day(3)
+@pytest.mark.parametrize("seed", [21, 22, 23])
+def test_random_inputs_are_answered_or_refused(seed: int) -> None:
     """Nothing crashes, takes more than its bound, speaks of our own classes, or prints what no figure can be."""
-    result = run(list(READERS), seed=21, inputs=60 * len(READERS), seconds=1e6, jobs=1)
+    result = run(list(READERS), seed=seed, inputs=20 * len(READERS), seconds=1e6, jobs=1)
     assert not result.findings, result.findings
     for name in READERS:
-        assert result.read[name] == 60
-        assert result.answered[name] > 2, f"{name}: the layers above have something to do"
+        assert result.read[name] == 20
+        assert result.answered[name], f"{name}: the layers above have something to do"
 
 
 @pytest.mark.parametrize("path", sorted(FOUND.iterdir()), ids=lambda path: path.name)

@@ -1,13 +1,13 @@
 """The benchmarks of the guard measure what they say, and what they say of the guard without a clock holds."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.emulated.fresh import answer
+from tests.forked import client
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks" / "guard"
@@ -105,7 +105,7 @@ def test_the_guard_loses_nothing_beside_its_rivals() -> None:
     """Under every schedule of faults the guard makes every step, with each item counted once, and the parameters of the
     run without faults; a loop that skips does not, so the schedules do fail somebody."""
     command = [sys.executable, FOLDER / "rivals.py", "--only", "Guard", "skips"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = client.run(command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall("ullage.Guard +48 +0 +0 +0 .* yes", done.stdout)) == 4
     assert len(re.findall("a loop that skips +48 +0 +0 +0 .* yes", done.stdout)) == 1  # where no error is raised

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.forked import client
 from ullage._errors import UsageError
 from ullage.allocator.placement import PLACEMENTS
 from ullage.allocator.replay import Replay, ReplayDevice, State, replay
@@ -372,7 +373,7 @@ def test_settings_as_text_mean_the_same(text: str, semantics: str) -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "repro", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+    return client.run(line, timeout=60)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

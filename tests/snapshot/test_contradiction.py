@@ -12,6 +12,7 @@ import pytest
 
 import ullage
 from tests.export.test_database import late
+from tests.forked import client
 from ullage._errors import UsageError
 from ullage.analysis.cause import Cause
 from ullage.analysis.contradiction import contradiction_of
@@ -148,7 +149,7 @@ def test_a_structure_that_is_none_is_told_without_the_words_of_python(tmp_path: 
 
 def drawn(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "explain", str(path), *options]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+    return client.run(line)
 
 
 def test_names_of_any_length_are_shown_shortened(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.snapshots.raw import cards_of, read
 from benchmarks.snapshots.run import published
+from tests.forked import client
 from ullage.analysis.explain import explain
 from ullage.snapshot.snapshot import load_snapshot
 
@@ -113,7 +114,7 @@ def test_the_target_fetches_explains_and_writes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     command = [sys.executable, "-m", "benchmarks.snapshots.run", str(tmp_path / "kept"), "--list", str(listed)]
     command += ["--from", f"{there.parent}/{{owner}}+{{name}}", "--write", str(page)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = client.run(command, cwd=ROOT)
     assert ended.returncode == 1, ended.stderr
     text = page.read_text()
     assert "| files that could be fetched, of all that were found | 1 of 2 |" in text

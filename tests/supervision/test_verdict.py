@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import client
 from ullage._errors import UsageError
 from ullage.run_files.facts import RunFacts
 from ullage.run_files.live import LiveWriter
@@ -65,11 +66,9 @@ def test_it_says_which_one_and_how_to_name_another(tmp_path: Path) -> None:
     """One line on standard error; standard output is the report's alone."""
     for name, changed in (("first", 1000.0), ("second", 2000.0)):
         _run(tmp_path / "ullage-runs" / name, changed=changed)
-    ended = subprocess.run(
+    ended = client.run(
         [sys.executable, "-m", "ullage", "explain", "ullage-runs", "--json"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
         timeout=60,
     )
     assert ended.returncode == 0, ended.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import client
 from ullage._errors import UsageError
 from ullage._units import GIB
 from ullage.allocator.replay import ReplayDevice, replay
@@ -286,7 +287,7 @@ def test_texts_of_settings_come_back_whole() -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "tune", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+    return client.run(line, timeout=60)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

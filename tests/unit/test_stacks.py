@@ -165,6 +165,17 @@ def test_a_package_of_any_environment_is_not_the_users(file: str, expected: bool
     assert is_users(file) == expected
 
 
+def test_a_link_among_packages_is_what_it_leads_to(tmp_path: Path) -> None:
+    """A module that somebody has linked to is his own, in a folder where everything else is installed."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (tmp_path / "mine.py").touch()
+    (packages / "theirs.py").touch()
+    (packages / "linked.py").symlink_to(tmp_path / "mine.py")
+    found = [is_users(str(packages / name)) for name in ("theirs.py", "linked.py", "made_later.py")]
+    assert found == [False, True, False]
+
+
 def test_what_pip_has_put_into_a_folder_of_pythonpath_is_not_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

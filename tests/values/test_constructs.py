@@ -3,12 +3,14 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import client
+from tests.values.quiet import RUN
 
 _ROOT = Path(__file__).resolve().parents[2]
 # read, not imported: this process has no card, so that it cannot import torch
@@ -23,13 +25,10 @@ _CONSTRUCTS = [
 def found() -> dict[str, Any]:
     """Return what each construct came to, and what the process kept at its end under the name ""."""
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.values.process"],
+    done = client.run(
+        [sys.executable, "-c", RUN, "tests.values.process"],
         cwd=_ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        env=environment | client.USUAL,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -2,12 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import client
+from tests.values.quiet import RUN
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,13 +21,10 @@ Found = dict[str, dict[str, Any]]
 def found() -> Found:
     """Return what each case came to, with values on and off."""
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.values.faults"],
+    done = client.run(
+        [sys.executable, "-c", RUN, "tests.values.faults"],
         cwd=_ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        env=environment | client.USUAL,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]

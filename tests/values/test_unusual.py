@@ -3,12 +3,14 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import client
+from tests.values.quiet import RUN
 
 _ROOT = Path(__file__).resolve().parents[2]
 # read, not imported: this process has no card, so that it cannot import torch
@@ -24,8 +26,8 @@ _DRAWN = ("sure_choice",)
 def found() -> dict[str, Any]:
     """Return what each construct gives on the CPU and on the card, and how well what it read is known."""
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.values.unusual"]
-    done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    command = [sys.executable, "-c", RUN, "tests.values.unusual"]
+    done = client.run(command, cwd=_ROOT, env=environment | client.USUAL, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     return {name: rest for name, *rest in lines}

@@ -2,12 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forked import client
+from tests.values.quiet import RUN
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SAMPLE = ("mlp_big_adafactor", "gpt_nano_fp32", "gpt_tiny_bf16", "gpt_tiny_dropout")
@@ -19,13 +21,10 @@ _MORE = (
 
 def _traced(mode: str, names: tuple[str, ...]) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.values.workloads", mode, *names],
+    done = client.run(
+        [sys.executable, "-c", RUN, "tests.values.workloads", mode, *names],
         cwd=_ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        env=environment | client.USUAL,
         timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]

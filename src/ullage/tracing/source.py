@@ -40,12 +40,26 @@ def is_users(file: str) -> bool:
         return False
     if file == getattr(sys.modules.get("__main__"), "__file__", None):
         return True
+    if _is_of_libraries(os.path.dirname(file)) and not os.path.islink(file):
+        return False
     path = Path(file).resolve()
     if _is_installed(path):
         return False
     if any(part.startswith("torchinductor_") for part in path.parts):  # what torch.compile wrote
         return False
     return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
+
+
+@cache
+def _is_of_libraries(folder: str) -> bool:
+    """Tell whether whatever lies in a folder is a library's; False where that depends on the file.
+
+    A program asks for each of thousands of modules, in a tenth as many folders.
+    """
+    if not os.path.isabs(folder):
+        return False
+    path = Path(folder).resolve()
+    return not _PACKAGES.isdisjoint(path.parts) or f"{path}/".startswith(_library_prefixes())
 
 
 @cache

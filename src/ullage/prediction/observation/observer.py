@@ -368,9 +368,12 @@ class Observer:
 
     def note_everything(self) -> None:
         """Record the owners in all living modules and optimizers, at an out-of-memory error and at the end."""
-        for thing in gc.get_objects():
-            kind = type(thing)
-            if issubclass(kind, nn.Module):
+        things = gc.get_objects()
+        # Half a million objects are of a few thousand types, which may compare and hash in ways of their own.
+        kinds = {id(kind): kind for kind in map(type, things)}
+        wanted = {key for key, kind in kinds.items() if issubclass(kind, (nn.Module, torch.optim.Optimizer))}
+        for thing in [thing for thing in things if id(type(thing)) in wanted]:
+            if issubclass(type(thing), nn.Module):
                 inside = object.__getattribute__(
                     thing, "__dict__"
                 )  # a class of the user's may have its own way to look
@@ -378,7 +381,7 @@ class Observer:
                     [parameter for parameter in list(inside.get("_parameters", {}).values()) if parameter is not None]
                 )
                 self._note(Role.BUFFERS, list(inside.get("_buffers", {}).values()))
-            elif issubclass(kind, torch.optim.Optimizer) and "state" in object.__getattribute__(thing, "__dict__"):
+            elif "state" in object.__getattribute__(thing, "__dict__"):
                 self._note(Role.OPTIMIZER_STATE, optimizer_tensors(thing))
         self._note_gradients()
 
