@@ -38,7 +38,7 @@ _MARK: Final = re.compile(
     r"\s{0,8}(?:[\w.-]{1,40} {1,4}\| )?(?:\[?\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?\]? )?"  # docker compose, Kubernetes
     r"(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
     r"|\((?P<worker>\w[^()\n]{0,60}\bpid=\d{1,9})[^()\n]{0,60}\)"  # Ray, vLLM
-    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:DP\d{1,4} )?TP\d{1,4})\]"  # SGLang
+    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:[DPTE]P\d{1,4} ?){1,4})\]"  # SGLang
     r"|(?P<task>\d{1,5}): )"  # srun -l
 )
 _MENTIONS: Final = (
