@@ -12,8 +12,8 @@ then 15 of 28 and 14 of 25 of programs that were not known yet, then 13 of 19 of
 like what was there. "blind9" are eighteen of programs that were mostly not known, of which 10 were. "blind10" are
 four that were chosen because no words were known of them (errors of the system in another language, and what shells say
 of a killed program): none of them was held out. "blind11" are fourteen of fifteen of 2026, most of them looked for
-because their words were new, of which five were judged rightly and with the right setting; the fifteenth is of a program
-that is refused still.
+because their words were new, of which five were judged rightly and with the right setting; the fifteenth is of a
+program that is refused still.
 """
 
 import io

@@ -36,7 +36,7 @@ class ServerMemory:
     kv_cache_bytes: int | None = None
     """Bytes of the KV cache; below zero where the rest has taken more than the budget, as vLLM writes it."""
     kv_cache_set_bytes: int | None = None
-    """Bytes of the KV cache where they were set (vLLM's kv_cache_memory_bytes); the share of the card does not count."""
+    """Bytes of the KV cache where they were set (vLLM's kv_cache_memory_bytes); the share of it does not count."""
     available_bytes: int | None = None
     """SGLang: bytes that were free after the weights were loaded."""
 

@@ -49,7 +49,7 @@ def jax_driver_pool(message: Message, server: ServerMemory | None) -> TextVerdic
     if asked is None or free is None or total is None:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
-            sentence=f"CUDA's pool could not give JAX {text_of_bytes(asked or 0)}; the text does not say what was free.",
+            sentence=f"CUDA's pool could not give JAX {text_of_bytes(asked or 0)}; the text has no more figures.",
             remedies=(smaller,),
             notes=(_NVIDIA_SMI,),
         )

@@ -124,8 +124,8 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
-                f"SGLang's pool of tokens for layers with a sliding window is full: {wanted:,} were asked for, {window:,} "
-                f"were free there, and {free:,} for the other layers; the card is as full as it was."
+                f"SGLang's pool of tokens for layers with a sliding window is full: {wanted:,} were asked for, "
+                f"{window:,} were free there, and {free:,} for the other layers; the card is as full as it was."
             ),
             remedies=(estimate("a higher swa_full_tokens_ratio", "that pool's part of the KV cache"), fewer, larger),
         )
@@ -133,8 +133,8 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
         return TextVerdict(
             cause=Cause.LIMIT,
             sentence=(
-                f"SGLang's pool of tokens (the KV cache, made at the start) could not give {wanted:,}, although {free:,} "
-                "were free: it gives whole pages, and a request that grows needs one of its own."
+                f"SGLang's pool of tokens (the KV cache, made at the start) could not give {wanted:,}, although "
+                f"{free:,} were free: it gives whole pages, and a request that grows needs one of its own."
             ),
             remedies=(estimate("a lower page_size", "fewer tokens are bound to a request's last page"), fewer, larger),
         )
