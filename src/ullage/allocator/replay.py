@@ -244,15 +244,15 @@ def _check_start(program: Program) -> int:
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes = [size for size, *_ in segment.blocks]
-        place = f"the segment at {segment.address:#x} that a program begins with"
         if not sizes or min(sizes) <= 0 or (segment.is_expandable and sum(sizes) % SMALL_SEGMENT_BYTES):
-            raise ImpossibleStartError(
-                f"{place} has blocks that do not make whole pages; expected blocks above 0 bytes"
-            )
-        if not end <= segment.address < (1 << 62) - sum(sizes):
-            raise ImpossibleStartError(f"{place} overlaps another, or lies outside of any card")
-        end = segment.address + sum(sizes)
-        last = max(last, *(key for *_, key in segment.blocks))
+            fault = "has blocks that do not make whole pages; expected blocks above 0 bytes"
+        elif not end <= segment.address < (1 << 62) - sum(sizes):
+            fault = "overlaps another, or lies outside of any card"
+        else:
+            end = segment.address + sum(sizes)
+            last = max(last, *(key for *_, key in segment.blocks))
+            continue
+        raise ImpossibleStartError(f"the segment at {segment.address:#x} that a program begins with {fault}")
     if last >= _MOST_KEYS:
         raise UsageError(_FAULTS[2])
     return last + 1
