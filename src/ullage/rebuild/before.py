@@ -136,7 +136,7 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
     """Return the number of the life that each segment has when recording begins, or -1."""
     starts = np.array([stretches[0].address for stretches in there], np.int64)
-    return lives.at(starts, np.full(len(starts), -1)).tolist()
+    return list(lives.at(starts, np.full(len(starts), -1)).tolist())
 
 
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:
