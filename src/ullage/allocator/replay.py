@@ -243,16 +243,17 @@ def _check_start(program: Program) -> int:
     """Raise ImpossibleStartError for segments that overlap; return an upper bound of their blocks' keys."""
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
-        sizes = [size for size, *_ in segment.blocks]
-        if not sizes or min(sizes) <= 0 or (segment.is_expandable and sum(sizes) % SMALL_SEGMENT_BYTES):
+        sizes, begin = [block[0] for block in segment.blocks], segment.address
+        stop = begin + sum(sizes)
+        if not sizes or min(sizes) <= 0 or (segment.is_expandable and (stop - begin) % SMALL_SEGMENT_BYTES):
             fault = "has blocks that do not make whole pages; expected blocks above 0 bytes"
-        elif not end <= segment.address < (1 << 62) - sum(sizes):
+        elif not end <= begin < (1 << 62) - (stop - begin):
             fault = "overlaps another, or lies outside of any card"
         else:
-            end = segment.address + sum(sizes)
-            last = max(last, *(key for *_, key in segment.blocks))
+            end = stop
+            last = max(last, max([block[-1] for block in segment.blocks]))
             continue
-        raise ImpossibleStartError(f"the segment at {segment.address:#x} that a program begins with {fault}")
+        raise ImpossibleStartError(f"the segment at {begin:#x} that a program begins with {fault}")
     if last >= _MOST_KEYS:
         raise UsageError(_FAULTS[2])
     return last + 1
