@@ -333,3 +333,86 @@ def test_a_budget_below_zero_leaves_nothing_for_a_request() -> None:
 )
 def test_the_headline_says_where_it_was_not_the_card(text: str, *, headline: bool) -> None:
     assert (explain_text(text).explanation.headline == "THE MACHINE'S MEMORY") is headline
+
+
+WEIGHTS = (
+    "ValueError: Loaded weights leave no GPU memory for the KV cache under\n--mem-fraction-static={}. Raise "
+    "--mem-fraction-static above {} (minimum viable = 1 - available/pre = {}). If using speculative decoding, draft "
+    "weights are now counted."
+)
+
+
+def test_a_share_that_was_refused_is_not_advised() -> None:
+    """SGLang's own advice is below the share that it has refused where it sets more aside than the weights."""
+    refused = explain_text(WEIGHTS.format("0.95", "0.923", "0.9224")).explanation
+    assert refused.cause is Cause.LIMIT
+    assert "SGLang sets more aside" in refused.sentence
+    assert not any("mem_fraction_static" in remedy.name for remedy in refused.remedies)
+    higher = explain_text(WEIGHTS.format("0.3", "0.320", "0.3198")).explanation
+    assert higher.remedies[0].name == "mem_fraction_static above 0.32 (it is 0.3)"
+
+
+def test_which_of_sglangs_pools_is_full_is_told() -> None:
+    text = (
+        "Prefill out of memory. Try to lower your batch size.\nTry to allocate 8192 tokens.\nAvailable full tokens: "
+        "899840 (full_available_size=11776 + full_evictable_size_=888064)\nAvailable swa: 3840 (available_size=3840)"
+    )
+    windows = explain_text(text).explanation
+    assert "sliding window is full: 8,192 were asked for, 3,840 were free there, and 899,840" in windows.sentence
+    assert windows.remedies[0].name == "a higher swa_full_tokens_ratio"
+    newer = "Out of memory. Try to lower your batch size.\nTry to allocate 64 tokens.\nAvailable tokens: 3"
+    assert "full: 64 tokens were asked for, 3 were free;" in explain_text(newer).explanation.sentence
+    states = explain_text("AssertionError: Not enough space for mamba cache, try to increase --max-mamba-cache-size")
+    assert "max_mamba_cache_size" in states.explanation.remedies[0].name
+
+
+def test_a_kv_cache_that_was_set_by_hand_is_lowered_by_hand() -> None:
+    log = (
+        "(EngineCore pid=1) INFO [gpu_worker.py:492] Initial free memory 31.16 GiB, reserved 30.25 GiB memory for KV "
+        "Cache as specified by kv_cache_memory_bytes config and skipped memory profiling.\n"
+        "(EngineCore pid=1) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a "
+        "total capacity of 31.37 GiB of which 0.50 GiB is free. Of the allocated memory 30.30 GiB is allocated by "
+        "PyTorch, and 0.10 GiB is reserved by PyTorch but unallocated.\n"
+    )
+    assert explain_text(log).explanation.remedies[0].name == "a lower kv_cache_memory_bytes"
+
+
+def test_cudas_pool_under_jax_had_room_or_had_not() -> None:
+    text = "cuMemAllocAsync failed to allocate {} bytes: RESOURCE_EXHAUSTED\nFree memory/Total memory: {}/85095874560"
+    full = explain_text(text.format(20 * GIB, 10 * GIB)).explanation
+    assert (full.cause, full.evidence["free_bytes"]) == (Cause.TRULY_FULL, 10 * GIB)
+    assert explain_text(text.format(GIB, 10 * GIB)).explanation.cause is Cause.FRAGMENTED
+    assert explain_text("cuMemAllocAsync failed to allocate 512 bytes: x").explanation.cause is Cause.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", Cause.DISGUISED),
+        ("level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", Cause.CANNOT_TELL),
+        ("level_zero backend failed with error: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)", Cause.DISGUISED),
+    ],
+)
+def test_intels_driver_is_not_called_cuda(words: str, cause: Cause) -> None:
+    explained = explain_text(f"RuntimeError: {words}").explanation
+    assert explained.cause is cause
+    assert "CUDA" not in explained.sentence
+    assert ("machine's own memory" in explained.sentence) == ("HOST" in words)
+
+
+def test_an_error_that_is_logged_before_it_is_raised_has_the_traceback_of_its_repetition() -> None:
+    error = "NPU out of memory. Tried to allocate 72.00 MiB (NPU 0; 61.27 GiB total capacity; 5.04 MiB free)"
+    traceback = (
+        'Traceback (most recent call last):\n  File "/opt/python/sglang/srt/managers/scheduler.py", line 4123, in run\n'
+        '  File "/home/user/model.py", line 7, in forward\n    return x @ y\n'
+    )
+    explained = explain_text(f"[1] torch_npu.memory: [ERROR] [1] {error}\n{traceback}torch.OutOfMemoryError: {error}\n")
+    assert explained.found.row == 1
+    assert explained.explanation.failing_line == "user/model.py:7"
+    assert any("mem_fraction_static" in remedy.name for remedy in explained.explanation.remedies)
+
+
+@pytest.mark.parametrize("mark", ["TP0", "DP1 TP0", "TP0 EP0", "PP1 TP0", "DP0 PP1 TP0 EP3"])
+def test_sglangs_ranks_are_told_by_their_marks(mark: str) -> None:
+    line = f"[2026-07-01 09:31:38 {mark}] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+    assert explain_text(line).found.rank == mark

@@ -1,5 +1,6 @@
 """A file of which not all can be true is told as that, in one line, and nothing is concluded from it."""
 
+import gzip
 import os
 import pickle
 import signal
@@ -201,3 +202,13 @@ def test_a_reader_that_has_gone_ends_it_as_other_programs(tmp_path: Path, argume
     finally:
         os.close(write)
     assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_entries_in_another_order_are_told_as_that(tmp_path: Path) -> None:
+    """Of a trace that was turned round, what was given back last seems to have been there first."""
+    plain = pickle.loads(gzip.decompress((DATA / "oom.pickle.gz").read_bytes()))
+    turned = [trace[::-1] for trace in plain["device_traces"]]
+    path = tmp_path / "turned.pickle"
+    path.write_bytes(pickle.dumps({**plain, "device_traces": turned}))
+    with pytest.raises(UsageError, match=r"^the file contradicts itself: .* in another order than they were written$"):
+        ullage.explain(path)

@@ -544,3 +544,31 @@ def test_the_pattern_that_counts_sees_what_is_read(words: Words) -> None:
     list(hits_of(text, 0, None, read))
     counted.count(words.find, text, 0, len(text))
     assert counted.counted[words.find] == read.read.get(words.find, 0)
+
+
+def test_rows_that_a_terminal_has_cut_are_put_together() -> None:
+    """At 80 columns "unalloc" and "ated" were two words, and the cached memory was another process'."""
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.74 "
+        "GiB of which 1.06 GiB is free. Including non-PyTorch memory, this process has 13.68 GiB memory in use. Of the "
+        "allocated memory 11.20 GiB is allocated by PyTorch, and 2.35 GiB is reserved by PyTorch but unallocated."
+    )
+    whole = find_messages(text)[0].message
+    for width in (50, 60, 72, 79, 80, 100, 132, 160, 200):
+        cut = "\n".join(text[at : at + width] for at in range(0, len(text), width))
+        for ends in ("\n", "\r\n"):
+            (found,) = find_messages(f"epoch 1{ends}" + cut.replace("\n", ends) + f"{ends}done{ends}")
+            again = found.message
+            assert found.row == 2
+            assert (again.requested_bytes, again.free_bytes) == (whole.requested_bytes, whole.free_bytes), width
+            assert (again.allocated_bytes, again.unallocated_bytes) == (
+                whole.allocated_bytes,
+                whole.unallocated_bytes,
+            ), width
+
+
+def test_rows_of_equal_length_are_not_put_together_without_need() -> None:
+    row = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU {} has a total capacity of 14.74 GiB"
+    text = "\n".join(f"[rank{rank}]: torch.OutOfMemoryError: {row.format(rank)}" for rank in range(8))
+    assert [found.rank for found in find_messages(text)] == [f"rank{rank}" for rank in range(8)]
+    assert [found.message.device for found in find_messages(text)] == list(range(8))

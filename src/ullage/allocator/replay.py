@@ -43,6 +43,10 @@ class State(IntEnum):
     """Reserved addresses that no memory is mapped to."""
 
 
+class ImpossibleStartError(UsageError):
+    """What a program begins with lies over itself, or nowhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDevice:
     """The card of a replay: its memory in bytes, what other processes hold of it, and the placement of segments."""
@@ -236,17 +240,20 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise UsageError for segments that overlap; return an upper bound of their blocks' keys."""
+    """Raise ImpossibleStartError for segments that overlap; return an upper bound of their blocks' keys."""
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
-        sizes = [size for size, *_ in segment.blocks]
-        place = f"the segment at {segment.address:#x} that a program begins with"
-        if not sizes or min(sizes) <= 0 or (segment.is_expandable and sum(sizes) % SMALL_SEGMENT_BYTES):
-            raise UsageError(f"{place} has blocks that do not make whole pages; expected blocks above 0 bytes")
-        if not end <= segment.address < (1 << 62) - sum(sizes):
-            raise UsageError(f"{place} overlaps another, or lies outside of any card")
-        end = segment.address + sum(sizes)
-        last = max(last, *(key for *_, key in segment.blocks))
+        sizes, begin = [block[0] for block in segment.blocks], segment.address
+        stop = begin + sum(sizes)
+        if not sizes or min(sizes) <= 0 or (segment.is_expandable and (stop - begin) % SMALL_SEGMENT_BYTES):
+            fault = "has blocks that do not make whole pages; expected blocks above 0 bytes"
+        elif not end <= begin < (1 << 62) - (stop - begin):
+            fault = "overlaps another, or lies outside of any card"
+        else:
+            end = stop
+            last = max(last, max([block[-1] for block in segment.blocks]))
+            continue
+        raise ImpossibleStartError(f"the segment at {begin:#x} that a program begins with {fault}")
     if last >= _MOST_KEYS:
         raise UsageError(_FAULTS[2])
     return last + 1

@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from ullage.allocator.replay import BlockColumns, Replay, ReplayDevice, State, replay
+from ullage._errors import UsageError
+from ullage.allocator.replay import BlockColumns, ImpossibleStartError, Replay, ReplayDevice, State, replay
 from ullage.analysis.card import recorded_card
 from ullage.analysis.operation_name import NO_STACK, operation_name
 from ullage.analysis.step import step_ops
@@ -228,7 +229,13 @@ class Recording:
 
 def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *, stop_after_ooms: int = 0) -> Replay:
     """Replay a program with all that a comparison with the recording asks for."""
-    return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
+    try:
+        return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
+    except ImpossibleStartError as error:
+        raise UsageError(
+            f"the file contradicts itself: by its entries {error}; nothing can be concluded from it, "
+            "unless they are in another order than they were written"
+        ) from None
 
 
 def segment_bytes(requested: int, settings: Settings) -> int:

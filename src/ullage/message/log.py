@@ -13,6 +13,7 @@ from ullage.message.counted_messages import CountedMessages, Unread
 from ullage.message.message import WINDOW, Hit, Message, hits_of
 from ullage.message.server_log import ServerLog, ServerMemory
 from ullage.message.unknown_words import HEADS, unknown_error
+from ullage.message.wrapped import find_in_cut_rows, read_again
 from ullage.source_location import is_library, short_place
 
 _CHARACTERS_BEFORE: Final = 1 << 16
@@ -38,7 +39,7 @@ _MARK: Final = re.compile(
     r"\s{0,8}(?:[\w.-]{1,40} {1,4}\| )?(?:\[?\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?\]? )?"  # docker compose, Kubernetes
     r"(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
     r"|\((?P<worker>\w[^()\n]{0,60}\bpid=\d{1,9})[^()\n]{0,60}\)"  # Ray, vLLM
-    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:DP\d{1,4} )?TP\d{1,4})\]"  # SGLang
+    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:[DPTE]P\d{1,4} ?){1,4})\]"  # SGLang
     r"|(?P<task>\d{1,5}): )"  # srun -l
 )
 _MENTIONS: Final = (
@@ -100,7 +101,8 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
     server, told = ServerLog(), 0  # told: characters of what is kept that were searched for a server's memory
     mention: Mention | None = None
     guess: FoundMessage | None = None
-    is_any = False
+    cut: FoundMessage | None = None
+    is_any = is_certain = False
     for piece, is_last in _with_last(_without_colours(pieces)):
         kept += piece
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
@@ -111,6 +113,9 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
         if rest != (rest := counted.rest()):
             yield rest
         is_any = is_any or bool(hits)
+        is_certain = is_certain or any(hit.message.is_certain for hit in hits)
+        if not is_certain and cut is None and rows == 0:  # what a terminal has cut was copied from it: no long log
+            cut = _in_cut_rows(kept, rows, server)
         if not is_any and mention is None:
             mention = _mention(kept, done, until, rows)
         if not is_any and guess is None:
@@ -119,15 +124,26 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
             row += kept.count("\n", at, hit.start)
             at, done = hit.start, hit.end
             told = _read_server(server, kept, told, hit.start)
-            yield _found(kept, hit, row + 1, last, server)
+            yield _found(kept, read_again(kept, hit), row + 1, last, server)
         done = max(done, until)
         told = _read_server(server, kept, told, min(done, len(kept)))
-        cut = max(0, min(done, len(kept)) - _CHARACTERS_BEFORE)
-        rows += kept.count("\n", 0, cut)
-        kept, done, told = kept[cut:], done - cut, max(0, told - cut)
-        last = {rank: end - cut for rank, end in last.items() if end > cut}
-    if not is_any and (guessed := guess or mention) is not None:
+        gone = max(0, min(done, len(kept)) - _CHARACTERS_BEFORE)
+        rows += kept.count("\n", 0, gone)
+        kept, done, told = kept[gone:], done - gone, max(0, told - gone)
+        last = {rank: end - gone for rank, end in last.items() if end > gone}
+    if cut is not None and not is_certain and (cut.message.is_certain or not is_any):
+        yield cut
+    elif not is_any and (guessed := guess or mention) is not None:
         yield guessed
+
+
+def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
+    """Return the first message that is found when the rows that a terminal has cut are put together."""
+    found = find_in_cut_rows(text)
+    if found is None:
+        return None
+    hit, together, row = found
+    return _found(together, hit, rows + row + 1, {}, server)
 
 
 def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:

@@ -92,6 +92,11 @@ _VLLM: Final = (
         figures=(r"Initial free memory (?P<before_bytes>SIZE), current free memory (?P<after_bytes>SIZE)\.",),
     ),
 )
+_SGLANG_TOKENS: Final = (
+    r"Try to allocate (?P<wanted>COUNT) tokens",
+    r"Ava[il]{2,3}able (?:full )?tokens: (?P<available>COUNT)",
+    r"Available swa: (?P<window>COUNT)",
+)
 _SERVERS: Final = (
     _program(
         "SGLang",
@@ -106,9 +111,25 @@ _SERVERS: Final = (
         r"\w{1,80} with size \d{1,15} and alignment \d{1,6} in AlignedAllocator",
         figures=(r"with size (?P<requested_bytes>\d+) and",),
     ),
+    _program(
+        "SGLang",
+        "sglang_weights",
+        "Loaded weights leave no GPU memory for the KV cache",
+        r" under\s{1,3}--mem-fraction-static=[\d.]{1,24}",
+        figures=(
+            r"--mem-fraction-static=(?P<fraction>NUMBER)",
+            r"minimum viable = 1 - available/pre = (?P<least>NUMBER)",
+        ),
+    ),
     _program("SGLang", "sglang_requests", "alloc_req_slots runs out of memory"),
-    _program("SGLang", "sglang_tokens", "Decode out of memory. Try to lower your batch size"),
-    _program("SGLang", "sglang_tokens", "Prefill out of memory. Try to lower your batch size"),
+    *(
+        _program("SGLang", "sglang_tokens", find, after, before=before, figures=_SGLANG_TOKENS)
+        for find, after, before in (
+            ("out of memory. Try to lower your batch size", "", ("Decode ", "Prefill ")),
+            ("Out of memory. Try to lower your batch size", r"\.\s{1,3}Try to allocate \d{1,12} tokens", ("",)),
+        )
+    ),
+    _program("SGLang", "sglang_states", "Not enough space for mamba ", r"(?:cache|ping pong idx)"),
     _program(
         "text-generation-inference",
         "tgi",
@@ -155,6 +176,7 @@ _LLAMA_BUFFER: Final = (
     r"failed to allocate (?P<buffer>\w+) buffer of size (?P<requested_bytes>COUNT)",
     r"(?P<part>alloc_tensor_range|loading model|gallocr_reserve|compute buffers|kv_cache_init)",
 )
+_OLLAMA: Final = "llama-server reported out-of-memory during startup"
 _LLAMA: Final = (
     _program(
         "llama.cpp",
@@ -186,6 +208,19 @@ _LLAMA: Final = (
         before=("CUDA error: ", "ROCm error: "),
         figures=(r"current device: (?P<device>INDEX)",),
     ),
+    *(
+        _program(
+            "llama.cpp",
+            "llama_machine_buffer",
+            "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allo",
+            r"(?:cate buffer of size \d{1,20})?",
+            kind=MessageKind.HOST,
+            before=before,
+            figures=(r"buffer of size (?P<requested_bytes>COUNT)",),
+        )
+        for before in ((f"{_OLLAMA}: ",), ("",))
+    ),
+    _program("llama.cpp", "llama_driver", _OLLAMA, r"(?:: [^\n]{0,300}?out of memory)?"),
     _program("llama.cpp", "llama_driver", "CUDA error 2 at ", r"[^\n]{0,200}ggml[^\n:]{0,80}:\d{1,6}: out of memory"),
     _program(
         "llama.cpp",
@@ -266,6 +301,24 @@ _FRAMEWORKS: Final = (
         "Failed to allocate request for ",
         r"[\d.]{1,12}[KMGT]?i?B \(\d{1,20}B\) on device",
         figures=(r"request for \S+ \((?P<requested_bytes>COUNT)B\)", r"device ordinal (?P<device>INDEX)", _XLA_PLAN),
+    ),
+    _program(
+        "JAX",
+        "jax_driver_pool",
+        "cuMemAllocAsync failed to allocate ",
+        r"\d{1,20} bytes(?:: RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory)?",
+        figures=(
+            r"failed to allocate (?P<requested_bytes>COUNT) bytes",
+            r"Free memory/Total memory: (?P<free_bytes>COUNT)/(?P<total_bytes>COUNT)",
+        ),
+    ),
+    _program(
+        "JAX",
+        "jax_shared",
+        "Shared memory size limit exceeded: ",
+        r"requested \d{1,12}, available: \d{1,12}",
+        kind=MessageKind.PROGRAM,
+        figures=(r"requested (?P<needed>COUNT), available: (?P<limit>COUNT)",),
     ),
     _program(
         "JAX",

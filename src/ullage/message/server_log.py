@@ -35,6 +35,8 @@ class ServerMemory:
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
     """Bytes of the KV cache; below zero where the rest has taken more than the budget, as vLLM writes it."""
+    kv_cache_set_bytes: int | None = None
+    """Bytes of the KV cache where they were set (vLLM's kv_cache_memory_bytes); the share of it does not count."""
     available_bytes: int | None = None
     """SGLang: bytes that were free after the weights were loaded."""
 
@@ -65,6 +67,11 @@ _SIZES: Final = (
     ("kv_cache_size=", "vLLM", _pattern(r"kv_cache_size=(?P<kv_cache>SIZE)")),
     ("available_kv_cache_memory", "vLLM", _pattern(r"available_kv_cache_memory\s+(?P<kv_cache>SIZE)")),
     ("Available KV cache memory", "vLLM", _pattern(r"Available KV cache memory: (?P<kv_cache>SIZE)")),
+    (
+        "as specified by kv_cache_memory_bytes",
+        "vLLM",
+        _pattern(r"reserved (?P<kv_cache_set>SIZE) memory for KV Cache"),
+    ),
     ("Loading model weights took", "vLLM", _pattern(r"Loading model weights took (?P<weights>SIZE)")),
     ("Model loading took", "vLLM", _pattern(r"Model loading took (?P<weights>SIZE)")),
     ("Estimated CUDA graph memory", "vLLM", _pattern(r"Estimated CUDA graph memory: (?P<graphs>SIZE)")),
@@ -138,6 +145,8 @@ class ServerLog:
             for name, text in match.groupdict().items():
                 if name == "utilization":
                     figures["utilization"] = number_of(text)
+                elif name == "kv_cache_set":
+                    figures["kv_cache_set_bytes"] = figures["kv_cache_bytes"] = bytes_of(text)
                 elif name == "kv_cache_too":
                     figures["kv_cache_bytes"] += bytes_of(text)
                 else:

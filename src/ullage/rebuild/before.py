@@ -44,7 +44,7 @@ class Before:
         layout = _StartLayout(alive=alive, holes=_Holes(history), settings=settings)
         there = list(_by_reservation(reserved_before(history, settings)))
         segment_lives = SegmentLives.of(history, there, settings.large_segment_bytes, unrecorded.pools)
-        there = [_with_pool(stretches, segment_lives) for stretches in there]
+        there = list(_with_pools(there, segment_lives))
         segments = [
             layout.segment(stretches, begin)
             for stretches, begin in zip(there, _beginnings(history, there, segment_lives, settings), strict=True)
@@ -125,10 +125,18 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         yield together
 
 
-def _with_pool(stretches: list[Segment], lives: SegmentLives) -> list[Segment]:
-    """Return a segment with the private pool that its life has."""
-    at = lives.at(np.array([stretches[0].address], np.int64), np.array([-1], np.int64))[0]
-    return [replace(stretch, pool=lives.lives[at].pool) for stretch in stretches] if at >= 0 else stretches
+def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[list[Segment]]:
+    """Yield each segment with the private pool that its life has."""
+    for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
+        pool = lives.lives[number].pool if number >= 0 else stretches[0].pool
+        is_so = all(stretch.pool == pool for stretch in stretches)
+        yield stretches if number < 0 or is_so else [replace(stretch, pool=pool) for stretch in stretches]
+
+
+def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
+    """Return the number of the life that each segment has when recording begins, or -1."""
+    starts = np.array([stretches[0].address for stretches in there], np.int64)
+    return list(lives.at(starts, np.full(len(starts), -1)).tolist())
 
 
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:
@@ -156,11 +164,13 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
     most = sum(each.size for stretches in there for each in stretches) + int(
         np.cumsum(sign * history.size).max(initial=0)
     )
-    starts = np.array([stretches[0].address for stretches in there], np.int64)
-    numbers = lives.at(starts, np.full(len(starts), -1)).tolist()
     end = 0
-    for stretches, number in zip(there, numbers, strict=True):
+    for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
         first, last = stretches[0], stretches[-1]
+        if not first.is_expandable:
+            yield first.address
+            end = last.address + last.size
+            continue
         lowest = max(end, first.address - most)
         before = (addresses >= lowest) & (addresses < first.address)
         before &= (streams == first.stream) & (are_large == first.is_large)
@@ -168,8 +178,7 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
         before &= (first.address - addresses) % page == 0
         if number >= 0 and lives.lives[number].died >= 0:
             before &= mapped < lives.lives[number].died
-        is_lower = first.is_expandable and before.any()
-        yield int(addresses[before].min()) if is_lower else first.address
+        yield int(addresses[before].min()) if before.any() else first.address
         end = last.address + last.size
 
 

@@ -22,7 +22,7 @@ def reserved_before(history: History, settings: Settings) -> list[Segment]:
     """
     ranges: Ranges[Segment] = Ranges()
     for segment in history.segments:
-        ranges.put(segment.address, segment.address + segment.size, replace(segment, blocks=()))
+        ranges.put(segment.address, segment.address + segment.size, segment)
     moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
     columns = (history.action, history.address, history.size, history.stream)
     rows = zip(*(column[moved].tolist() for column in columns), strict=True)
@@ -33,7 +33,18 @@ def reserved_before(history: History, settings: Settings) -> list[Segment]:
             continue
         large_page = settings.large_segment_bytes if action == Action.SEGMENT_UNMAP else None
         ranges.put(address, address + size, _given_back(ranges, address, size, stream, large_page))
-    return [replace(segment, address=start, size=stop - start) for start, stop, segment in ranges]
+    return [
+        Segment(  # written out: a run may have thousands of segments, and `replace` is slow
+            address=start,
+            size=stop - start,
+            stream=segment.stream,
+            is_large=segment.is_large,
+            is_expandable=segment.is_expandable,
+            pool=segment.pool,
+            blocks=(),
+        )
+        for start, stop, segment in ranges
+    ]
 
 
 def _given_back(ranges: Ranges[Segment], address: int, size: int, stream: int, large_page: int | None) -> Segment:

@@ -33,6 +33,20 @@ class SegmentLife:
     pool_is_told: bool = False
     """Whether the recording says in which pool it is."""
 
+    def told(self, pool: int) -> "SegmentLife":
+        """Return it with the pool that the recording says; written out, because `replace` is slow."""
+        return SegmentLife(
+            begin=self.begin,
+            end=self.end,
+            stream=self.stream,
+            is_large=self.is_large,
+            is_expandable=self.is_expandable,
+            born=self.born,
+            died=self.died,
+            pool=pool,
+            pool_is_told=True,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLives:
@@ -58,12 +72,13 @@ class SegmentLives:
             pools: private pools of segments, by their place among the lives, where no pool is told.
         """
         found = [*_plain(history, before), *_expandable(history, before, large_page)]
-        told = [_with_pool(life, history) for life in found]
+        starts = [segment.address for segment in history.segments]
+        told = [_with_pool(life, history, starts) for life in found]
         names = ("begin", "end", "born", "died")
         columns = (np.array([getattr(life, name) for life in told], np.int64) for name in names)
         return cls(
             lives=tuple(
-                life if life.pool_is_told else replace(life, pool=pools.get(number, life.pool))
+                life if life.pool_is_told or number not in pools else replace(life, pool=pools[number])
                 for number, life in enumerate(told)
             ),
             finder=LifeFinder(*columns),
@@ -213,16 +228,16 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
     return found
 
 
-def _with_pool(life: SegmentLife, history: History) -> SegmentLife:
-    """Return a life with the pool that entries tell, or the segments at the end."""
+def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
+    """Return a life with the pool that entries tell, or the segments at the end, which begin at `starts`."""
     labels = history.labels.pool
     if len(labels):
         row = life.born if life.born >= 0 else life.died
-        return replace(life, pool=int(labels[row]) if row >= 0 else life.pool, pool_is_told=True)
+        return life.told(int(labels[row]) if row >= 0 else life.pool)
     if life.died >= 0:
         return life
-    at = bisect_right(history.segments, life.end - 1, key=lambda segment: segment.address) - 1
+    at = bisect_right(starts, life.end - 1) - 1
     last = history.segments[at] if at >= 0 else None
     if last is None or last.address + last.size <= life.begin:
         return life
-    return replace(life, pool=last.pool, pool_is_told=True)
+    return life.told(last.pool)

@@ -88,6 +88,7 @@ class Messages:
         current = self.deciding
         if current is not None and current.message.text == message.text and current.message.kind is message.kind:
             self.repeated += 1
+            self.deciding = current = _with_traceback(current, found)
         if _goes_before(found, current):
             self.deciding = found
 
@@ -145,6 +146,16 @@ class Messages:
                 "the error is caught, then ullage explain oom.pickle"
             )
         return tuple(notes)
+
+
+def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
+    """Return a message with what stands before its repetition, where nothing stood before itself.
+
+    Some allocators write an error into the log when they raise it, and the traceback follows.
+    """
+    if first.context or first.place is not None:
+        return first
+    return replace(first, context=again.context, place=again.place, statement=again.statement)
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:

@@ -33,6 +33,9 @@ def judge_other(message: Message, statement: str | None, context: tuple[str, ...
         context: what the program was doing, by the names of `ullage.message.context`.
     """
     if message.kind is MessageKind.DRIVER:
+        own = _DRIVERS.get(message.backend or "")
+        if own is not None:
+            return own(message)
         other = _OTHER_DRIVERS.get(message.backend or "")
         return _other_driver(other) if other is not None else _driver(statement, context)
     return _JUDGES[message.kind](message)
@@ -110,6 +113,51 @@ def _other_driver(name: str) -> TextVerdict:
             estimate("a smaller tile, image, batch or model", "less is needed at once, whatever the program is"),
         ),
         notes=("other programs may hold the card, the screen's among them",),
+    )
+
+
+def _level_zero(message: Message) -> TextVerdict:
+    """Judge an error of Intel's driver (Level Zero): one that PyTorch did not get as an error of memory."""
+    less = estimate("a smaller batch, image or model", "Intel's driver often answers so where PyTorch's cards raise")
+    if message.is_certain:
+        return TextVerdict(
+            cause=Cause.DISGUISED,
+            sentence=(
+                "Intel's driver (Level Zero) had no memory of the card left, outside of PyTorch's allocator; the text "
+                "has no figures."
+            ),
+            remedies=(less,),
+        )
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        sentence=(
+            "Intel's driver (Level Zero) says that it is out of resources: most often the card's memory, but a kernel "
+            "that needs too many registers or too much shared memory is told the same; the text has no figures."
+        ),
+        remedies=(less,),
+        notes=("torch.xpu.memory_summary() before that line shows how full the card was",),
+    )
+
+
+def _kernel_driver(message: Message) -> TextVerdict:
+    """Judge what NVIDIA's kernel driver writes into the system's log."""
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=(
+            "NVIDIA's kernel driver got no memory; its line in the system's log does not say whether of the card or of "
+            "the machine, how much, nor for which process."
+        ),
+        remedies=(
+            estimate(
+                "a lower gpu_memory_utilization, mem_fraction_static or batch",
+                "on a machine with unified memory (GB10 in DGX Spark, Jetson) the card's share is the machine's, too",
+            ),
+        ),
+        notes=(
+            "with unified memory there is no error that a program could catch: the machine may stop. Leave it 10 GiB, "
+            "and watch free -h, since nvidia-smi has no figures there",
+            "what ran then is told by the lines around it: dmesg -T",
+        ),
     )
 
 
@@ -244,3 +292,4 @@ _JUDGES: Final[dict[MessageKind, Callable[[Message], TextVerdict]]] = {
     MessageKind.ON_CHIP: _on_chip,
     MessageKind.WARNING: _warned,
 }
+_DRIVERS: Final[dict[str, Callable[[Message], TextVerdict]]] = {"LEVEL_ZERO": _level_zero, "NVRM": _kernel_driver}

@@ -42,6 +42,58 @@ def jax_pool(message: Message, server: ServerMemory | None) -> TextVerdict:
     )
 
 
+def jax_driver_pool(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge a request that CUDA's own pool could not satisfy for JAX (the allocator cuda_async), which has figures."""
+    asked, free, total = message.requested_bytes, message.free_bytes, message.total_bytes
+    smaller = estimate("a smaller batch, jax.checkpoint, or donate_argnums", "less alive at once")
+    if asked is None or free is None or total is None:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            sentence=f"CUDA's pool could not give JAX {text_of_bytes(asked or 0)}; the text has no more figures.",
+            remedies=(smaller,),
+            notes=(_NVIDIA_SMI,),
+        )
+    sums = f"JAX asked for {text_of_bytes(asked)} with {text_of_bytes(free)} of {text_of_bytes(total)} free"
+    if asked > total:
+        return TextVerdict(
+            cause=Cause.TRULY_FULL,
+            sentence=f"{sums}: more than the whole card has, so that no setting helps.",
+            remedies=(smaller, estimate("shard over more cards", "each then has a part of weights and activations")),
+        )
+    if asked <= free:
+        return TextVerdict(
+            cause=Cause.FRAGMENTED,
+            sentence=f"{sums}: enough, but CUDA's pool found no place for it in one piece.",
+            remedies=(
+                estimate("XLA_PYTHON_CLIENT_ALLOCATOR=default", "XLA's own pool takes its part of the card at once"),
+                smaller,
+            ),
+            notes=(_NVIDIA_SMI,),
+        )
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=f"Memory was truly full: {sums}.",
+        remedies=(smaller,),
+        notes=(_NVIDIA_SMI,),
+    )
+
+
+def jax_shared(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge a kernel that needs more of a block's shared memory than the chip has."""
+    figures = ""
+    if {"needed", "limit"} <= set(message.said):
+        needed, limit = (text_of_bytes(int(message.said[name])) for name in ("needed", "limit"))
+        figures = f": a kernel needs {needed} a block, and the chip has {limit}"
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=f"Not the card's memory, but the chip's own fast (shared) memory (XLA, JAX){figures}.",
+        remedies=(
+            estimate("smaller blocks or fewer stages of the kernel (Pallas, Triton)", "shared memory grows with both"),
+        ),
+        notes=("freeing memory does not help; a kernel tuned for another chip may ask for that chip's size",),
+    )
+
+
 def jax_tpu(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Judge a program that is larger than a TPU's memory, said by the compiler or by the runtime."""
     said, total = message.said, message.total_bytes

@@ -10,7 +10,8 @@ from ullage.message.server_log import ServerMemory
 
 _MORE_THAN_ANY_CARD: Final = 256 * GIB
 _FEWER_LAYERS: Final = estimate(
-    "fewer layers on the card: -ngl, in ollama num_gpu", "the others are computed on the CPU"
+    "fewer layers on the card: -ngl, in ollama num_gpu",
+    "the others are computed on the CPU; where it is left out, llama.cpp of 2026 chooses how many fit",
 )
 _SHORTER: Final = estimate("a shorter context: -c, in ollama num_ctx", "KV cache and compute buffer grow with it")
 _SMALLER_BATCH: Final = estimate("a smaller -ub, and flash attention (-fa)", "the compute buffer is of one batch")
@@ -69,6 +70,19 @@ def pinned(message: Message, server: ServerMemory | None) -> TextVerdict:
             "and no failure."
         ),
         notes=("a limit of locked memory (ulimit -l), WSL or a container allows little pinned memory",),
+    )
+
+
+def machine_buffer(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Judge a buffer of the CPU that the system refused."""
+    asked = f" of {text_of_bytes(message.requested_bytes)}" if message.requested_bytes is not None else ""
+    return TextVerdict(
+        cause=Cause.DISGUISED,
+        sentence=f"The machine's own memory ran out, not the card's: llama.cpp got no buffer{asked} of the CPU.",
+        remedies=(
+            estimate("more layers on the card: -ngl, in ollama num_gpu", "layers that are on no card are kept here"),
+            estimate("a shorter context (-c, num_ctx), or a model with fewer bits", "less is kept here"),
+        ),
     )
 
 

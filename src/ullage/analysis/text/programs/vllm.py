@@ -132,11 +132,11 @@ def length(message: Message, server: ServerMemory | None) -> TextVerdict:
         cause=Cause.LIMIT,
         sentence=(
             f"vLLM's KV cache is too small for one request of {tokens:,} tokens (max_model_len): that needs "
-            f"{text_of_bytes(needed)}, and the budget leaves {text_of_bytes(max(0, available))}."
+            f"{text_of_bytes(needed)}, and {_leaves(server)} {text_of_bytes(max(0, available))}."
         ),
         remedies=(
             *((estimate(f"max_model_len={fitting}", why),) if 0 < fitting < tokens else ()),
-            _more_budget(max(0, needed - available), server),
+            _more_budget(needed, max(0, needed - available), server),
             estimate(
                 "kv_cache_dtype=fp8",
                 f"half of {text_of_bytes(needed)} is {text_of_bytes(needed // 2)}: "
@@ -154,7 +154,8 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
     wanted, fitting = int(said["length"]), int(said["fitting_length"])
     remedies = [estimate(f"max_model_len={fitting}", "as many tokens as the KV cache holds")]
     if server is not None and server.kv_cache_bytes is not None and server.kv_cache_bytes > 0 and fitting:
-        remedies.append(_more_budget(int(server.kv_cache_bytes * (wanted / fitting - 1)), server))
+        needed = int(server.kv_cache_bytes * wanted / fitting)
+        remedies.append(_more_budget(needed, needed - server.kv_cache_bytes, server))
     elif fitting:
         remedies.append(
             estimate(
@@ -244,7 +245,12 @@ def in_vllm(
     lower = estimate("a lower gpu_memory_utilization", "what vLLM has not planned is paid from what the budget leaves")
     total = message.total_bytes or (server.total_bytes if server is not None else None)
     share = server.utilization if server is not None else None
-    if missing and total and share is not None and share - missing / total > _LEAST_SHARE:
+    if server is not None and server.kv_cache_set_bytes is not None:
+        lower = estimate(
+            "a lower kv_cache_memory_bytes",
+            f"it is set to {text_of_bytes(server.kv_cache_set_bytes)}, and gpu_memory_utilization does not count then",
+        )
+    elif missing and total and share is not None and share - missing / total > _LEAST_SHARE:
         fitting = int(100 * (share - missing / total)) / 100
         lower = estimate(
             f"gpu_memory_utilization={fitting:.2f} or lower",
@@ -290,17 +296,27 @@ def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) ->
     )
 
 
-def _more_budget(missing: int, server: ServerMemory | None) -> Remedy:
+def _leaves(server: ServerMemory | None) -> str:
+    is_set = server is not None and server.kv_cache_set_bytes is not None
+    return "kv_cache_memory_bytes gives it" if is_set else "the budget leaves"
+
+
+def _more_budget(needed: int, missing: int, server: ServerMemory | None) -> Remedy:
+    if server is not None and server.kv_cache_set_bytes is not None:
+        return estimate(
+            f"kv_cache_memory_bytes={needed} ({text_of_bytes(needed)}) or more",
+            f"it is set to {text_of_bytes(server.kv_cache_set_bytes)}, and gpu_memory_utilization does not count then",
+        )
     if server is None or server.total_bytes is None or server.utilization is None:
         return estimate(
             "a higher gpu_memory_utilization, or more cards",
             f"{text_of_bytes(missing)} more for the KV cache on each card",
         )
-    needed = _round_up(server.utilization + missing / server.total_bytes)
+    share = _round_up(server.utilization + missing / server.total_bytes)
     sums = f"{server.utilization:g} + {text_of_bytes(missing)} / {text_of_bytes(server.total_bytes)}"
-    if needed >= 1:
-        return estimate("more cards (tensor_parallel_size)", f"{sums} = {needed:.2f}: more than one card")
-    return estimate(f"gpu_memory_utilization={needed:.2f}", sums)
+    if share >= 1:
+        return estimate("more cards (tensor_parallel_size)", f"{sums} = {share:.2f}: more than one card")
+    return estimate(f"gpu_memory_utilization={share:.2f}", sums)
 
 
 def _round_up(share: float) -> float:
