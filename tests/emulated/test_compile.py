@@ -80,6 +80,26 @@ def test_a_process_of_the_tests_imports_the_compiler_when_it_is_used() -> None:
     assert found == ["ULLAGE_SLOW" in os.environ, True, False, True]
 
 
+def test_a_module_of_the_compiler_is_loaded_once() -> None:
+    """Whatever of it is imported first: of two there would be two counts of compiled graphs."""
+    code = """
+        import ullage
+        ullage.emulate("T4")
+        import torch
+        import {first}
+        import sys, torch._dynamo.output_graph, torch._dynamo.utils
+        module = sys.modules[{first!r}]
+        tell([
+            torch._dynamo.output_graph.counters is torch._dynamo.utils.counters,
+            {first} is module,
+            module.__spec__.origin == module.__file__,
+            sys.modules["torch._dynamo"] is torch._dynamo,
+        ])
+        """
+    for first in ("torch._dynamo.utils", "torch._dynamo.backends.tensorrt"):
+        assert answer(code.format(first=first)) == [True] * 4
+
+
 def test_a_prediction_is_the_same_with_the_compiler_imported_at_the_first_optimizer(predict: Predict) -> None:
     found = [predict("train.py", "--json", PYTHONPATH=path).json for path in ("", COMPILER_LATER["PYTHONPATH"])]
     for answer_of_one in found:
