@@ -1,10 +1,16 @@
 """torch.compile on the emulated card: Inductor and Triton compile for it, CUDA graphs are captured and replayed."""
 
 import os
+import signal
+import subprocess
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from ullage.tracing.compiled import hurry_workers
 
 from .conftest import Predict, slow
 from .fresh import COMPILER_LATER, answer
@@ -54,6 +60,26 @@ def test_without_a_c_compiler_one_sentence_says_what_to_do(
     assert "compiles.py cannot go on at line 12 of " in last
     assert "no C compiler; install gcc, or name a compiler in CC, or set TORCHDYNAMO_DISABLE=1" in last
     assert "Traceback" not in ended.error
+
+
+def test_a_run_that_ends_before_its_workers_have_begun_leaves_no_folder(predict: Predict) -> None:
+    """The fixture looks whether the folder for temporary files is empty."""
+    ended = predict("leaves_a_worker.py", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["verdict"] == "fits"
+
+
+def test_a_worker_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        compiler = SimpleNamespace(_pool_set=[SimpleNamespace(process=process), SimpleNamespace()])
+        monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", compiler)
+        hurry_workers()
+        assert process.wait(300) is None
+        process.kill()
+        assert subprocess.Popen.wait(process) == -signal.SIGKILL
 
 
 def test_a_process_of_the_tests_imports_the_compiler_when_it_is_used() -> None:
