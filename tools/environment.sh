@@ -57,10 +57,9 @@ if [ "$(cat "$folder/.project" 2>/dev/null)" != "$state" ]; then
   exec 8>"$wheels.lock"
   flock 8
   if [ "$(cat "$wheels/.state" 2>/dev/null)" != "$state" ]; then
-    build=$(mktemp -d) # not in the tree: two environments may be made at once
-    trap 'rm -rf "$build"' EXIT
     rm -rf "$wheels"/*.whl "$wheels/.state"
-    pip wheel --no-deps --no-build-isolation "--config-settings=build-dir=$build" --wheel-dir "$wheels" "$here"
+    # The build stays, outside the tree: where Python alone was changed nothing is compiled.
+    pip wheel --no-deps --no-build-isolation "--config-settings=build-dir=$wheels/build" --wheel-dir "$wheels" "$here"
     echo "$state" >"$wheels/.state"
   fi
   pip install --no-deps --force-reinstall "$wheels"/*.whl

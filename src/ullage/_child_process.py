@@ -148,7 +148,7 @@ class ChildProcess:
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def ask_to_end(self, seconds: float) -> None:
-        """Send the process SIGTERM, so that it may clear away what it has made, and wait for its end as long as that."""
+        """Send the process SIGTERM, so that it may clear away what it has made, and wait that long for its end."""
         if self.has_ended():
             return
         with suppress(ProcessLookupError, PermissionError):

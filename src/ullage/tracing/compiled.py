@@ -24,7 +24,7 @@ def hurry_workers() -> None:
     for pool in tuple(getattr(compiler, "_pool_set", ())):
         process = getattr(pool, "process", None)
         if isinstance(process, subprocess.Popen):
-            process.wait = _ending(process)  # type: ignore[method-assign]
+            process.wait = _ending(process)  # type: ignore[assignment, method-assign]
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> Callable[[float | None], int | None]:
