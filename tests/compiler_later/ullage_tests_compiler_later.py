@@ -60,7 +60,8 @@ class _Again:
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave it as it was."""
-        module.__spec__ = self._spec
+        if module.__spec__ is not self._spec:  # a module of settings lets nobody set it
+            module.__spec__ = self._spec
 
 
 def _inside(name: str) -> "ModuleSpec | None":

@@ -122,7 +122,7 @@ def test_a_module_of_the_compiler_is_loaded_once() -> None:
             sys.modules["torch._dynamo"] is torch._dynamo,
         ])
         """
-    for first in ("torch._dynamo.utils", "torch._dynamo.backends.tensorrt"):
+    for first in ("torch._dynamo.utils", "torch._dynamo.config", "torch._dynamo.backends.tensorrt"):
         assert answer(code.format(first=first)) == [True] * 4
 
 
