@@ -48,11 +48,21 @@ if [ "$(cat "$folder/.tools" 2>/dev/null)" != "${tools[*]}" ]; then
   pip install "${tools[@]}"
   echo "${tools[*]}" >"$folder/.tools"
 fi
-# The project is installed as a user gets it: a wheel. It is built again when a file has changed.
+# The project is installed as a user gets it: a wheel. It is built again when a file has changed, once for all
+# environments of one Python that lie side by side: no torch is asked for in the build.
 state=$("$here/tools/state.sh")
 if [ "$(cat "$folder/.project" 2>/dev/null)" != "$state" ]; then
-  build=$(mktemp -d) # not in the tree: two environments may be made at once
-  trap 'rm -rf "$build"' EXIT
-  pip install --no-deps --no-build-isolation --force-reinstall "--config-settings=build-dir=$build" "$here"
+  wheels=$(dirname "$folder")/wheels/$("$folder/bin/python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+  mkdir -p "$wheels"
+  exec 8>"$wheels.lock"
+  flock 8
+  if [ "$(cat "$wheels/.state" 2>/dev/null)" != "$state" ]; then
+    rm -rf "$wheels"/*.whl "$wheels/.state"
+    # The build stays, outside the tree: where Python alone was changed nothing is compiled.
+    pip wheel --no-deps --no-build-isolation "--config-settings=build-dir=$wheels/build" --wheel-dir "$wheels" "$here"
+    echo "$state" >"$wheels/.state"
+  fi
+  pip install --no-deps --force-reinstall "$wheels"/*.whl
+  flock --unlock 8
   echo "$state" >"$folder/.project"
 fi

@@ -49,11 +49,6 @@ def repeats_of(cases: Sequence[Case], results: Mapping[str, Mapping[str, Result]
         cases: of all sources.
         results: of every source, by the case's name.
     """
-    ran: dict[tuple[str, str], list[Result]] = {}
-    for case in cases:
-        result = results[case.source].get(case.name)
-        if case.is_recipe and result is not None and all(name in result.figures for name in COMPARED):
-            ran.setdefault((case.what, case.card), []).append(result)
     return [
         Repeats(
             recipe=recipe,
@@ -61,9 +56,29 @@ def repeats_of(cases: Sequence[Case], results: Mapping[str, Mapping[str, Result]
             published={name: _between([one.figures[name].published for one in some]) for name in COMPARED},
             emulated={name: _between([size for one in some for size in _emulated(one, name)]) for name in COMPARED},
         )
-        for (recipe, _), some in ran.items()
-        if len(some) > 1
+        for recipe, some in runs_of_recipes(cases, results)
     ]
+
+
+def runs_of_recipes(
+    cases: Sequence[Case], results: Mapping[str, Mapping[str, Result]]
+) -> list[tuple[str, list[Result]]]:
+    """Return each recipe of which more than one measurement on one card was run here, with the results of all."""
+    ran: dict[tuple[str, str], list[Result]] = {}
+    for case in cases:
+        result = results[case.source].get(case.name)
+        if case.is_recipe and result is not None and all(name in result.figures for name in COMPARED):
+            ran.setdefault((case.what, case.card), []).append(result)
+    return [(recipe, some) for (recipe, _), some in ran.items() if len(some) > 1]
+
+
+def most_within(sizes: Sequence[int], apart: float) -> int:
+    """Return how many of several measurements one figure can be near to at best: within a share of each.
+
+    The best figure may as well be the least that is near enough to some measurement.
+    """
+    least = [size * (1 - apart) for size in sizes]
+    return max(sum(size * (1 - apart) <= figure <= size * (1 + apart) for size in sizes) for figure in least)
 
 
 def _between(sizes: Sequence[int]) -> Between:

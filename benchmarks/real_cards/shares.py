@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from benchmarks.real_cards.case import HERE, Case, Figure, Result, Share, Status, cases_of
-from benchmarks.real_cards.run import read_results
+from benchmarks.real_cards.repeats import most_within, runs_of_recipes
+from benchmarks.real_cards.run import SOURCES, read_results
 
 _SEGMENTS: Final = 0.95
 _ALLOCATED: Final = 0.001
@@ -23,7 +24,7 @@ def main() -> None:
     quantised = _ran("fitcheck", lambda case: "QLoRA" in case.what)
     plain = _ran("fitcheck", lambda case: "QLoRA" not in case.what)
     print("fine-tunings on a T4")
-    for line in tunings_of(plain, quantised):
+    for line in [*tunings_of(plain, quantised), *again_of(_measured_again())]:
         print(f"  {line}")
 
 
@@ -31,6 +32,13 @@ def _ran(source: str, wanted: Callable[[Case], bool]) -> list[Result]:
     results = read_results(HERE / "results" / f"{source}.json")
     names = [case.name for case in cases_of(HERE / f"{source}.toml") if wanted(case)]
     return [results[name] for name in names if name in results and results[name].status is not Status.NOT_RUN]
+
+
+def _measured_again() -> list[list[Result]]:
+    """Return the runs of each recipe with quantised weights that was measured more than once on one card."""
+    cases = [case for source in SOURCES for case in cases_of(HERE / f"{source}.toml")]
+    results = {source: read_results(HERE / "results" / f"{source}.json") for source in SOURCES}
+    return [some for recipe, some in runs_of_recipes(cases, results) if "QLoRA" in recipe]
 
 
 def recordings_of(results: Sequence[Result]) -> list[str]:
@@ -47,6 +55,8 @@ def recordings_of(results: Sequence[Result]) -> list[str]:
         f"recordings with {_SEGMENTS:.0%} of their segments to the block: "
         f"{_count(s.equal >= _SEGMENTS * s.of for s in segments)}",
         f"recordings with every segment to the block: {_count(s.is_whole for s in segments)}",
+        "recordings with every allocation in its place, segments given: "
+        f"{_count(r.places is not None and r.places.is_whole for r in results)}",
         *(f"{name}, to the byte: {_count(r.figures[name].is_equal for r in results)}" for name in results[0].figures),
     ]
 
@@ -66,6 +76,17 @@ def tunings_of(plain: Sequence[Result], quantised: Sequence[Result]) -> list[str
             for name in apart
         ),
     ]
+
+
+def again_of(recipes: Sequence[Sequence[Result]]) -> list[str]:
+    """Return how near runs of recipes that were measured again come, and how near one figure a recipe can."""
+    bounds = {"allocated": (_ALLOCATED, f"{_ALLOCATED:.1%}"), "reserved": (_RESERVED, f"{_RESERVED:.0%}")}
+    lines = []
+    for name, (bound, written) in bounds.items():
+        near = _count(_apart(one.figures[name]) <= bound for runs in recipes for one in runs)
+        most = sum(most_within([one.figures[name].published for one in runs], bound) for runs in recipes)
+        lines.append(f"NF4, measured again, {name} within {written}: {near}; one figure a recipe: at most {most}")
+    return lines
 
 
 def _is_inside(result: Result, name: str) -> bool:

@@ -30,6 +30,7 @@ _F_SETSIG: Final = 10  # fcntl(2); Python has no name for it
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 _LAST_STREAM: Final = 2  # standard error
 _STRAY_SECONDS: Final = 2.0  # for what was killed to be gone
+_POLL_SECONDS: Final = 0.01
 _PACKAGES: Final = str(Path(__file__).resolve().parents[1])
 
 
@@ -145,6 +146,16 @@ class ChildProcess:
         if self.popen.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+    def ask_to_end(self, seconds: float) -> None:
+        """Send the process SIGTERM, so that it may clear away what it has made, and wait that long for its end."""
+        if self.has_ended():
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.popen.pid, signal.SIGTERM)
+        until = time.monotonic() + seconds
+        while not self.has_ended() and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
 
     def kill(self) -> int:
         """Kill the process and its group, unless it has been reaped, and return its exit code."""

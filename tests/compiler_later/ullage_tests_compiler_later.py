@@ -28,7 +28,9 @@ class _StandIn(ModuleType):
         """Do what it does where nothing is traced."""
 
     def __getattr__(self, name: str) -> "Any":
-        # Such names are asked for by what looks through all modules; the path, by an import of what is in the package.
+        if name == "__path__" and isinstance(sys.modules.get(_NAME), _StandIn):
+            return []  # so an import of what is in the package comes to the finder
+        # Such names are asked for by what looks through all modules; the path, also by an import of what is in it.
         if name.startswith("__") and (name != "__path__" or _NAME not in sys.modules):
             raise AttributeError(name)
         return getattr(_real(), name)
@@ -45,15 +47,49 @@ def _real() -> ModuleType:
     return import_module(_NAME)
 
 
+class _Again:
+    """Loads a module that has been imported since somebody began to look for it."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: "ModuleSpec") -> ModuleType:
+        """Give the module."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it as it was."""
+        if module.__spec__ is not self._spec:  # a module of settings lets nobody set it
+            module.__spec__ = self._spec
+
+
+def _inside(name: str) -> "ModuleSpec | None":
+    """Import the package for somebody who asks for a module in it, and return where that is.
+
+    Most of them come with the package, and none may be loaded twice: what counts graphs would count in one of the two.
+    Python takes what lies in `sys.modules` for something to be loaded from its file, so it is not left there.
+    """
+    from importlib.machinery import ModuleSpec, PathFinder
+
+    package = _real()
+    module = sys.modules.pop(name, None)
+    if module is None:
+        return PathFinder.find_spec(name, package.__path__)
+    return ModuleSpec(name, _Again(module))  # type: ignore[arg-type]
+
+
 class _Finder:
-    """Finds the stand-in, and waits for torch/_compile.py."""
+    """Finds the stand-in and what is in its package, and waits for torch/_compile.py."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
-        """Return a spec for the two of them alone."""
+        """Return a spec for these alone."""
         if name == _NAME:
             from importlib.machinery import ModuleSpec
 
             return ModuleSpec(name, self)  # type: ignore[arg-type]
+        if name.startswith(f"{_NAME}.") and isinstance(sys.modules.get(_NAME), _StandIn):
+            return _inside(name)
         if name != "torch._compile":
             return None
         others = (finder.find_spec(name, path) for finder in sys.meta_path if finder is not self)

@@ -1,10 +1,16 @@
 """torch.compile on the emulated card: Inductor and Triton compile for it, CUDA graphs are captured and replayed."""
 
 import os
+import signal
+import subprocess
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from ullage.tracing.compiled import hurry_workers
 
 from .conftest import Predict, slow
 from .fresh import COMPILER_LATER, answer
@@ -56,6 +62,26 @@ def test_without_a_c_compiler_one_sentence_says_what_to_do(
     assert "Traceback" not in ended.error
 
 
+def test_a_run_that_ends_before_its_workers_have_begun_leaves_no_folder(predict: Predict) -> None:
+    """The fixture looks whether the folder for temporary files is empty."""
+    ended = predict("leaves_a_worker.py", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["verdict"] == "fits"
+
+
+def test_a_worker_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        compiler = SimpleNamespace(_pool_set=[SimpleNamespace(process=process), SimpleNamespace()])
+        monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", compiler)
+        hurry_workers()
+        assert process.wait(300) is None
+        process.kill()
+        assert subprocess.Popen.wait(process) == -signal.SIGKILL
+
+
 def test_a_process_of_the_tests_imports_the_compiler_when_it_is_used() -> None:
     """Until then an optimizer runs as it does untraced (tests/compiler_later), and afterwards as torch has it."""
     found = answer(
@@ -78,6 +104,26 @@ def test_a_process_of_the_tests_imports_the_compiler_when_it_is_used() -> None:
         """
     )
     assert found == ["ULLAGE_SLOW" in os.environ, True, False, True]
+
+
+def test_a_module_of_the_compiler_is_loaded_once() -> None:
+    """Whatever of it is imported first: of two there would be two counts of compiled graphs."""
+    code = """
+        import ullage
+        ullage.emulate("T4")
+        import torch
+        import {first}
+        import sys, torch._dynamo.output_graph, torch._dynamo.utils
+        module = sys.modules[{first!r}]
+        tell([
+            torch._dynamo.output_graph.counters is torch._dynamo.utils.counters,
+            {first} is module,
+            module.__spec__.origin == module.__file__,
+            sys.modules["torch._dynamo"] is torch._dynamo,
+        ])
+        """
+    for first in ("torch._dynamo.utils", "torch._dynamo.config", "torch._dynamo.backends.tensorrt"):
+        assert answer(code.format(first=first)) == [True] * 4
 
 
 def test_a_prediction_is_the_same_with_the_compiler_imported_at_the_first_optimizer(predict: Predict) -> None:

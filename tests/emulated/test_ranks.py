@@ -103,3 +103,10 @@ def test_the_start_of_a_run_of_many_ranks(predict: Predict) -> None:
     """Values that the host sent come back from every rank, in a subgroup's order, and nowhere else."""
     ended = predict("many_ranks.py", "--world-size", "128", "--rank", "77", "--json", gpu="H100")
     assert ended.code == 0, ended.error
+
+
+def test_a_rank_that_helped_leaves_no_folder(predict: Predict) -> None:
+    """It is ended in the middle, and the fixture looks whether the folder for temporary files is empty."""
+    ended = predict("leaves_a_folder.py", "--world-size", "2", "--rank", "1", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["notes"][0] == "rank 0 was run too, as far as this one needs what is sent to it"

@@ -1,7 +1,7 @@
 """Shares are counted of results, each at the precision that its figure was published with."""
 
 from benchmarks.real_cards.case import Figure, Result, Share
-from benchmarks.real_cards.shares import recordings_of, tunings_of
+from benchmarks.real_cards.shares import again_of, recordings_of, tunings_of
 
 
 def recording(events: int, segments: int, emulated: int) -> Result:
@@ -33,6 +33,7 @@ def test_segments_are_counted_one_by_one_and_by_recording() -> None:
         "recordings with every event: 2 of 3",
         "recordings with 95% of their segments to the block: 2 of 3",
         "recordings with every segment to the block: 1 of 3",
+        "recordings with every allocation in its place, segments given: 3 of 3",
         "reserved peak, to the byte: 2 of 3",
     ]
 
@@ -51,4 +52,18 @@ def test_a_figure_within_what_its_last_digit_stands_for_is_not_off() -> None:
         "NF4, off at most: allocated 0.11%, reserved 1.01%",
         "NF4 in several orders of threads, allocated between them: 1 of 1",
         "NF4 in several orders of threads, reserved between them: 0 of 1",
+    ]
+
+
+def measured(published: int, emulated: int) -> Result:
+    figure = Figure(published=published, emulated=emulated)
+    return Result.judged(case="one", figures={"allocated": figure, "reserved": figure})
+
+
+def test_runs_of_one_recipe_that_lie_apart_cannot_all_be_near_one_figure() -> None:
+    alike = [measured(10_000, 10_000), measured(10_005, 10_005)]
+    apart = [measured(10_000, 10_100), measured(10_150, 10_100), measured(10_400, 10_100)]
+    assert again_of([alike, apart]) == [
+        "NF4, measured again, allocated within 0.1%: 2 of 5; one figure a recipe: at most 3",
+        "NF4, measured again, reserved within 1%: 4 of 5; one figure a recipe: at most 4",
     ]

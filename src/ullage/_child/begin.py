@@ -1,6 +1,13 @@
 """Begin in a child process what its parent does: emulate the same card, be measured, or record."""
 
 import importlib.util
+import signal
+import sys
+from pathlib import PurePath
+from typing import Final
+
+_COMPILE_WORKER: Final = ("_inductor", "compile_worker", "__main__.py")
+"""The end of the path of the script that torch.compile starts as its worker."""
 
 
 def emulate() -> None:
@@ -18,6 +25,9 @@ def emulate() -> None:
         inherit()
     except TorchMissingError:
         pass  # a build without CUDA uses no card
+    if PurePath(*sys.orig_argv[1:2]).parts[-len(_COMPILE_WORKER) :] == _COMPILE_WORKER:
+        # It is ended with the process that it works for (`tracing.compiled`), and removes its temporary folder then.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 
 def attach() -> None:

@@ -41,6 +41,7 @@ START_SECONDS: Final = 120.0  # for the interpreter to start, and for torch to b
 STOP_SECONDS: Final = 10.0  # for a script to let itself be stopped
 MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
+HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
@@ -108,6 +109,8 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
             listener.hear(channel, report, process.popen.pid)
             listener.listen()
             report.hung = listener.hung and not report.is_final
+            if request.helps and cancelled():
+                process.ask_to_end(HELPER_SECONDS)
             report.exit_code = process.kill()
             report.output = listener.output
     finally:

@@ -48,6 +48,7 @@ from ullage.prediction.observation import ending
 from ullage.prediction.request import STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
 from ullage.settings import VARIABLES
+from ullage.tracing.compiled import hurry_workers
 from ullage.tracing.edited_source import EditedSources
 from ullage.tracing.journal import EntryKind, Journal
 from ullage.tracing.source import callers_line
@@ -485,8 +486,22 @@ def main() -> None:
     if sys.stderr is not None:
         faulthandler.enable()
     process = os.getpid()
-    end = os._exit
-    Run(ChildRequest.from_json(json.loads(sys.argv[3])), Channel(int(sys.argv[2]))).run()
-    if os.getpid() == process:  # not what the script forked
+    exit_process = os._exit
+
+    def end() -> None:
+        hurry_workers()
         run_exit_handlers()
-        end(0)
+        exit_process(0)
+
+    def end_in_the_middle(*_: object) -> None:
+        if os.getpid() == process:
+            end()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what the script forked ends as it would without us
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    request = ChildRequest.from_json(json.loads(sys.argv[3]))
+    if request.helps:
+        signal.signal(signal.SIGTERM, end_in_the_middle)  # where nobody waits for its messages any more
+    Run(request, Channel(int(sys.argv[2]))).run()
+    if os.getpid() == process:  # not what the script forked
+        end()
