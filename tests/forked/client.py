@@ -135,6 +135,8 @@ def folders_of(path: str) -> list[str]:
 
 def _may_be_added(path: str) -> bool:
     """Tell whether a PYTHONPATH begins like the server's, and what comes then hides nothing that is installed."""
+    if path == _AT_START["PYTHONPATH"]:
+        return True
     if not all(map(os.path.isabs, path.split(os.pathsep))):
         return False
     before = folders_of(_AT_START["PYTHONPATH"])
