@@ -10,15 +10,21 @@ from typing import Any
 import pytest
 
 from tests.forked import client
-from tests.values.quiet import RUN
 
 _ROOT = Path(__file__).resolve().parents[2]
 # read, not imported: this process has no card, so that it cannot import torch
 _UNUSUAL = [
     node.name
-    for node in ast.parse(Path(__file__).with_name("unusual.py").read_text()).body
+    for file in ("unusual.py", "rarer.py")
+    for node in ast.parse(Path(__file__).with_name(file).read_text()).body
     if isinstance(node, ast.FunctionDef) and any(getattr(each, "id", "") == "unusual" for each in node.decorator_list)
 ]
+_EVERY = """
+import warnings
+warnings.simplefilter("ignore")
+from tests.values import rarer, unusual
+unusual.main()
+"""
 _DRAWN = ("sure_choice",)
 
 
@@ -26,7 +32,7 @@ _DRAWN = ("sure_choice",)
 def found() -> dict[str, Any]:
     """Return what each construct gives on the CPU and on the card, and how well what it read is known."""
     environment = {name: value for name, value in os.environ.items() if name != "ULLAGE_EMULATED_CARD"}
-    command = [sys.executable, "-c", RUN, "tests.values.unusual"]
+    command = [sys.executable, "-c", _EVERY]
     done = client.run(command, cwd=_ROOT, env=environment | client.USUAL, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]

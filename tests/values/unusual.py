@@ -1,4 +1,4 @@
-"""Constructs beside those of `constructs`, each run on the CPU and on the card: `python -m tests.values.unusual`."""
+"""Constructs beside those of `constructs`, each run on the CPU and on the card."""
 
 import json
 import math
@@ -263,7 +263,3 @@ def main() -> None:
         found = [_found(function, device) for device in ("cpu", "cuda")]
         noted = sorted({read.certainty.name for read, count in reads.counts.items() if count != before.get(read, 0)})
         print(json.dumps([name, *found, noted]), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -70,10 +70,7 @@ class CountedOperators:
             values = evaluation.results_of(call)
         except (EvaluationError, RuntimeError, NotImplementedError, IndexError, ValueError):
             return None, None
-        dimension = 0
-        if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
-            dimension = int(call.arguments[1])
-        return int(values[0].shape[dimension]), values
+        return int(values[0].shape[_dimension_of(plan, call)]), values
 
     def of_sparse(
         self, keyset: Any, plan: OperatorPlan, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -130,3 +127,13 @@ class CountedOperators:
             return computed(plan.name, own), best
         except (RuntimeError, NotImplementedError, IndexError):
             return None, Certainty.UNKNOWN
+
+
+def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
+    """Return the dimension of an operator's first result that has the size which it counts."""
+    if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
+        return int(call.arguments[1])
+    if plan.name == "aten::unique_consecutive":
+        dimension = call.arguments[3] if len(call.arguments) > 3 else call.keywords.get("dim")
+        return int(dimension or 0)
+    return 0

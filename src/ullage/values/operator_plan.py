@@ -46,9 +46,11 @@ _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
 """Operators that are looked at themselves, although they have no kernel of CUDA's own. Distances are run whole on the
 host: by way of a product of matrices, which is drawn, they would be the roots of negative numbers."""
-_READ_FOR_SUBCLASSES: Final = frozenset(("aten::unbind", "aten::chunk"))
-"""Views for which a nested tensor reads its offsets: what PyTorch does for a subclass is seen only if the operator is
-(torch/nested/_internal/ops.py)."""
+_READ_FOR_SUBCLASSES: Final = frozenset(
+    ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
+)
+"""Operators for which a nested tensor reads its offsets: what PyTorch does for a subclass is seen only if the operator
+is (torch/nested/_internal/ops.py)."""
 _CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
