@@ -22,7 +22,7 @@ _UNUSUAL = [
 _EVERY = """
 import warnings
 warnings.simplefilter("ignore")
-from tests.values import rarer, unusual
+from tests.values import unusual, rarer  # that one begins the emulation
 unusual.main()
 """
 _DRAWN = ("sure_choice",)

@@ -1,5 +1,6 @@
 """Every change there is, the cheapest first, and those that a request names."""
 
+import copyreg
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,15 @@ CHANGES: Final[tuple[Change, ...]] = (
     fully_shard.CHANGE,
 )
 _BY_KEY: Final = {change.key: change for change in (*CHANGES, count_flops.CHANGE)}
+
+
+def change_of(key: str) -> Change:
+    """Return the change with a key."""
+    return _BY_KEY[key]
+
+
+# A change is pickled by its key: its functions are not.
+copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
 
 
 def change_named(text: str) -> tuple[Change, str]:

@@ -12,8 +12,10 @@ import os
 import pickle
 import struct
 import sys
+from collections import ChainMap
 from contextlib import suppress
-from typing import Any, Final
+from types import CodeType
+from typing import Any, ClassVar, Final
 
 import cloudpickle
 
@@ -24,6 +26,7 @@ _SMALL_BYTES: Final = 1 << 16  # below it a buffer travels inside the pickle
 _LARGEST_WRITE_BYTES: Final = 1 << 30  # the kernel takes 2 GiB at once
 _HEADER: Final = struct.Struct("<QQQQ")  # where the tail begins; numbers of buffers, bytes of the note, of the pickle
 _PLACE: Final = struct.Struct("<QQ")
+_NO_FILE: Final = "<dynamic-code>"  # what cloudpickle 3.1.3 calls the file of every function
 
 
 def new_file() -> int:
@@ -105,8 +108,16 @@ def _write_at(file: int, data: memoryview, offset: int) -> None:
         done += os.pwrite(file, data[done : done + _LARGEST_WRITE_BYTES], offset + done)
 
 
+def _code(code: CodeType) -> tuple[Any, ...]:
+    """Return how code is pickled: with its file, which cloudpickle 3.1.3 leaves out, so that a traceback has lines."""
+    make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments), *rest
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """A pickler that keeps tensors' storages out of the pickle, and handles errors that do not unpickle by default."""
+
+    dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self, stream: io.BytesIO, put: Any, *, keep_device: bool) -> None:
         super().__init__(stream, protocol=5, buffer_callback=put)

@@ -41,7 +41,8 @@ def kind_of(block: AllocatedBlock) -> HolderKind:
 def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[int, Claim]) -> dict[int, Claim]:
     """Return the claims to blocks in which no tensor lies: of CUDA graphs, pools, DDP buckets, autocast."""
     parallel = [place for place in search.reach.found["module"] if has_buckets(search.reach.objects[place])]
-    nameless = {row for row, claim in claimed.items() if _is_nameless(search, claim)} if parallel else set()
+    is_cast = torch.is_autocast_enabled("cuda")
+    nameless = {row for row, claim in claimed.items() if (parallel or is_cast) and _is_nameless(search, claim)}
     rest = [row for row in range(len(blocks)) if row not in claimed or row in nameless]
     found: dict[int, Claim] = {}
     if not rest:
@@ -61,7 +62,7 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
         found.update(
             (row, Claim(HolderKind.POOL, graphs[0], (HolderKind.POOL, graphs[0], "seed"), suffix)) for row in seeds
         )
-    sizes = dict(_sizes_cast(search)) if torch.is_autocast_enabled("cuda") else {}
+    sizes = dict(_sizes_cast(search)) if is_cast else {}
     buckets: dict[int, int | None] = {}
     for row in unknown:
         size = blocks[row].size_bytes
