@@ -98,7 +98,7 @@ public: setup  ## Predict public scripts of others on three cards, and write doc
 	tools/packages.sh $(OLDEST_ENV) $(PUBLIC)/packages benchmarks/public
 	$(OLDEST_ENV)/bin/python benchmarks/public/run.py $(PUBLIC) --write docs/public_scripts.md
 
-BENCHMARKS := predict.py commands.py allocator/run.py snapshot.py page.py guard/overhead.py monitor/overhead.py recording/overhead.py ownership/many.py
+BENCHMARKS := predict.py help.py allocator/run.py snapshot.py page.py guard/overhead.py monitor/overhead.py recording/overhead.py ownership/many.py
 bench: setup  ## Measure the speed of predictions, of --help, of the allocator core beside PyTorch's own, of pages in a browser, of owners, of guards, monitors and runs, and of all beside the commit before (COMMIT=...); exit 1 past a bound.
 	@status=0; for each in $(BENCHMARKS) "before.py $(or $(COMMIT),HEAD~1)"; do echo "benchmarks/$$each"; $(OLDEST_ENV)/bin/python benchmarks/$$each || status=1; done; exit $$status
 

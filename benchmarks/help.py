@@ -1,6 +1,6 @@
 """What a command costs that only prints: `ullage --help`, `gpus` and `explain --help`, beside Python and rich.
 
-    python benchmarks/commands.py [--rounds 10]
+    python benchmarks/help.py [--rounds 10]
 
 All take turns, and what is compared is processor time, of which other work on the machine takes little; the least of
 each counts. Exits 1 where one takes more than four times as long as the import of what draws its text.
