@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--batch-size", type=int, default=4)
+parser.add_argument("--batch-size", type=int, default=16)
 options = parser.parse_args()
 
 
@@ -45,7 +45,7 @@ for _ in range(50):
 """
 
 
-RANGE = "--batch-size=4..64:4"
+RANGE = "--batch-size=16..512:16"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def advised(script: Path, page: Path) -> dict[str, Any]:
     """Plain data: changes have functions of their own, which are not pickled."""
-    told = ullage.advise(script, ["--batch-size", "8"], gpu="2GiB", vary=RANGE, html=page, steps=2).to_json()
+    told = ullage.advise(script, ["--batch-size", "16"], gpu="2GiB", vary=RANGE, html=page, steps=2).to_json()
     plain: dict[str, Any] = json.loads(json.dumps(told))
     return plain
 
@@ -90,13 +90,13 @@ def test_each_value_and_the_next_were_run(case: Case) -> None:
     assert case.told["option"] == "--batch-size"
     assert case.told["best"] is None
     for row in case.rows:
-        assert row["next"] == row["best"] + 4 or (row["next"], row["best"]) == (None, 64)
+        assert row["next"] == row["best"] + 16 or (row["next"], row["best"]) == (None, 512)
         assert row["interval_bytes"][1] <= case.told["total_memory_bytes"]
 
 
 @pytest.mark.by_day(3)
 def test_the_first_row_is_what_fit_finds(case: Case) -> None:
-    arguments = ["--batch-size", "8"]
+    arguments = ["--batch-size", "16"]
     found = client.call(ullage.fit, case.script, arguments, gpu="2GiB", vary=RANGE, changes=False, steps=2)
     assert found.largest.best is not None
     assert found.largest.best.value == case.rows[0]["best"]

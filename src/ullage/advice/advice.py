@@ -10,7 +10,7 @@ from ullage._public import public
 from ullage._secrets import without_secrets
 from ullage.advice.candidates import Candidates, candidates_of
 from ullage.advice.cost import TimeEstimate, estimate_of
-from ullage.advice.largest import LargestWith, largest_by_cost
+from ullage.advice.largest import LargestWith, largest_as_it_is, largest_by_cost
 from ullage.advice.search import AdviceSearch
 from ullage.advice.trial import ChangeTrial, Combination, NotMade
 from ullage.advice.written import WrittenAdvice, written
@@ -122,13 +122,12 @@ def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
 class Adviser:
     """Runs one script with changes."""
 
-    def __init__(self, request: Request, progress: Callable[[str], None]) -> None:
+    def __init__(self, request: Request, runs: ParallelRuns) -> None:
         self.request = request
-        self.progress = progress
         self.total_bytes = request.total_bytes(find_gpu(request.gpu, arch=request.arch))
         self.roomy = replace(request, total_memory_bytes=max(ROOM_BYTES, self.total_bytes))
         self.facts = TrainingFacts()
-        self.runs = ParallelRuns(progress)
+        self.runs = runs
         self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
@@ -272,7 +271,14 @@ def advise(
         UsageError: the request cannot be carried out.
     """
     began = time.perf_counter()
-    adviser = Adviser(request, progress)
+    runs = ParallelRuns(progress)
+    answer = _FoundAdvice()
+    given, fitter = request, Fitter(request, 0, runs)
+    if axis is not None:
+        answer.largest.append(largest_as_it_is(request, axis, fitter))
+        # What saves most depends on the value: changes are weighed where the script ceases to fit.
+        request = replace(request, arguments=axis.put_into(request.arguments, answer.largest[0].to_weigh))
+    adviser = Adviser(request, runs)
     base, need, facts = adviser.begin()
     candidates = candidates_of(facts, request)
     search = AdviceSearch(
@@ -284,11 +290,10 @@ def advise(
             estimate_of(one, facts).host_bytes,
         ),
     )
-    answer = _FoundAdvice()
     try:
         search.singles()
         if axis is not None:
-            for one in largest_by_cost(request, axis, facts, search.useful(), Fitter(request, 0, adviser.runs)):
+            for one in largest_by_cost(given, axis, facts, search.useful(), fitter, answer.largest[0]):
                 answer.largest.append(one)
         elif base.verdict is not Verdict.FITS:
             answer.best = search.best()

@@ -62,7 +62,10 @@ def _sentence(advice: Advice) -> str:
     if advice.axis is not None and advice.largest:
         again = f"ullage advise ... {advice.axis.option} N --patch FILE"
         cut = "" if advice.is_complete else " The search was interrupted."
-        return f"Each value was run. `{again}` finds the least that value N needs, and writes it as a diff.{cut}"
+        weighed = f"The tables below are of {advice.axis.name} {advice.largest[0].to_weigh}."
+        return (
+            f"Each value was run. {weighed} `{again}` finds the least that value N needs, and writes it as a diff.{cut}"
+        )
     total = text_of_bytes(advice.total_memory_bytes)
     need = f"As it is, the script needs {_used(advice.need)} of {total}"
     if advice.base.verdict is Verdict.FITS:

@@ -34,6 +34,13 @@ class LargestWith:
         best = self.largest.best if self.largest is not None else None
         return best.value if best is not None else None
 
+    @property
+    def to_weigh(self) -> int:
+        """The smallest value that does not fit; where there is none, the largest that was run."""
+        assert self.largest is not None
+        following = self.largest.next
+        return following.value if following is not None else self.largest.probes[-1].value
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
         best = self.largest.best if self.largest is not None else None
@@ -49,10 +56,25 @@ class LargestWith:
         }
 
 
+def largest_as_it_is(request: Request, axis: Axis, fitter: Fitter) -> LargestWith:
+    """Search along an axis with nothing changed.
+
+    Raises:
+        ScriptError: the script fails for another reason than memory.
+    """
+    found = fitter.largest(request, axis, start=axis.start_in(request.arguments))
+    return LargestWith(combination=combination([]), largest=found)
+
+
 def largest_by_cost(
-    request: Request, axis: Axis, facts: TrainingFacts, useful: Sequence[ChangeSetting], fitter: Fitter
+    request: Request,
+    axis: Axis,
+    facts: TrainingFacts,
+    useful: Sequence[ChangeSetting],
+    fitter: Fitter,
+    as_it_is: LargestWith,
 ) -> Iterator[LargestWith]:
-    """Search along an axis as the script is, then with all changes that cost nothing, then with dearer ones beside.
+    """Search along an axis with all changes that cost nothing, then with dearer ones beside; not past its end.
 
     Args:
         request: the script and its card.
@@ -60,14 +82,13 @@ def largest_by_cost(
         facts: how the script trains.
         useful: the changes that save something, in the order in which they save most.
         fitter: what runs the probes.
-
-    Raises:
-        ScriptError: the script as it is fails for another reason than memory.
+        as_it_is: what was found without a change.
     """
-    found = fitter.largest(request, axis, start=axis.start_in(request.arguments))
-    yield LargestWith(combination=combination([]), largest=found)
+    found = as_it_is.largest
     parts: list[ChangeSetting] = []
     for cost in _COSTS:
+        if found is None or found.next is None:
+            return
         before = len(parts)
         for part in useful:
             is_wanted = part.change.cost is cost and part.change.key != _IN_PARTS
@@ -76,11 +97,11 @@ def largest_by_cost(
         if len(parts) == before:
             continue
         one = combination(parts)
-        start = (found.next.value,) if found is not None and found.next is not None else ()
         try:
-            found = fitter.largest(one.request(request, facts), axis, start=start, note=one.title)
+            with_them = fitter.largest(one.request(request, facts), axis, start=(found.next.value,), note=one.title)
         except UllageError as error:
             why = f"the script fails with them together: {str(error).splitlines()[0]}"
             yield LargestWith(combination=one, largest=None, problem=why)
             continue
+        found = with_them
         yield LargestWith(combination=one, largest=found)
