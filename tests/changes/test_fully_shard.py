@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.changes.runs import ON_CPU, bytes_of, difference, facts_of, numbers_in, peaks, told_on_cpu
+from tests.changes.runs import ON_CPU, bytes_of, difference, facts_of, numbers_in, peaks, place, told_on_cpu
 from ullage.changes.facts import BlockList, ModelFacts, NamedObject, TrainingFacts
 from ullage.changes.fully_shard import CHANGE
 
@@ -101,7 +101,7 @@ def known(wrapper: str = "", *, is_compiled: bool = False, **loop: Any) -> Train
     model = ModelFacts(
         kind="GPT",
         library="",
-        names=[NamedObject(name="net", place=facts_of(GPT).optimizers[0].made)],  # type: ignore[arg-type]
+        names=[NamedObject(name="net", place=place(GPT, "model = GPT()", "main"))],
         block_lists=[BlockList(path="blocks", kind="Block", count=4, parameter_bytes=1)],
         parameter_bytes=1,
         dtypes=["float32"],
