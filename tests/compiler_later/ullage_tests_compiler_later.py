@@ -76,7 +76,7 @@ def _inside(name: str) -> "ModuleSpec | None":
     module = sys.modules.pop(name, None)
     if module is None:
         return PathFinder.find_spec(name, package.__path__)
-    return ModuleSpec(name, _Again(module))  # type: ignore[arg-type]
+    return ModuleSpec(name, _Again(module))  # type: ignore[arg-type]  # has the two methods of a loader, not its class
 
 
 class _Finder:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,10 @@ w = empty(64)
 NO_TIE = TIE.replace("y = empty(32)", "y = empty(30)")
 
 
-def predicted(folder: Path, script: str, **more: object) -> Prediction:
+def predicted(folder: Path, script: str, **more: Any) -> Prediction:
     path = folder / "script.py"
     path.write_text(script)
-    request = Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more)  # type: ignore[arg-type]
+    request = Request(script=path, gpu="T4", context_bytes=CONTEXT_BYTES, **more)
     return client.call(predict, request)
 
 

@@ -24,6 +24,7 @@ def hurry_workers() -> None:
     for pool in tuple(getattr(compiler, "_pool_set", ())):
         process = getattr(pool, "process", None)
         if isinstance(process, subprocess.Popen):
+            # Of this process alone: Inductor's handler calls its `wait`, and has no other way to be told.
             process.wait = _ending(process)  # type: ignore[assignment, method-assign]
 
 
