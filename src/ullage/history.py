@@ -150,7 +150,9 @@ class History:
         return bool(is_one_of(self.action, (Action.ALLOC, Action.OOM)).any())
 
     def without_trace(self) -> "History":
-        """Return the state at the end alone."""
+        """Return the state at the end alone, which this itself is where nothing was recorded."""
+        if not len(self):
+            return self
         none = _nothing()
         return replace(
             self,

@@ -16,6 +16,7 @@ because their words were new, of which five were judged rightly and with the rig
 program that is refused still.
 """
 
+import html
 import io
 import json
 import random
@@ -118,12 +119,24 @@ def coloured(text: str) -> str:
     return "\n".join(f"\x1b[31m{line[:20]}\x1b[0m{line[20:]}\x1b[1;36m\x1b[0m" for line in text.split("\n"))
 
 
+FIGURE = re.compile(r"\d[\d.,]* [KMGT]i?B\b")
+
+
+def of_a_page(text: str) -> str:
+    """What the source of a page has: entities, and tags around figures."""
+    bold = FIGURE.sub(lambda figure: f'<b class="figure">{figure[0]}</b>', html.escape(text))
+    return f"<pre>{bold}</pre>"
+
+
 def prefixed(prefix: str, text: str) -> str:
     return "\n".join(prefix + line for line in text.split("\n"))
 
 
 FORMS = {
     "coloured": coloured,
+    "a page's source": of_a_page,
+    "Markdown": lambda text: re.sub(rf"(?<= ){FIGURE.pattern}(?=[ ,.;)])", lambda figure: f"**{figure[0]}**", text),
+    "hard spaces": lambda text: text.replace(" ", "\xa0"),
     "CRLF": lambda text: text.replace("\n", "\r\n") + "\r\n",
     "torchrun": lambda text: prefixed("[rank3]: ", text),
     "Ray": lambda text: prefixed("(WorkerDict pid=81234) ", text),
@@ -138,7 +151,7 @@ AT_START = {"PyTorch"}
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_text_in_an_odd_form_is_judged_alike(form: str) -> None:
-    """The prefixes of launchers and containers, a terminal's colours, Windows' line ends, and a log around it."""
+    """The prefixes of launchers and containers, what only says how a text looks, and a log around it."""
     differing = []
     for name in RECOGNISED:
         try:
@@ -177,7 +190,7 @@ def test_a_text_whose_rows_a_terminal_has_cut_is_judged_alike(width: int, keeps_
 def test_a_text_may_come_in_pieces(seed: int) -> None:
     chance = random.Random(seed)
     for name in RECOGNISED:
-        text = coloured(TEXTS[name]["text"])
+        text = of_a_page(coloured(TEXTS[name]["text"]))
         cuts = sorted(chance.randrange(len(text) + 1) for _ in range(7))
         pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
         again = explain_messages(scan(pieces)).explanation

@@ -246,7 +246,7 @@ def test_what_a_recording_lacks_is_looked_for_once(tmp_path: Path, monkeypatch: 
         asked.append(history.device)
         return closest(history, **options)
 
-    for module in ("ullage.api.explain", "ullage.analysis.explain"):
+    for module in ("ullage.analysis.assumption", "ullage.analysis.explain"):
         monkeypatch.setattr(import_module(module), "closest", counted)
     ullage.explain(DATA / "oom.pickle.gz", sql=tmp_path / "run.sqlite")
     assert asked == [0]

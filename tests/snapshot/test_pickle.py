@@ -105,6 +105,10 @@ def test_a_program_is_refused_and_named(tmp_path: Path, protocol: int) -> None:
         (pickle.dumps([SAME, SAME]), "it names the same segment or the same blocks twice"),
         (pickle.dumps([{"blocks": SHARED}, {"blocks": SHARED}]), "it names the same segment or the same blocks twice"),
         (
+            pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 5, "size": 1.5, "stream": 0}]]}),
+            "it has an entry with a fraction where PyTorch writes a whole number",
+        ),
+        (
             pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 1, "size": -5}]]}),
             "entry 0 of device 0, alloc, says size -5, which is impossible",
         ),

@@ -46,6 +46,25 @@ class Assumptions:
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
     """The reconstruction of the programs that were replayed; it still has the last one."""
+    recording: Recording | None = field(default=None, repr=False, compare=False)
+    """The replay that was found, of all that was recorded, in the room that the run had."""
+
+    def recording_of(
+        self,
+        history: History,
+        *,
+        semantics: str | None = None,
+        alloc_conf: str | None = None,
+        capacity_bytes: int | None = None,
+    ) -> Recording:
+        """Replay the program of a history with what is assumed, or return that replay where it was made already.
+
+        The arguments are those with which `closest` was asked.
+        """
+        if self.recording is not None and self.recording.history is history and capacity_bytes is None:
+            return self.recording
+        rebuilt = self.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
+        return Recording.of(history, rebuilt)
 
     def program_of(
         self,
@@ -94,29 +113,36 @@ def closest(
     best: tuple[tuple[int, int], Assumptions] | None = None
     rebuilder = Rebuilder(history)
     for version in candidates:
-        search = _AssumptionSearch(rebuilder=rebuilder, semantics=version, alloc_conf=alloc_conf, room_bytes=room)
+        told = version if semantics is None and version != USUAL else None
+        search = _AssumptionSearch(
+            rebuilder=rebuilder, semantics=semantics or told, alloc_conf=alloc_conf, room_bytes=room
+        )
         try:
             nearest = search.nearest()
         except SettingsError:  # an option that this version does not know
             if best is None and version == candidates[-1]:
                 raise
             continue
-        told = version if semantics is None and version != USUAL else None
         if best is None or nearest.order < best[0]:
-            found = Assumptions(semantics=told, unrecorded=nearest.unrecorded, rebuilder=rebuilder)
+            found = Assumptions(
+                semantics=told, unrecorded=nearest.unrecorded, rebuilder=rebuilder, recording=nearest.recording
+            )
             best = nearest.order, found
-        if nearest.order == (0, 0):
+        if nearest.order == (0, 0) or nearest.has_all_places:  # which another version's ties could only displace
             break
     assert best is not None
     return best[1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Guessed:
     """What was assumed for a replay, and how far that is from the recording."""
 
     order: tuple[int, int]
     unrecorded: Unrecorded
+    has_all_places: bool
+    """Whether addresses were compared, and all are the recorded ones."""
+    recording: Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +150,19 @@ class _ReplayWithGuesses:
     """A replay with what was assumed for it."""
 
     unrecorded: Unrecorded
+    recording: Recording
     comparison: Comparison
 
     @property
     def guessed(self) -> _Guessed:
         """What was assumed for it, and how far it is from the recording."""
         fidelity = self.comparison.fidelity
-        return _Guessed((fidelity.departures, fidelity.displaced), self.unrecorded)
+        return _Guessed(
+            order=(fidelity.departures, fidelity.displaced),
+            unrecorded=self.unrecorded,
+            has_all_places=bool(fidelity.placements) and not fidelity.displaced,
+            recording=self.recording,
+        )
 
     @property
     def reached(self) -> float:
@@ -144,7 +176,8 @@ class _AssumptionSearch:
     """The search for what lets a replay follow the recording further, one entry where it leaves it after the other."""
 
     rebuilder: Rebuilder
-    semantics: str
+    semantics: str | None
+    """The allocator's version; None: the usual one, which the program's notes then say."""
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
@@ -200,7 +233,7 @@ class _AssumptionSearch:
         )
         recording = Recording.of(self.history, rebuilt)
         done = recording.done if recording.is_of_everything else None
-        return _ReplayWithGuesses(unrecorded, compare(self.history, recording.rebuilt, done))
+        return _ReplayWithGuesses(unrecorded, recording, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
         """Yield what may explain that a replay leaves the recording where it does."""

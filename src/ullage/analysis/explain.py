@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -145,22 +145,23 @@ def explain(
     progress("rebuilding the run")
     history = history if history.has_requests else history.without_trace()
     assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
-    rebuild = partial(assumed.program_of, history, semantics=semantics, alloc_conf=alloc_conf)
-    rebuilt = rebuild(capacity_bytes=capacity_bytes)
-    recording = Recording.of(history, rebuilt)
+    recording = assumed.recording_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     evidence = evidence_of(recording)
-    fidelity = _fidelity(recording, recording.rebuilt if recording.rebuilt.room_is_known else rebuild())
+    rebuilt = recording.rebuilt
+    in_its_room = rebuilt
+    if not rebuilt.room_is_known:
+        in_its_room = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf)
+    fidelity = _fidelity(recording, in_its_room)
     contradiction = contradiction_of(history, rebuilt, is_exact=fidelity.is_exact)
     cause, growth, accumulation = _judged(recording, evidence, contradiction)
-    pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
-    chosen: tuple[HeldBlock, ...] = ()
-    if cause in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
-        progress("looking for what pins the memory")
-        chosen = smallest_set(recording, evidence["needed_segment_bytes"])
+    with ThreadPoolExecutor(1) as replays:  # which leave the GIL to what is found in the recording itself
+        searched = replays.submit(_pinning_set, recording, cause, evidence, progress)
+        pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
+        kept, holders = growth or accumulation, holders_of(recording)
+        roles = roles_of(recording)
+        shares = role_shares(recording, roles)
+        chosen = searched.result()
     remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, progress)
-    kept, holders = growth or accumulation, holders_of(recording)
-    roles = roles_of(recording)
-    shares = role_shares(recording, roles)
     if contradiction is not None:
         sentence = _contradicted(contradiction)
     else:
@@ -210,6 +211,16 @@ def _judged(
 def _contradicted(contradiction: str) -> str:
     said = sentence_of_contradiction(contradiction)
     return f"{said[0].upper()}{said[1:]}. (A recording that was stopped and went on later has such gaps.)"
+
+
+def _pinning_set(
+    recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
+) -> tuple[HeldBlock, ...]:
+    """Return the smallest set of blocks that kept a request out, where fragments are the cause."""
+    if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
+        return ()
+    progress("looking for what pins the memory")
+    return smallest_set(recording, evidence["needed_segment_bytes"])
 
 
 def _remedies(

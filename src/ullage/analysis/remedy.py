@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from ullage._units import text_of_bytes
@@ -74,7 +75,8 @@ def remedies_of(
 
     Where memory grows, freeing what every step keeps is a remedy too; where a loop keeps blocks, freeing them.
     """
-    work = [*_settings_to_try(recording), *_actions_to_try(recording, growth, accumulation)]
+    # One after the other is made while those before it are replayed.
+    work = chain(_settings_to_try(recording), _actions_to_try(recording, growth, accumulation))
 
     def run(trial: _RemedyTrial) -> Remedy:
         progress(f"replaying with {trial.setting or trial.action}")

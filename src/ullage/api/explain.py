@@ -1,24 +1,25 @@
 """Why did this run out of memory, and what would have prevented it?"""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage._errors import UsageError
 from ullage._public import public
-from ullage.analysis.assumption import Assumptions, closest
-from ullage.analysis.card import card_to_explain, recorded_cards
-from ullage.analysis.explain import Explanation
-from ullage.analysis.explain import explain as explain_history
 from ullage.api.text import is_text, pieces_of
 from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
-from ullage.snapshot.snapshot import load_snapshot
+from ullage.snapshot.file import read_tables
 
-# What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one.
+# What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one. What it needs
+# is loaded while the file is read.
 if TYPE_CHECKING:
+    from ullage.analysis.assumption import Assumptions
+    from ullage.analysis.explain import Explanation
     from ullage.analysis.text.explain import TextExplanation
     from ullage.fleet.fleet import FleetExplanation
+    from ullage.history import History
 
 
 @public
@@ -34,7 +35,7 @@ def explain(
     sql: str | Path | None = None,
     picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
-) -> Explanation:
+) -> "Explanation":
     """Say why a run ran out of memory, who held it, and which change is proved to let it through.
 
     Nothing of a file is run, and neither torch nor a GPU is needed.
@@ -190,32 +191,44 @@ def _explain_snapshot(
     with_picture: bool,
     tables: Path | None,
     progress: Callable[[str], None],
-) -> Explanation:
+) -> "Explanation":
     """Explain a card of a snapshot, or every one, and write the tables of all of them where they are asked for."""
     if with_picture and device == ALL_DEVICES:
         raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
-    snapshot = load_snapshot(path)
+    with ThreadPoolExecutor(1) as reader:
+        reading = reader.submit(read_tables, path)
+        from ullage.analysis.assumption import closest
+        from ullage.analysis.card import card_to_explain, recorded_cards
+        from ullage.analysis.explain import explain as explain_history
+        from ullage.snapshot.snapshot import snapshot_of_tables
+
+        snapshot = snapshot_of_tables(path, reading.result)
+    del reading  # it holds all that was read
     cards = recorded_cards(snapshot.devices)
     first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot, takes_all=True)
 
     found: dict[int, Assumptions] = {}
 
-    def assumed(number: int) -> Assumptions:
+    def history_of(number: int) -> "History":
+        history = snapshot.devices[number]
+        return history if history.has_requests else history.without_trace()
+
+    def assumed(number: int, history: "History") -> "Assumptions":
         if number in found:
             return found[number]
-        history = snapshot.devices[number]
         nearest = closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
-        found[number] = replace(nearest, rebuilder=None)  # which holds a whole program
+        found[number] = replace(nearest, rebuilder=None, recording=None)  # which hold a whole program
         return nearest
 
-    def explain_card(number: int) -> Explanation:
+    def explain_card(number: int) -> "Explanation":
+        history = history_of(number)
         return explain_history(
-            snapshot.devices[number],
+            history,
             source=str(path),
             semantics=semantics,
             alloc_conf=alloc_conf,
             capacity_bytes=capacity_bytes,
-            assumed=assumed(number),
+            assumed=assumed(number, history),
             cards=cards,
             with_picture=with_picture,
             progress=progress,
@@ -232,7 +245,7 @@ def _explain_snapshot(
         write_database(
             tables,
             snapshot.devices,
-            {number: assumed(number) for number in snapshot.devices},
+            {number: assumed(number, history_of(number)) for number in snapshot.devices},
             semantics=semantics,
             alloc_conf=alloc_conf,
             capacity_bytes=capacity_bytes,
@@ -240,7 +253,7 @@ def _explain_snapshot(
     return explanation
 
 
-def _explain_run(folder: Path, progress: Callable[[str], None]) -> Explanation:
+def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":
     from ullage.supervision.verdict import explain_evidence, fatal_evidence, find_run
 
     run, _ = find_run(folder)

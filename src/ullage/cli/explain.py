@@ -75,7 +75,6 @@ def explain(
     allocator that is equal to it byte for byte; a log or an error's text is read as far as its figures go.
     """
     # Here, because numpy is not for those who ask another command.
-    from ullage.analysis.describe import describe
     from ullage.api.explain import explain as ask
     from ullage.api.text import is_text
     from ullage.api.values import check_page, check_tables
@@ -107,6 +106,8 @@ def explain(
                 progress=progress,
             )
         )
+    from ullage.analysis.describe import describe
+
     if sql is not None:
         sys.stderr.write(f"ullage: wrote {sql}\n")
     answer = explanation.to_json() if as_json else None

@@ -3,6 +3,7 @@
 It reads text in pieces and keeps the last of them only. It knows no file: the caller opens and decodes.
 """
 
+import html
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -47,7 +48,17 @@ _MENTIONS: Final = (
     *("RESOURCE_EXHAUSTED", "nsufficient memory", "nsufficient Memory", "ot enough memory", "ot enough GPU memory"),
 )
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[A-Za-z]")
-_PART_OF_COLOUR: Final = re.compile(r"\x1b(?:\[[\d;]{0,16})?\Z")
+_TAG: Final = re.compile(
+    r"</?(?:a|b|code|em|font|i|li|mark|p|pre|samp|span|strong|tt|u)(?: [^<>\n]{0,300})?>", re.IGNORECASE
+)
+_ENTITY: Final = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[\da-fA-F]{1,4});")
+_EMPHASIS: Final = re.compile(r"(\*\*|`)(\d[\d.,]{0,20} [KMGT]i?B)\1")
+_CUT_MARKUP: Final = re.compile(
+    r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
+    r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
+)
+"""The beginning of an escape, a tag, an entity or stars around a figure whose end is not there yet."""
+_LONGEST_MARKUP: Final = 320
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +114,7 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
     guess: FoundMessage | None = None
     cut: FoundMessage | None = None
     is_any = is_certain = False
-    for piece, is_last in _with_last(_without_colours(pieces)):
+    for piece, is_last in _with_last(_without_markup(pieces)):
         kept += piece
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
         if until <= done:
@@ -175,19 +186,30 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
     return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
 
 
-def _without_colours(pieces: Iterable[str]) -> Iterator[str]:
-    """Leave out the escapes that colour a terminal; one that a piece's end cuts in two waits for the next piece."""
+def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
+    """Leave out what only says how a text looks: a terminal's colours, a page's tags and entities, Markdown's stars.
+
+    What a piece's end cuts in two waits for the next piece.
+    """
     rest = ""
     for piece in pieces:
         text = rest + piece
-        if "\x1b" not in text:
-            rest = ""
-            yield text
-            continue
-        part = _PART_OF_COLOUR.search(text, max(0, len(text) - 20))
+        part = _CUT_MARKUP.search(text, max(0, len(text) - _LONGEST_MARKUP))
         rest = part[0] if part is not None else ""
-        yield _COLOUR.sub("", text[: len(text) - len(rest)])
-    yield rest
+        yield _plain(text[: len(text) - len(rest)])
+    yield _plain(rest)
+
+
+def _plain(text: str) -> str:
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    if "<" in text:
+        text = _TAG.sub("", text)
+    if ";" in text and "&" in text:
+        text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+    if "B**" in text or "B`" in text:
+        text = _EMPHASIS.sub(r"\2", text)
+    return text.replace("\xa0", " ")
 
 
 def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:

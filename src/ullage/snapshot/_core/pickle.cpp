@@ -8,6 +8,7 @@ namespace ullage {
 namespace {
 
 constexpr std::size_t STEPS_BETWEEN_CHECKS = 1024;
+constexpr std::size_t BYTES_PER_ENTRY = 48;
 
 std::string place(std::size_t at) { return "at byte " + std::to_string(at); }
 
@@ -44,6 +45,11 @@ std::string unescaped(std::string_view line) {
 
 Pickle::Pickle(std::string_view data) : data_(data) {
   for (const char* key : KEYS) intern(key);  // so that the number of each is its place there
+  // Room for as many entries as files of this size have: what is not filled costs nothing, what grows is copied.
+  const std::size_t expected = data.size() / BYTES_PER_ENTRY;
+  for (auto* column : {&entries.action, &entries.address, &entries.size, &entries.stream, &entries.time_us,
+                       &entries.stack, &entries.metadata, &entries.context, &entries.pool})
+    column->reserve(expected);
   run();
 }
 

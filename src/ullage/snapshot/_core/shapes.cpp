@@ -23,7 +23,8 @@ bool Pickle::look_at_dictionary(Container& dictionary, const Value* given, std::
   const std::int64_t stack = found[FRAMES].kind == Kind::LIST ? stack_of(found[FRAMES]) : -1;
   const Value& address = found[ADDR].kind == Kind::INT ? found[ADDR] : found[DEVICE_FREE];
   if (action.kind != Kind::TEXT || address.kind != Kind::INT) return false;
-  const auto number = [](const Value& value, std::int64_t missing) {
+  const auto number = [&](const Value& value, std::int64_t missing) {
+    if (value.kind == Kind::FLOAT) fail("it has an entry with a fraction where PyTorch writes a whole number");
     return value.kind == Kind::INT ? value.number : missing;
   };
   const auto text = [](const Value& value) { return value.kind == Kind::TEXT ? value.number : -1; };
