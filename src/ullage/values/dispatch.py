@@ -8,7 +8,7 @@ What is seen runs on as it would have: the allocator's sequence stays PyTorch's,
 import ctypes
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -73,10 +73,9 @@ class Watch(ABC):
         whole.fallback(self._told(self.see), INTERCEPTION_KEY, with_keyset=True)
         self._libraries["_"] = whole
 
-    def see_new_operators(self) -> None:
-        """Register a kernel for the operators that have none yet."""
-        everything = self._everything
-        new = [name for name in torch._C._dispatch_get_all_op_names() if name not in self._registered]
+    def see_new_operators(self, *names: str) -> None:
+        """Register a kernel for these operators, or for all that there are, where they have none yet."""
+        new = [name for name in names or torch._C._dispatch_get_all_op_names() if name not in self._registered]
         made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
         for name in new:
             self._registered.add(name)
@@ -84,29 +83,40 @@ class Watch(ABC):
             library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            if not passes(name, made_of_others, everything=everything):
-                kernel = self._kernel_of(name, self._told(self.see))
-            elif self.listener is not None and not passes(name, made_of_others, everything=True):
-                kernel = self._kernel_of(name, self._told(_runner()))  # a product, which nobody else wants to see
-            else:
-                kernel = torch.library.fallthrough_kernel
-            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys
+            library.m.impl(short, INTERCEPTION_KEY, self._kernel_for(name, made_of_others), True)  # noqa: FBT003
+
+    def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
+        """Return the function that is to take an operator's calls, with the set of keys first."""
+        if not passes(name, made_of_others, everything=self._everything):
+            return self._kernel_of(name, self._told(self.see))
+        if self.listener is not None and not passes(name, made_of_others, everything=True):
+            return self._kernel_of(name, self._told(_runner()))  # a product, which nobody else wants to see
+        return torch.library.fallthrough_kernel
 
     def _follow_definitions(self) -> None:
-        """Give what Python defines later a kernel of its own at once: under a mode, as where torch.compile traces what
-        its own libraries define, PyTorch looks for one and fails where there is a fallback alone
+        """Give what is defined later a kernel of its own at once: under a mode, as where torch.compile traces what its
+        own libraries define, PyTorch looks for one and fails where there is a fallback alone
         (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11)."""
         library_class: Any = torch.library.Library  # whose types leave the returned name out
         define = library_class.define
 
         @functools.wraps(define)
-        def defined(library: Any, *arguments: Any, **keywords: Any) -> Any:
-            name = define(library, *arguments, **keywords)
+        def defined(library: Any, schema: str, *arguments: Any, **keywords: Any) -> Any:
+            name = define(library, schema, *arguments, **keywords)
             if not self.has_ended:
-                self.see_new_operators()
+                self.see_new_operators(f"{library.ns}::{schema.partition('(')[0].strip()}")
             return name
 
         library_class.define = defined
+        load: Any = torch._ops._Ops.load_library
+
+        @functools.wraps(load)
+        def loaded(operators: Any, path: Any) -> None:
+            load(operators, path)
+            if not self.has_ended:
+                self.see_new_operators()
+
+        torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
         """Return what tells the listener, if there is one, before it sees an operator."""
