@@ -85,6 +85,10 @@ class ValuesError(ScriptError):
     exit_code = 4
 
 
+class ValuesReadError(UllageError):
+    """Report that a run without values has read something that may decide; internal: it is begun anew with them."""
+
+
 @public
 class IsolationError(UllageError):
     """Report that a function in a process of its own did not come to a result that can be handed over."""

@@ -7,6 +7,8 @@ import pytest
 from ullage.values.consequence import may_decide
 
 LOGGED = [
+    "if step % 10 == 0: print(loss.item())  # here",
+    "for row in rows: print(loss.item())  # here",
     "print(loss.item())  # here",
     "total += loss.item()  # here",
     "history.append(loss.item())  # here",
@@ -27,6 +29,9 @@ LOGGED = [
     "total = total + loss.item()  # here\n    if step % 10 == 0: print(f'{total:.3f}')",
 ]
 DECIDING = [
+    "if loss.item() < 1: break  # here",
+    "while loss.item() > 1: pass  # here",
+    "for row in range(int(n.item())): pass  # here",
     "if loss.item() < 1:  # here\n        break",
     "assert loss.item() > 0  # here",
     "k = int(3 * share.item())  # here",

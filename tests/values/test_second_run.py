@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.emulated.fresh import USUAL
 from tests.forked import client
+from ullage.values.likely_reads import seems_to_read_none
 
 SCRIPT = """
 import os, sys, torch
@@ -40,11 +43,14 @@ NOTES_ITS_RUN = 'open("runs", "a").write("1")'
 """What stands before the first end of a line of a script, so that how often it has run is known."""
 
 
-def predicted(folder: Path, *arguments: str, code: int, values: str = "auto", script: str = SCRIPT) -> Any:
+def predicted(
+    folder: Path, *arguments: str, code: int, values: str = "auto", script: str = SCRIPT, draws: int = 3
+) -> Any:
     """Predict a script of five steps."""
     (folder / "late.py").write_text(NOTES_ITS_RUN + script)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
     command = [sys.executable, "-m", "ullage", "predict", "--steps", "5", "--gpu", "T4", "--json", "--values", values]
+    command += ["--draws", str(draws)]
     done = client.run([*command, "late.py", *arguments], cwd=folder, env=environment | USUAL)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) | {"ran": len((folder / "runs").read_text())}
@@ -69,13 +75,56 @@ def test_a_script_that_does_not_run_twice_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_logged(tmp_path: Path) -> None:
-    """It does not keep values followed: what comes after two steps is read as zero, and decides nothing."""
+    """Values are not even followed from the start: the loss is read as zero, and decides nothing."""
     told = predicted(tmp_path, code=0, script=LOGS.replace("LOSS", "loss.item()"))
+    assert told["ran"] == 1
+    assert [(read["kind"], read["certainty"], read["count"]) for read in told["reads"]] == [("float", "unknown", 4)]
+    assert told["values"]["mode"] == "auto"
+
+
+def test_a_loss_that_is_logged_where_values_are_followed_at_first(tmp_path: Path) -> None:
+    """It does not keep values followed: what comes after two steps is read as zero."""
+    told = predicted(tmp_path, code=0, script=LOGS.replace("LOSS", "loss.item()") + "\nif 0: torch.nonzero(loss)")
     assert told["ran"] == 1
     assert [(read["kind"], read["certainty"], read["count"]) for read in told["reads"]] == [
         ("float", "unknown", 3),
         ("float", "drawn", 1),  # a step ends with the optimizer's, before what is logged of it
     ]
+
+
+@pytest.mark.parametrize("read", ["if loss > 0: torch.zeros(1 << 20, device='cuda')", "(loss / 2 < 9) or exit(3)"])
+def test_a_read_that_the_source_does_not_show(tmp_path: Path, read: str) -> None:
+    """The run is begun anew at once, with values; in a thread of autograd's, too."""
+    hook = "layer.weight.register_hook(lambda gradient: None if torch.arange(3).cuda()[2] > 9 else None)"
+    for script in (LOGS.replace('print("loss", LOSS)', read), LOGS.replace("optimizer =", f"{hook}\noptimizer =", 1)):
+        script = script.replace('print("loss", LOSS)', "")
+        told = predicted(tmp_path, code=0, script=script, draws=1)
+        assert told["ran"] == 2
+        assert {read["certainty"] for read in told["reads"]} <= {"known", "drawn"}
+        assert told["reads"]
+        (tmp_path / "runs").unlink()
+
+
+PLAIN = ("loss.item()", "x[:, 0]", "F.one_hot(x, 9)", "print(f'{loss:.2f}')", "any(p.requires_grad for p in q)")
+READING = (
+    *("x[x > 0]", "x[~y]", "x[mask]", "torch.nonzero(x)", "x.unique()", "if loss.item() > 3: pass", "x.any()"),
+    *("from transformers import Trainer", "import nowhere_beside", "torch.where(x)", "n = int(loss.item())"),
+    *("torch.amp.GradScaler()", "while x.max() > 1: pass", "from torch import distributions", "x.cpu()", "x ="),
+    *("os.makedirs('out')", "nn.Embedding(3, 4, sparse=True)"),
+)
+
+
+@pytest.mark.parametrize("line", [*PLAIN, *READING])
+def test_what_looks_as_if_it_read_what_decides(tmp_path: Path, line: str) -> None:
+    (tmp_path / "beside.py").write_text("import torch\n")
+    (tmp_path / "script.py").write_text(f"import numpy as np, torch, beside\nfrom torch import nn\n{line}\n")
+    assert seems_to_read_none(tmp_path / "script.py") is (line in PLAIN)
+
+
+def test_what_is_imported_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("import script\nimport torch\n\ndef kept(x): return x[x > 0]\n")
+    (tmp_path / "script.py").write_text("import beside\n")
+    assert not seems_to_read_none(tmp_path / "script.py")
 
 
 def test_a_logged_loss_that_is_no_number_to_work_with(tmp_path: Path) -> None:

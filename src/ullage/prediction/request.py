@@ -79,6 +79,7 @@ class ChildRequest:
     variant: str = ""
     """The name of the run there."""
     helps: bool = False
+    begins_without_values: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -154,6 +155,9 @@ class Request:
     """The messages of ranks that run alone; None: one is made where there are such ranks."""
     helps: bool = False
     """Whether a rank runs only so that others have what it sends."""
+    begins_without_values: bool = False
+    """Whether values are not followed until something is read that may decide, which ends the run with a
+    ValuesReadError."""
 
     @property
     def variant(self) -> str:
@@ -306,6 +310,7 @@ class Request:
             exchange=None if self.exchange is None else self.exchange.address,
             variant=self.variant,
             helps=self.helps,
+            begins_without_values=self.begins_without_values,
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import ullage._errors
-from ullage._errors import EmulationError, ScriptError, ScriptKilledError, UllageError, ValuesError
+from ullage._errors import EmulationError, ScriptError, ScriptKilledError, UllageError, ValuesError, ValuesReadError
 from ullage._secrets import without_secrets
 from ullage.emulator.profile import profile_of
 from ullage.emulator.torch_build import TESTED, TorchBuild, find_torch, has_code_for
@@ -50,6 +50,7 @@ from ullage.prediction.verdict.reason import (
 from ullage.prediction.verdict.toolchain import missing_tool
 from ullage.prediction.verdict.workspace import cudnn_of, doubt_of, guesses_of, notes_of, spare_of
 from ullage.tracing.source import is_users
+from ullage.values.likely_reads import seems_to_read_none
 
 __all__ = ["Request", "predict"]
 
@@ -73,23 +74,47 @@ def predict(
         EmulationError: the card cannot be emulated here.
         UnknownGpuError, UsageError: the request cannot be carried out.
     """
+    tell = progress or (lambda text: None)
+    if _may_begin_without_values(request):
+        try:
+            return _predict(replace(request, begins_without_values=True), tell, cancelled)
+        except ValuesReadError:
+            tell("once more, with values, which are read")
+    return _predict(request, tell, cancelled)
+
+
+def _may_begin_without_values(request: Request) -> bool:
+    """Tell whether values need not be followed from the start: they slow every operation down.
+
+    It is so where the script looks as if it read none, and nothing is lost if it is begun anew because it does.
+    """
+    is_plain = not (request.is_command or request.world_size or request.batches or request.diagnose or request.edited)
+    return (
+        is_plain
+        and request.values.mode == "auto"
+        and not request.echo
+        and request.script.suffix == ".py"
+        and seems_to_read_none(request.script)
+    )
+
+
+def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> Prediction:
     gpu = find_gpu(request.gpu, arch=request.arch)
     request.check(gpu)
     torch = find_torch()
     began = time.perf_counter()
     with with_folder(request.made_up) as made_up:
-        reports = _run(replace(request, made_up=made_up), progress or (lambda text: None), cancelled)
+        reports = _run(replace(request, made_up=made_up), progress, cancelled)
     told = reports[0]
     if cancelled():
         raise ScriptError(f"the run of {request.name} was cancelled")
     result = _result_of(request, gpu, told)
     failed_again = None
     if result.missed_values and request.values.mode == "auto":
-        (progress or (lambda text: None))("once more, as values are read after all")
+        progress("once more, as values are read after all")
+        followed = replace(request, values=replace(request.values, mode="on"), begins_without_values=False)
         try:
-            return predict(
-                replace(request, values=replace(request.values, mode="on")), progress=progress, cancelled=cancelled
-            )
+            return _predict(followed, progress, cancelled)
         except ScriptError as error:  # as where it makes a folder that is there by now: the first run counts
             if cancelled():
                 raise

@@ -81,7 +81,7 @@ def _flow_of(file: str) -> _Flow | None:
 
 
 def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
-    """Return the innermost statements that cover a line."""
+    """Return the innermost statements that cover a line, and those whose condition stands in it before their own."""
     found: list[ast.stmt] = []
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -93,9 +93,16 @@ def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
         ]
         covering = [each for each in parts if not isinstance(each, ast.stmt) or _covers(each, line)]
         waiting += covering
-        if isinstance(node, ast.stmt) and not any(isinstance(each, ast.stmt) for each in covering):
+        is_innermost = not any(isinstance(each, ast.stmt) for each in covering)
+        if isinstance(node, ast.stmt) and (is_innermost or line <= _end_of_head(node)):
             found.append(node)
     return found
+
+
+def _end_of_head(statement: ast.stmt) -> int:
+    """Return the line in which the condition of a statement of several ends; 0: it has none."""
+    head = getattr(statement, "test", None) or getattr(statement, "iter", None) or getattr(statement, "subject", None)
+    return (head.end_lineno or head.lineno) if isinstance(head, ast.expr) else 0
 
 
 def _covers(statement: ast.stmt, line: int) -> bool:

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -67,6 +67,8 @@ class Reads:
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
+        self.missed: Callable[[], None] | None = None
+        """A function that is called at each read from the first on that may decide; where nobody follows values."""
         self.asked = 0
         """The number of reads that a branch waits for."""
         self._here = threading.local()
@@ -110,6 +112,8 @@ class Reads:
         read = Read(line, kind, operation, certainty)
         self.counts[read] += 1
         self.bytes[read] += size_bytes
+        if self.missed is not None and not self.are_logged_only:
+            self.missed()
 
 
 def _is_called_from(files: tuple[str, ...]) -> bool:

@@ -78,6 +78,16 @@ class Values:
             self._watch_threads()
             torch.cuda._lazy_call(self._begin)
 
+    def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
+        """Have `missed` be called once something is read that may decide; no value is followed until then.
+
+        Args:
+            choice: what is told as the choice: this process's is "off".
+            missed: called in the thread that reads.
+        """
+        self.choice, self.has_stopped = choice, True
+        self.reads.missed = missed
+
     def listen(
         self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
     ) -> None:

@@ -25,7 +25,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ullage._child_process import run_exit_handlers, tie_to_parent
-from ullage._errors import UllageError, UsageError
+from ullage._errors import UllageError, UsageError, ValuesReadError
 from ullage.emulator import library
 from ullage.emulator.emulate import Emulation, emulate
 from ullage.emulator.torch_build import find_torch
@@ -114,7 +114,7 @@ class Run:
             cudnn_workspace_bytes=request.cudnn_workspace_bytes,
             placement=request.placement,
             count=request.count,
-            values=request.values.mode,
+            values="off" if request.begins_without_values else request.values.mode,
             values_seed=request.values.seed,
             routing=request.values.routing,
         )
@@ -159,6 +159,8 @@ class Run:
         from ullage.values.start import current
 
         self._values = current()
+        if self._request.begins_without_values:
+            self._values.wait_for_reads(self._request.values, self._begin_anew)
         self._observer = Observer(self._journal, self._values.reads, self._on_step, self._on_recount)
         self._observer.install()
         self._enough = EnoughSteps(self._request, self._journal, self._observer)
@@ -194,6 +196,14 @@ class Run:
         self._is_over = True
         self._channel.send("refused", text=str(error), type=type(error).__name__)
         self._stop()
+
+    def _begin_anew(self) -> None:
+        """Have the script run anew with values; it is told where something is read, in any thread."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._channel.send("refused", text="values are read", type=ValuesReadError.__name__)
+        os.kill(os.getpid(), STOP_SIGNAL)  # where PyTorch asks for the number no error gets through to the script
 
     def _keep_history(self, torch: Any) -> None:
         """Have PyTorch record requests, with what the journal does not have."""

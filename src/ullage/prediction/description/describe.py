@@ -389,7 +389,9 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
         place = str(Line(read.file, read.line)) if read.file and read.line else "a library"
         decides = f", {read.kind}" if read.kind == "shape" else ""
         times = f"{read.count} time{'' if read.count == 1 else 's'}"
-        shown.append(f"{place}: {read.op}{decides}, {times}: {_MEANING[read.certainty]}")
+        is_idle = read.certainty == "unknown" and not read.may_decide
+        meaning = "read as zero, and decides nothing" if is_idle else _MEANING[read.certainty]
+        shown.append(f"{place}: {read.op}{decides}, {times}: {meaning}")
     if len(reads) > _READS_SHOWN:
         shown.append(f"and {len(reads) - _READS_SHOWN} other places")
     return tuple(shown)
