@@ -4,7 +4,7 @@
 
 FOLDER has the packages (tools/packages.sh). A case with a twin is run a second time on a checkpoint that the library
 has really saved: every step's peak has to be the same, to the byte. Exit code 1 where a case has no verdict, differs
-from its twin, or needs more of the host's memory than it may.
+from its twin, or needs more of the host's memory than it may. With --only the other rows of the page stay.
 """
 
 import argparse
@@ -171,6 +171,12 @@ def row(case: Case, folder: Path) -> tuple[str, bool]:
     return "| " + " | ".join(cells) + " |", is_good and not left
 
 
+def renewed(page: list[str], lines: list[str]) -> list[str]:
+    """Return a page with those of its rows renewed that were run."""
+    rows = {line.split("|")[1]: line for line in lines if line.startswith("| ")}
+    return [rows.get(line.split("|")[1], line) if line.startswith("| ") else line for line in page]
+
+
 def main() -> int:
     """Run every case, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -203,6 +209,7 @@ def main() -> int:
             failures += not is_good
             lines.append(line)
     if options.write:
+        lines = renewed(options.write.read_text().splitlines(), lines) if options.only else lines
         options.write.write_text("\n".join(lines) + "\n")
     return 1 if failures else 0
 

@@ -1,5 +1,5 @@
 """`python -m ullage`."""
 
-from ullage.cli.app import main
+from ullage.cli.entry import main
 
 main()

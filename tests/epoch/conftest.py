@@ -18,11 +18,11 @@ Predict = Callable[..., Ended]
 def predict(workplace: Path) -> Predict:
     """Run a script of ours, or of the emulated card's tests, in an empty folder."""
 
-    def run(options: Sequence[object], script: str | Path, *arguments: object) -> Ended:
+    def run(options: Sequence[object], script: str | Path, *arguments: object, **changes: str) -> Ended:
         process = client.run(
             command("--gpu", "T4", *options, SCRIPTS / script, *arguments),
             cwd=workplace,
-            env=environment_of(workplace),
+            env=environment_of(workplace, **changes),
             timeout=240,
         )
         return Ended(code=process.returncode, out=process.stdout, error=process.stderr)

@@ -10,6 +10,7 @@ from ullage.allocator.replay import ReplayDevice, replay
 from ullage.epoch.composed import Composer
 from ullage.epoch.form import elements, form_of, longest, text_of
 from ullage.epoch.plan import Plan
+from ullage.epoch.plan_in_order import PlanInOrder
 from ullage.epoch.requests import RequestRows
 from ullage.epoch.result import _growth
 from ullage.epoch.template import Template
@@ -115,6 +116,47 @@ def test_the_heaviest_come_first_and_those_that_come_again_twice() -> None:
     assert chosen == [2, 3, 1, 1]
     plan.once_more(2)
     assert keys[plan.choose(0)] == 2
+
+
+def in_order(keys: list[int], *, done: int = 1, period: int = 1) -> PlanInOrder:
+    kinds = max(keys) + 1
+    phases, weight = np.zeros(kinds, np.int64), np.arange(kinds, dtype=np.int64)
+    plan = PlanInOrder(keys=np.array(keys, np.int64), phases=phases, weight=weight, span=weight)
+    plan.start(done, period)
+    return plan
+
+
+def run_in_order(plan: PlanInOrder, *, making: tuple[int, ...] = ()) -> list[int]:
+    """The units that a plan chooses, of which some make a graph."""
+    chosen: list[int] = []
+    while not plan.is_done:
+        chosen.append(plan.choose(len(chosen) % plan.period))
+        if chosen[-1] in making:
+            assert plan.graph_made(chosen[-1])
+        else:
+            plan.ran(int(plan.keys[chosen[-1]]))
+    return chosen
+
+
+def test_where_graphs_are_made_the_order_is_the_epochs_and_what_was_run_is_passed_by() -> None:
+    keys = [0, 1, 0, 0, 0, 1, 1, 2, 0, 1, 2, 0, 0, 1]
+    plan = in_order(keys)
+    # The graph that 7 makes is there for what comes after it: each key is wanted twice again, or as often as it comes.
+    assert run_in_order(plan, making=(7,)) == [1, 2, 3, 5, 7, 8, 9, 10, 11, 13]
+    assert plan.keys.tolist() == [*keys[:8], *(key + 3 for key in keys[8:])]
+    assert plan.weight.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_cycle_of_accumulation_is_run_as_a_whole() -> None:
+    assert run_in_order(in_order([0, 0, 0, 0, 0, 0, 0, 1], done=2, period=2)) == [2, 3, 6, 7]
+
+
+def test_a_graph_that_the_order_may_not_make_is_told() -> None:
+    plan = in_order([0, 1, 2, 3, 1])
+    plan.is_hurried = True
+    assert plan.choose(0) == 3
+    assert not plan.graph_made(3), "1 and 2 come before, and may have had one made"
+    assert not plan.graph_made(2), "it lies before the other"
 
 
 def test_growth_is_of_the_floor() -> None:

@@ -414,6 +414,7 @@ READERS = {
     "gpus.py": "its own table",
     "layouts/content_key.py": "the list of this package's files that its installer wrote",
     "prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
+    "prediction/peer.py": "/proc",
     "tracing/resident.py": "/proc of this process",
     "report/page/__init__.py": "its own scripts and plotly's",
     "snapshot/file.py": "/sys/fs/cgroup",

@@ -4,13 +4,11 @@ import os
 import select
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
-from types import FrameType
-from typing import Annotated, Final, NoReturn, TextIO
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -18,8 +16,7 @@ import ullage
 from ullage._errors import UllageError
 from ullage.cli import advise, diff, doctor, explain, fit, gpus, predict, repro, run, tune, watch
 from ullage.cli.command import Command, CommandGroup, LaunchCommand
-
-_ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from ullage.cli.interruption import told_in_one_sentence
 
 app = typer.Typer(
     name="ullage",
@@ -86,19 +83,6 @@ def root(
     """Answer what PyTorch users ask about GPU memory."""
 
 
-class _Interrupted(BaseException):
-    """A signal asked this process to end. Not a KeyboardInterrupt, on which typer prints nothing."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    for other in _ENDING_SIGNALS:  # the script's processes are being ended: once is enough
-        signal.signal(other, signal.SIG_IGN)
-    raise _Interrupted(number)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; where nobody reads its output any more (| head) it ends as other programs do."""
     try:
@@ -115,9 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: Sequence[str] | None) -> None:
     """Run the command line; every error that ullage raises on purpose becomes one sentence and an exit code here."""
     _prepare_streams()
-    previous = {number: signal.signal(number, _interrupt) for number in _ENDING_SIGNALS if _is_heard(number)}
     try:
-        app(args=list(arguments) if arguments is not None else None)
+        with told_in_one_sentence():
+            app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
         from ullage.cli.console import ReportConsole
         from ullage.report.terminal import without_control_characters
@@ -125,11 +109,6 @@ def _run(arguments: Sequence[str] | None) -> None:
         ReportConsole(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
         sys.stderr.write(f"{without_control_characters(str(error))}\n")  # it may quote a file
         sys.exit(error.exit_code)
-    except (_Interrupted, KeyboardInterrupt) as error:
-        number = error.number if isinstance(error, _Interrupted) else int(signal.SIGINT)
-        how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-        sys.stderr.write(f"{how}; nothing was left behind\n")
-        sys.exit(128 + number)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -140,14 +119,6 @@ def _run(arguments: Sequence[str] | None) -> None:
         # Python's own exit code for it, 1, would say "does not fit".
         sys.stderr.write(f"ullage itself failed; please report this:\n{traceback.format_exc()}")
         sys.exit(4)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _is_heard(number: int) -> bool:
-    """Return whether this thread handles the signal and it was not ignored from outside (nohup)."""
-    return threading.current_thread() is threading.main_thread() and signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _prepare_streams() -> None:

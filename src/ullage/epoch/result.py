@@ -12,6 +12,7 @@ from ullage._errors import UllageError
 from ullage.allocator.replay import ReplayDevice
 from ullage.epoch.composed import Composer, EpochLevels, levels_of_run
 from ullage.epoch.form import Form, elements, longest, text_of
+from ullage.epoch.plan_in_order import PlanInOrder
 from ullage.epoch.requests import RequestRows
 from ullage.epoch.template import Template
 from ullage.epoch.use import CURVE_POINTS, EpochUse, WorstBatch
@@ -45,8 +46,6 @@ class RunFigures:
     ran_out: bool
     graphs: int
     """The number of CUDA graphs that were captured."""
-    compiled: int = 0
-    """The number of graphs that torch.compile has made."""
     ranks: int = 1
     """The number of ranks of which the run was one."""
 
@@ -134,11 +133,14 @@ class _Foreseen:
             keys = keys[: len(watch.units)]
             self._notes.append(f"the script left its loop after {len(watch.units) * watch.group:,} batches")
         steady, first = self._of_keys(keys)
+        as_run = self._as_run()
         places, templates = [], []
         met: set[int] = set()
         for place, key in enumerate(keys.tolist()):
             if place < len(own):
                 template = own[place]
+            elif place in as_run:
+                template = as_run[place]
             elif key in steady:
                 template = first.get(key, steady[key]) if key not in met else steady[key]
             else:
@@ -147,6 +149,15 @@ class _Foreseen:
             places.append(place)
             templates.append(template)
         return np.array(places, np.int64), templates
+
+    def _as_run(self) -> dict[int, Template]:
+        """What units asked for that were run with the graphs that there are at their place of the epoch."""
+        watch, plan = self._watch, self._watch.plan
+        if not isinstance(plan, PlanInOrder):
+            return {}
+        # Of those that were run out of their order the first made a graph, if any did.
+        rightly = [unit for unit in watch.units if unit.place >= 0 and unit.key == plan.keys[unit.place]]
+        return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
         """What a unit of each key asks for: always, and the first time where that differs."""
@@ -255,11 +266,11 @@ class _Foreseen:
                 f"{self._run.graphs:,} CUDA graphs were captured, whose memory is kept in pools of their own; a replay "
                 "has one pool for all, so the figures are an estimate: --steps runs the batches themselves"
             )
-        if self._run.compiled:
+        if watch.graphs_out_of_order:
             self._doubts.append(
-                f"torch.compile made {self._run.compiled:,} graphs; it makes them anew for further shapes, at moments "
-                "that follow from the order of the batches, so the figures are an estimate: --steps runs the batches "
-                "themselves"
+                f"torch.compile made {watch.graphs_out_of_order:,} graphs for batches that were run out of their "
+                "order, from which it follows which it makes: the figures are an estimate; give it longer with "
+                "--minutes, or run the batches themselves with --steps"
             )
         if self._run.ranks > 1:
             self._doubts.append(

@@ -98,7 +98,9 @@ def _foretell(loader: Any, scan: Scan, deadline: float, progress: Callable[[str]
     if not batches or any(batch.dtype.kind not in "iu" or batch.ndim != 1 for batch in batches):
         return False
     rng = np.random.default_rng(0)
-    some = rng.permutation(len(batches))[: 2 * _LEARNED]
+    _, of_each_count = np.unique(scan.items, return_index=True)  # the last may be the only one of its number of items
+    some = np.unique(np.append(rng.permutation(len(batches))[: 2 * _LEARNED], of_each_count[:_LEARNED]))
+    rng.shuffle(some)
     forms = [_collated(loader, scan.order[number]) for number in some]
     if _always_alike(loader, scan.order, some, forms) is False:
         scan.notes.append(

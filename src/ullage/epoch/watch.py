@@ -18,6 +18,7 @@ from ullage.epoch.form import Form, elements, form_of, longest
 from ullage.epoch.ledger import Ledger
 from ullage.epoch.loader import Feed, LoaderHooks, Source
 from ullage.epoch.plan import MOST_RUNS, Plan
+from ullage.epoch.plan_in_order import PlanInOrder
 from ullage.epoch.requests import EMPTY_CACHE, OTHERS_GONE, RequestRows
 from ullage.epoch.scan import Scan, go_through
 from ullage.epoch.template import Template, TemplateMaker
@@ -27,13 +28,15 @@ Ints = npt.NDArray[np.int64]
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
 """The share of the time that may be over when the last step is run; the rest is for the replay."""
+_SHARE_OF_ORDER: Final = 0.5
+"""The share of the time after which the heaviest are run, also where the order of the epoch decides."""
 _MOST_BATCHES: Final = 20_000_000
 
 
 class Unit:
     """A step that was run: one batch, or those that the script takes together."""
 
-    __slots__ = ("form", "journal_end", "journal_start", "key", "place", "template")
+    __slots__ = ("form", "graphs", "journal_end", "journal_start", "key", "place", "template")
 
     def __init__(self, place: int, key: int, template: Template, form: Form, journal: tuple[int, int]) -> None:
         self.place = place
@@ -42,6 +45,8 @@ class Unit:
         self.template = template
         self.form = form
         self.journal_start, self.journal_end = journal
+        self.graphs = 0
+        """The number of graphs that torch.compile made in it."""
 
 
 class EpochWatch:
@@ -57,6 +62,7 @@ class EpochWatch:
         finish: Callable[[], None],
         widen: Callable[[], int],
         progress: Callable[[str], None],
+        compiled_graphs: Callable[[], int],
         first_steps: int,
         seconds: float,
     ) -> None:
@@ -67,7 +73,7 @@ class EpochWatch:
         """The requests before the first step."""
         self.all_requests: list[RequestRows] = []
         self.scan: Scan | None = None
-        self.plan: Plan | None = None
+        self.plan: Plan | PlanInOrder | None = None
         self.group = 1
         """The number of batches that a script takes together before it computes anything."""
         self.period = 1
@@ -85,6 +91,9 @@ class EpochWatch:
         self._backward_passes, self._steps_ended = backward_passes, steps_ended
         self._journal_length, self._finish, self._progress = journal_length, finish, progress
         self._first_steps, self._widen = first_steps, widen
+        self._compiled_graphs, self._graphs = compiled_graphs, 0
+        self.graphs_out_of_order = 0
+        """The graphs of torch.compile of which the epoch in its own order may have others."""
         self.wider_bytes = 0
         """The memory that the card has more for steps that are run out of their order."""
         self._hooks = LoaderHooks(self)
@@ -276,6 +285,8 @@ class EpochWatch:
         place = handed[0] // self.group if aligned else -1
         form = tuple(itertools.chain.from_iterable(self._forms[first : first + self.group]))
         unit = Unit(place, -1, template, form, (self._pending_start, end))
+        graphs = self._compiled_graphs()
+        unit.graphs, self._graphs = graphs - self._graphs, graphs
         self.units.append(unit)
         self._stepped.append(self._steps_ended())
         if place == number and number == self.in_own_order:
@@ -288,8 +299,13 @@ class EpochWatch:
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:
+            self.graphs_out_of_order += unit.graphs
             return
         unit.key = int(plan.keys[unit.place])
+        if unit.graphs and isinstance(plan, PlanInOrder):
+            self.graphs_out_of_order += 0 if plan.graph_made(unit.place) else unit.graphs
+            return
+        self.graphs_out_of_order += unit.graphs
         known = self.templates.setdefault(unit.key, [])
         if not known or not known[-1].is_like(unit.template) or len(known) < MOST_RUNS:
             known.append(unit.template)
@@ -312,7 +328,10 @@ class EpochWatch:
         elif self.plan is not None:
             if self.plan.is_done:
                 self._end()
-            elif len(self.units) % 10 == 0:
+                return
+            if isinstance(self.plan, PlanInOrder) and time.monotonic() - self.began > self.seconds * _SHARE_OF_ORDER:
+                self.plan.is_hurried = True
+            if len(self.units) % 10 == 0:
                 self._progress(f"step {len(self.units):,}: {self.plan.left:,} shapes are left to run")
         elif self._steps_ended() >= self._first_steps and not self._has_planned:
             self._has_planned = True
@@ -338,7 +357,8 @@ class EpochWatch:
         self.notes += self.scan.notes
         self.is_foreseen = True
         self.period = self._found_period()
-        self.plan = _plan_of(self.scan, self.group, self.period)
+        kind = PlanInOrder if self._graphs else Plan
+        self.plan = _plan_of(kind, self.scan, self.group, self.period)
         feed.own = iter(order[len(feed.given) :])
         done = -(-len(feed.handed) // self.group)
         self.plan.start(done, self.period)
@@ -391,7 +411,7 @@ class EpochWatch:
         return scan.order[place]
 
 
-def _plan_of(scan: Scan, group: int, period: int) -> Plan:
+def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int) -> Plan | PlanInOrder:
     """Make a plan of an epoch's shapes."""
     units = len(scan.shape) // group
     shapes = scan.shape[: units * group].reshape(units, group)
@@ -401,12 +421,12 @@ def _plan_of(scan: Scan, group: int, period: int) -> Plan:
     keys = np.full(units, -1, np.int64)
     if not is_known.any():
         none = np.zeros(0, np.int64)
-        return Plan(keys=keys, phases=none, weight=none, span=none)
+        return kind(keys=keys, phases=none, weight=none, span=none)
     distinct, numbers = np.unique(rows[is_known], axis=0, return_inverse=True)
     keys[is_known] = numbers.reshape(-1)
     weight = np.array([elements(form) for form in scan.forms], np.int64)
     span = np.array([longest(form) for form in scan.forms], np.int64)
-    return Plan(
+    return kind(
         keys=keys,
         phases=distinct[:, -1],
         weight=weight[distinct[:, :-1]].max(axis=1),

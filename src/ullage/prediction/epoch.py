@@ -52,7 +52,6 @@ def epoch_of(
     """Return what the epoch of a run that is over uses; None where no loader fed the training."""
     from ullage.epoch.result import RunFigures, use_of
     from ullage.prediction.measurement import trace
-    from ullage.tracing.compiled import compiled_graphs
 
     device = watch.ledger.device
     levels = trace.levels_of(entries, device)
@@ -67,7 +66,6 @@ def epoch_of(
         peak_reserved_bytes=reserved,
         ran_out=ran_out,
         graphs=graphs,
-        compiled=compiled_graphs(),
         ranks=ranks,
     )
     deadline = time.monotonic() + max(_LEAST_SECONDS, watch.seconds * _SHARE_OF_REPLAY)

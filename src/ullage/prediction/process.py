@@ -31,8 +31,8 @@ from ullage.prediction.command.words import command_of
 from ullage.prediction.host.memory import WorkersUse
 from ullage.prediction.host.watch import HostWatch
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE, environment_of
-from ullage.prediction.peer import peer_of
-from ullage.prediction.request import STOP_SIGNAL, Request
+from ullage.prediction.peer import is_running, peer_of, starters_of
+from ullage.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Request
 from ullage.prediction.result import ExitReport, RunResult
 
 Progress = Callable[[str], None]
@@ -41,9 +41,11 @@ START_SECONDS: Final = 120.0  # for the interpreter to start, and for torch to b
 STOP_SECONDS: Final = 10.0  # for a script to let itself be stopped
 MEASURE_SECONDS: Final = 120.0  # for the child to put its result together
 UNWIND_SECONDS: Final = 3.0  # for the script to unwind after its result
+LEAVE_SECONDS: Final = 4.0  # for processes whose answer is not wanted any more to clear away what they have made
 HELPER_SECONDS: Final = 1.0  # for a rank that nobody waits for any more to run its exit handlers
 _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
+_DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The errors of reading a line that is no message: the script has written into our pipe."""
@@ -277,11 +279,28 @@ class Listener:
                     # What the script left behind may hold the pipes open for longer than it lives itself.
                     if not ready and self.process.has_ended():
                         return
+                if self.cancelled() and not self.request.helps:
+                    self.dismiss()
+            except BaseException:
+                self.dismiss()
+                raise
             finally:
                 for voice in self._voices.values():
                     self._settle(voice, None)
                     if voice.owner is not None:
                         voice.owner.close()
+
+    def dismiss(self) -> None:
+        """Have the processes clear away what they have made, and end: nobody waits for an answer any more."""
+        processes = {voice.process for voice in self._voices.values()}
+        launchers = processes & {starter for process in processes for starter in starters_of(process)}
+        until = time.monotonic() + LEAVE_SECONDS
+        for some in (processes - launchers, launchers):  # a launcher that ends before its processes kills them
+            for process in some:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, LEAVE_SIGNAL)
+            while any(map(is_running, some)) and time.monotonic() < until:
+                time.sleep(_DISMISS_SECONDS)
 
     def _take_from(self, descriptor: int, output: int) -> None:
         if self.door is not None and descriptor == self.door.fileno():

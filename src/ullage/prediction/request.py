@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
 """Asks the script's process to end the script. A real-time signal: scripts use SIGALRM and SIGUSR1 themselves."""
+LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
+"""Asks it to end and to tell nothing: its answer is not wanted any more."""
 MOST_DRAWS: Final = 100
 ALONE, REAL, ALL = PROCESSES = ("alone", "real", "all")
 """Ways to run what a launcher starts: one process, as a rank alone; all of them together; each of them, each alone."""

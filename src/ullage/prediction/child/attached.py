@@ -23,6 +23,7 @@ from ullage.emulator.torch_build import find_torch
 from ullage.made_up.install import install as install_made_up
 from ullage.prediction.child.attachment import Attachment
 from ullage.prediction.child.channel import Channel
+from ullage.prediction.child.leaving import end_in_the_middle
 from ullage.prediction.child.run import Run
 from ullage.prediction.lone_rank import CARDS_OF_A_NODE, announce
 from ullage.prediction.request import ALONE, REAL
@@ -162,7 +163,7 @@ class AttachedRun(Run):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
-        self._exit(0)
+        end_in_the_middle(lambda: self._exit(0))
         raise AssertionError  # not reached
 
     def _on_signals(self) -> None:

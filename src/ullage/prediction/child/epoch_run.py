@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ullage.epoch.watch import EpochWatch
 from ullage.prediction.epoch import NO_LOADER, RAN_OUT_BEFORE, epoch_of, widen
 from ullage.prediction.request import ChildRequest
+from ullage.tracing.compiled import compiled_graphs
 from ullage.tracing.journal import Journal
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class EpochRun:
             finish=finish,
             widen=lambda: widen(emulation),
             progress=progress,
+            compiled_graphs=compiled_graphs,
             first_steps=request.steps,
             seconds=60 * request.minutes,
         )

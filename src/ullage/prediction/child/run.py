@@ -45,7 +45,7 @@ from ullage.prediction.lone_post import LonePost
 from ullage.prediction.measurement.measure import measure
 from ullage.prediction.measurement.placement import addresses_count
 from ullage.prediction.observation import ending
-from ullage.prediction.request import STOP_SIGNAL, ChildRequest
+from ullage.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, ChildRequest
 from ullage.prediction.result import Outcome, RunResult
 from ullage.settings import VARIABLES
 from ullage.tracing.compiled import hurry_workers
@@ -138,6 +138,7 @@ class Run:
 
     def _on_signals(self) -> None:
         signal.signal(STOP_SIGNAL, self._on_time)
+        signal.signal(LEAVE_SIGNAL, self._on_leave)
 
     def _before_import(self) -> None:
         self._channel.send("import")
@@ -364,6 +365,11 @@ class Run:
         if not self._is_over:
             self._finish(Outcome(kind="steps" if self._has_gone_on else "time"))
             self._stop()
+
+    def _on_leave(self, number: int, frame: FrameType | None) -> None:
+        signal.signal(LEAVE_SIGNAL, signal.SIG_IGN)
+        self._is_over = True
+        self._stop()
 
     def _gave_up(self) -> ending.SeenOom | None:
         """The last time that memory ran out, if no step ended and nothing was allocated after it."""
