@@ -104,7 +104,7 @@ CHANGE: Final = Change(
     title_for=lambda setting: "Liger-Kernel's fused loss" if setting == LIGER else "loss by chunks",
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
-    explanation="the log-softmax of the logits is computed for some rows at a time, and again for their gradient",
+    explanation="the log-softmax of the logits is computed for some rows at a time, and never held for all",
     settings_for=_settings_for,
     install=_install,
     recipe_for=recipe_for,
