@@ -35,7 +35,7 @@ CHANGES: Final = (
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""What argparse, click, absl, fire and transformers' parser say of an option that a script does not have."""
+"""The words of argparse, click, absl, fire and transformers' parser for an option that a script does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

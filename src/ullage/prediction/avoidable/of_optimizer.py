@@ -16,7 +16,7 @@ from ullage.tracing.journal import Phase
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
 _FILL: Final = "aten::fill_"
-"""What `zero_` asks for in turn."""
+"""The operation that `zero_` asks for in turn."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
 _LISTS: Final = "_multi_tensor_"
 """The beginning of the names of torch.optim's functions that work on lists of all parameters."""
