@@ -10,22 +10,28 @@ PAGE: Final = """# Advised scripts
 `make advise` writes this page. Each script was given to [`ullage advise`](advise.md) with a card on which it does not
 fit. Git applied the patch in a copy, and `ullage predict` ran the copy on the same card with nothing changed from
 outside (torch {torch}): "proved" means that it fits there and needs the bytes that were promised, allocated and
-reserved. {proved} of {count} are proved.
+reserved. {proved} of {count} are proved.{others}
 
-| script | card | as it is | change | with it | gradients | more computation | proved | seconds |
-|---|---|---|---|---|---|---|---|---|
+| script | card | as it is | change | with it | gradients | more computation | proved |
+|---|---|---|---|---|---|---|---|
 {rows}
 
-Sizes are what is used of the card at most, the CUDA context included, in GiB. Seconds are those of the whole advice,
-two runs at a time.
+Sizes are what is used of the card at most, the CUDA context included, in GiB.
 """
 
 
-def page_of(rows: list[AdvisedRow]) -> str:
-    """Return the page's text."""
+def page_of(rows: list[AdvisedRow], *, missing: int = 0) -> str:
+    """Return the page's text; it names the number of scripts that were not run."""
     proved = sum(row.is_proved for row in rows)
     lines = "\n".join(_line(row) for row in rows)
-    return PAGE.format(torch=version("torch").partition("+")[0], proved=proved, count=len(rows), rows=lines)
+    others = (
+        f" {missing} more of `benchmarks/advise/cases.toml` {'was' if missing == 1 else 'were'} not run."
+        if missing
+        else ""
+    )
+    return PAGE.format(
+        torch=version("torch").partition("+")[0], proved=proved, count=len(rows), rows=lines, others=others
+    )
 
 
 def _line(row: AdvisedRow) -> str:
@@ -43,7 +49,6 @@ def _line(row: AdvisedRow) -> str:
         row.gradients,
         more,
         "yes" if row.is_proved else f"**no**: {row.problem or 'other bytes'}",
-        str(row.seconds),
     )
     return f"| {' | '.join(cells)} |"
 

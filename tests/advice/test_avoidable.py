@@ -35,6 +35,7 @@ HELD = {
 KINDS = {
     "lists_of_optimizer": AvoidableKind.OPTIMIZER_TEMPORARIES,
     "gradients_until_loss": AvoidableKind.GRADIENTS_KEPT_ZEROED,
+    "gradients_set_to_zero": AvoidableKind.GRADIENTS_KEPT_ZEROED,
     "gradients_in_two_types": AvoidableKind.GRADIENTS_BESIDE_COPIES,
     "copy_of_weights": AvoidableKind.SECOND_COPY_OF_WEIGHTS,
     "scores_of_vocabulary": AvoidableKind.LOGITS_IN_FP32,

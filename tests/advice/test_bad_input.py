@@ -15,6 +15,14 @@ import ullage.api.advise
 from tests.forked import client
 from ullage.cli.app import app
 
+OF_ONE_OPTION = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=16)
+options = parser.parse_args()
+import torch
+torch.zeros(options.batch_size, 1 << 20, device="cuda")
+"""
 GOOD = "import torch\nx = torch.zeros(1 << 20, device='cuda')\n"
 
 
@@ -73,6 +81,18 @@ def test_a_script_that_fails_by_itself_is_exit_code_3(tmp_path: Path, script: st
     assert text in ran.stderr
     assert "error: " in ran.stderr
     assert "site-packages/ullage" not in ran.stderr  # the script's own traceback alone
+
+
+@pytest.mark.parametrize("command", ["advise", "fit"])
+def test_an_option_that_the_script_does_not_have_is_not_a_matter_of_its_range(tmp_path: Path, command: str) -> None:
+    (tmp_path / "train.py").write_text(OF_ONE_OPTION)
+    ran = client.run(
+        [sys.executable, "-m", "ullage", command, "train.py", "--gpu", "T4", "--vary", "--bs"], cwd=tmp_path
+    )
+    assert ran.returncode == 3
+    assert "unrecognized arguments: --bs 1" in ran.stderr
+    assert ran.stderr.splitlines()[-1] == "(--vary takes an option that the script has; it does not know --bs)"
+    assert "a range may begin higher" not in ran.stderr
 
 
 def test_json_and_a_page_at_once_and_no_diff(tmp_path: Path) -> None:

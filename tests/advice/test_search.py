@@ -104,6 +104,20 @@ def test_the_cheapest_single_change_that_fits_is_the_answer() -> None:
     assert [part.text for part in best.combination.parts] == ["slow=2"], "as mild as fits"
 
 
+def test_what_takes_more_time_at_its_mildest_is_not_made_milder() -> None:
+    """It cannot be the answer any more, and each setting is a run."""
+    known = settings([(change("slow", SLOW), 8), (change("quick", SLOW), 1)])
+    card = Card(moments=[{"": 130, "slow": 20, "quick": 40}])
+    search = AdviceSearch(
+        known, 130, card.run, time=lambda one: (sum(float(p.setting) for p in one.parts if p.change.key == "slow"), 0)
+    )
+    search.singles()
+    best = search.best()
+    assert best is not None
+    assert [part.text for part in best.combination.parts] == ["quick=1"]
+    assert [one.parts[0].text for one in card.seen] == ["slow=8", "quick=1"]
+
+
 def test_two_cheap_ones_go_before_a_dear_one() -> None:
     known = settings([(change("a", FREE), 1), (change("b", FREE), 1), (change("other", OTHER), 1)])
     card = Card(moments=[{"": 130, "a": 20, "b": 20, "other": 100}])

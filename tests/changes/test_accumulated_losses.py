@@ -42,6 +42,7 @@ FORMS = {
     "F.cross_entropy(model(x), y, reduction='none').mean()": LossForm.MEAN,
     "F.mse_loss(model(x)[:, 0], y * 1.0) / 3 + model(x).mean()": LossForm.MEAN,
     "model(x).square().sum()": LossForm.SUM,
+    "model(x).square().sum() * 1": LossForm.SUM,
     "model(x).square().sum() / 12": LossForm.OTHER,
     "model(x).square()[y > 5].mean()": LossForm.OTHER,
     "F.cross_entropy(model(x), y, weight=weights)": LossForm.OTHER,

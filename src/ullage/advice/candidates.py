@@ -1,13 +1,16 @@
 """Which changes are worth a run of this script, and why the others are not."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from ullage.advice.trial import ChangeSetting, NotMade
 from ullage.changes.all_changes import CHANGES
-from ullage.changes.change import Applicable
+from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import TrainingFacts
 from ullage.prediction.changed import makes_a_difference
 from ullage.prediction.request import Request
+
+_OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +26,11 @@ def candidates_of(facts: TrainingFacts, request: Request) -> Candidates:
     settings: dict[str, list[ChangeSetting]] = {}
     not_made = []
     for change in CHANGES:
-        applicable = change.settings_for(facts)
+        applicable, here = change.settings_for(facts), _as_dear_as(change, facts)
         if change.world_size is not None and (request.world_size or request.is_command):
             applicable = Applicable(why_not="the run has several processes already, or is a command that starts them")
         wanted = [
-            ChangeSetting(change=change, setting=setting)
+            ChangeSetting(change=here, setting=setting)
             for setting in applicable.settings
             if makes_a_difference(request, change, setting)
         ]
@@ -37,3 +40,9 @@ def candidates_of(facts: TrainingFacts, request: Request) -> Candidates:
             why = applicable.why_not or "the run has it already"
             not_made.append(NotMade(change=change, why=why))
     return Candidates(settings=settings, not_made=not_made)
+
+
+def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
+    """Return a change with what it costs in this run: no less than other numbers if the gradients may be others."""
+    is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
+    return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

@@ -225,12 +225,12 @@ def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
 def _costs(advice: Advice, one: Combination) -> str:
     """Return what a change costs, in few words: they are the cell of a table."""
     estimate = estimate_of(one, advice.facts)
-    parts = [part for part in (estimate.short or _COSTS[one.cost],) if part]
     gradients = one.gradients(advice.facts)
+    if gradients is Gradients.UNKNOWN:
+        return ", ".join(part for part in (estimate.short, "gradients not known to be the same") if part)
+    parts = [part for part in (estimate.short or _COSTS[one.cost],) if part]
     if gradients is Gradients.ROUNDING:
         parts.append("equal up to rounding")
-    elif gradients is Gradients.CHANGED and one.cost is not ChangeCost.NUMERICS:
-        parts.append("other gradients")
     return ", ".join(parts)
 
 

@@ -53,7 +53,10 @@ class AdviceSearch:
     def _best_of_tried(self) -> ChangeTrial | None:
         alone = [trial for trial in self.tried.values() if trial.fits and len(trial.combination.parts) == 1]
         lowest = min((trial.combination.cost for trial in alone), default=None)
-        found = [self._milder(trial) for trial in alone if trial.combination.cost is lowest]
+        found: list[ChangeTrial] = []
+        for trial in sorted((each for each in alone if each.combination.cost is lowest), key=self._least_order):
+            if not found or self._least_order(trial) < min(map(self._order, found)):
+                found.append(self._milder(trial))
         added = self._add_up(lowest)
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
@@ -152,6 +155,11 @@ class AdviceSearch:
         parts = trial.combination.parts
         strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
         return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
+
+    def _least_order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
+        """Return the order that a single change would have if its mildest setting would do."""
+        [part] = trial.combination.parts
+        return (trial.combination.cost, 1, self.time(combination([self.settings[part.change.key][0]])), 0, 0)
 
     def _try(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
         new = list(dict.fromkeys(one for one in combinations if one not in self.tried))

@@ -49,7 +49,11 @@ def _making_eight_bit(loop: "TrainingLoop", kind: Any, setting: str) -> Any:
             loop.refusals[text] = f"the script gives {kind.__name__} {what}, which the 8-bit one does not take"
             return object.__new__(cls)
         kept = {name: value for name, value in keywords.items() if name not in _IGNORED | _UNKNOWN}
-        other = getattr(import_module(_MODULES[setting]), f"{kind.__name__}8bit")
+        try:
+            other = getattr(import_module(_MODULES[setting]), f"{kind.__name__}8bit")
+        except (ImportError, OSError, AttributeError) as error:
+            loop.refusals[text] = f"{setting} cannot be used: {type(error).__name__}: {str(error).partition('. ')[0]}"
+            return object.__new__(cls)
         loop.effects[text] += 1
         return other(*arguments, **kept)
 

@@ -77,6 +77,8 @@ class ModelFacts:
     """Whether transformers says of the model that it can compute attention by scaled_dot_product_attention."""
     transformers_path: str | None = None
     """The path of the model of transformers below this one, "" where it is this one; None where there is none."""
+    model_type: str = ""
+    """The type that transformers gives that model: "llama"; "" where there is none."""
     scores: CodePlace | None = None
     """The line whose softmax leaves most memory for the backward pass: attention that is written by hand."""
     is_compiled: bool = False

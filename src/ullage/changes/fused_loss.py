@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.changes.facts import LossFacts, TrainingFacts
-from ullage.changes.fused_loss_edits import LARGE, LIGER, ROWS, has_liger, recipe_for
+from ullage.changes.fused_loss_edits import LARGE, LIGER, ROWS, has_liger, liger_for, liger_switches, recipe_for
 from ullage.tracing.source import is_users
 
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
@@ -24,7 +24,7 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     if not large:
         return Applicable(why_not="no cross entropy of large logits was computed")
     settings = [str(ROWS)] if any(each.is_users and each.rows > ROWS for each in large) else []
-    if facts.model is not None and facts.model.transformers_path is not None and has_liger():
+    if liger_for(facts.model) is not None:
         settings.append(LIGER)
     if settings:
         return Applicable(settings=settings)
@@ -35,6 +35,8 @@ def _reason(loss: LossFacts, facts: TrainingFacts) -> str:
     if loss.is_users:
         return f"the logits have no more than {ROWS} rows"
     if facts.model is not None and facts.model.transformers_path is not None:
+        if has_liger():
+            return f"Liger-Kernel has no loss for models of type {facts.model.model_type}"
         return "the loss is computed inside transformers, and Liger-Kernel, which replaces it, is not installed"
     return f"the script does not call torch.nn.functional.cross_entropy itself at line {loss.place.line}"
 
@@ -80,25 +82,29 @@ def _apply_liger(loop: "TrainingLoop", module: Any) -> None:
     if path is None or not has_liger():
         loop.refuse(text, "Liger-Kernel is not installed" if path is not None else "it is no model of transformers")
         return
-    known: dict[str, Any] = importlib.import_module(_LIGER_PATCHES).MODEL_TYPE_TO_APPLY_LIGER_FN
+    try:
+        known: dict[str, Any] = importlib.import_module(_LIGER_PATCHES).MODEL_TYPE_TO_APPLY_LIGER_FN
+    except ImportError as error:  # as where transformers is older than it wants
+        loop.refuse(text, f"Liger-Kernel cannot be imported: {str(error).partition('. ')[0]}")
+        return
     inner: Any = model.get_submodule(path)
     kind = inner.config.model_type
     apply = known.get(kind)
-    if apply is None:
+    switches = liger_switches(apply) if apply is not None else {}
+    if apply is None or not any(switches.values()):
         loop.refuse(text, f"Liger-Kernel has no loss for models of type {kind}")
         return
-    from ullage.changes.fused_loss_edits import liger_switches
-
-    apply(model=inner, **liger_switches(apply))
+    apply(model=inner, **switches)
     loop.effects[text] += 1
 
 
 CHANGE: Final = Change(
     key="fused_loss",
     name="loss by chunks",
+    title_for=lambda setting: "Liger-Kernel's fused loss" if setting == LIGER else "loss by chunks",
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
-    explanation="the log-softmax of the logits is computed for some rows at a time, and again for their gradient",
+    explanation="the log-softmax of the logits is computed for some rows at a time, and never held for all",
     settings_for=_settings_for,
     install=_install,
     recipe_for=recipe_for,

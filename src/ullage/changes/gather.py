@@ -158,6 +158,7 @@ class Gatherer:
             attention=attention,
             has_sdpa=has_sdpa,
             transformers_path=model_structure.path_of_transformers(model),
+            model_type=model_structure.type_of_transformers(model),
             is_compiled=is_compiled or model_structure.has_compiled_part(model),
             batch_norms=model_structure.batch_norms_of(model),
             wrapper=wrapper,

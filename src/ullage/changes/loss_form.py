@@ -1,7 +1,7 @@
 """How a loss is made of its batch, read from autograd's graph between it and what is reduced to one number.
 
-Names of nodes and the numbers that they keep are read alone, and of a divisor where it lies: nothing is computed and
-nothing allocated.
+Names of nodes and the numbers that they keep are read alone, and of a divisor on the card where it lies: nothing is
+computed and nothing allocated.
 """
 
 import functools
@@ -113,6 +113,9 @@ def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool
         elif name in _SCALES and len(inner) == 1 and reads_saved:
             other = current._saved_other
             is_constant = other is not None and other.device.type == "cpu" and not other.ndim
+            if is_constant and other.tolist() == 1:  # as by the number of processes, where there is one
+                waiting.append((inner[0], is_scaled, is_divided))
+                continue
             is_known = other is not None and not is_constant and other.data_ptr() == counts
             of_scaler = has_scaler and name == "MulBackward0" and not is_constant
             is_unknown = not (is_constant or is_known or of_scaler)

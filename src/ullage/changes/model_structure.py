@@ -49,6 +49,13 @@ def path_of_transformers(model: nn.Module) -> str | None:
     return next((path for path, module in model.named_modules() if _is_pretrained(module)), None)
 
 
+def type_of_transformers(model: nn.Module) -> str:
+    """Return the type that transformers gives that model: "llama"; "" where there is none."""
+    path = path_of_transformers(model)
+    inner: Any = model.get_submodule(path) if path is not None else None
+    return str(getattr(getattr(inner, "config", None), "model_type", "") or "")
+
+
 def _is_pretrained(module: nn.Module) -> bool:
     return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)
 

@@ -3,6 +3,7 @@
 Every probe is a prediction in a process of its own, two at a time. What has been run once is not run again.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,10 @@ CHANGES: Final = (
     (for_loop_optimizer.CHANGE, "on"),
 )
 """The changes that are tried: they leave the model, and the script, as they are."""
+_NO_OPTION: Final = re.compile(
+    r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
+)
+"""The words of argparse, click, absl, fire and transformers' parser for an option that a script does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +214,7 @@ class Fitter:
             if failures and min(failures) < max(
                 (value for value, probe in probes.items() if probe.fits), default=LARGEST
             ):
-                hint = f"\n(a range may begin higher: --vary {axis.option}={2 * min(failures)}..)"
-                raise ScriptError(f"{failures[min(failures)]}{hint}")
+                raise ScriptError(_with_hint(failures[min(failures)], axis, min(failures)))
             return {value: _need(probes.get(value)) for value in values}
 
         search = FitSearch(axis, self.total_bytes - self.margin_bytes, unbounded=axis.is_unbounded)
@@ -282,6 +286,14 @@ class Fitter:
                 return
             guess = found.best.value // 2  # what is twice as long needs about twice as much
             start = (guess, guess + axis.multiple)
+
+
+def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
+    """Return the error of a value below all that fit, and what to do about it."""
+    bare = axis.option.lstrip("-+")
+    if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
+        return f"{failure}\n(--vary takes an option that the script has; it does not know {axis.option})"
+    return f"{failure}\n(a range may begin higher: --vary {axis.option}={2 * value}..)"
 
 
 def _how(request: Request, change: Change, setting: str) -> str:

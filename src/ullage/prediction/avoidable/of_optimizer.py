@@ -15,6 +15,8 @@ from ullage.prediction.avoidable_memory import Avoidable, AvoidableKind
 from ullage.tracing.journal import Phase
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
+_FILL: Final = "aten::fill_"
+"""The operation that `zero_` asks for in turn."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
 _LISTS: Final = "_multi_tensor_"
 """The beginning of the names of torch.optim's functions that work on lists of all parameters."""
@@ -83,9 +85,15 @@ def stale_gradients(
 
 def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
     """Return the blocks whose last use before a moment was to be set to zero."""
-    before = table.when <= moment
-    last: dict[int, bool] = dict(zip(table.block[before].tolist(), table.of(*_ZERO)[before].tolist(), strict=True))
-    return [block for block in blocks if last.get(block, False)]
+    is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
+    zeroed: dict[int, int] = {}  # of a block, when it was set to zero
+    for at in np.flatnonzero((table.when <= moment) & np.isin(table.block, blocks)).tolist():
+        block, when = int(table.block[at]), int(table.when[at])
+        if is_zero[at]:
+            zeroed[block] = when
+        elif not (is_fill[at] and zeroed.get(block) == when):
+            zeroed.pop(block, None)
+    return [block for block in blocks if block in zeroed]
 
 
 def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
