@@ -105,6 +105,41 @@ def test_a_read_that_the_source_does_not_show(tmp_path: Path, read: str) -> None
         (tmp_path / "runs").unlink()
 
 
+def test_a_script_without_an_end_is_begun_anew_too(tmp_path: Path) -> None:
+    script = LOGS.replace("for step in range(5)", "while True").replace('print("loss", LOSS)', "if loss > 9: break")
+    told = predicted(tmp_path, code=0, script=script, draws=1)
+    assert told["ran"] == 2
+    assert len(told["steps"]) >= 5
+
+
+def test_kernels_that_are_timed_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inductor keeps on the host what they write over, where its cache has no choice of an earlier run."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    script = """
+import torch
+from torch import nn
+layers = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda()
+compiled = torch.compile(layers)
+optimizer = torch.optim.SGD(layers.parameters())
+for step in range(5):
+    compiled(torch.randn(4096, 256, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    told = predicted(tmp_path, code=0, script=script)
+    assert told["ran"] == 2, "once more only without torch.compile, to stand beside it"
+    assert told["reads"] == []
+
+
+def test_what_is_known_to_read_begins_with_values(tmp_path: Path) -> None:
+    """Of several predictions of a script in one process, as in `ullage.fit`, the first alone is begun anew."""
+    (tmp_path / "late.py").write_text(NOTES_ITS_RUN + LOGS.replace('print("loss", LOSS)', "if loss > 9: break"))
+    code = "import ullage\nfor _ in range(3): print(len(ullage.predict('late.py', gpu='T4', draws=1).reads))"
+    done = client.run([sys.executable, "-c", code], cwd=tmp_path, env=dict(os.environ) | USUAL)
+    assert done.stdout == "1\n1\n1\n", done.stderr
+    assert (tmp_path / "runs").read_text() == "1111"
+
+
 PLAIN = ("loss.item()", "x[:, 0]", "F.one_hot(x, 9)", "print(f'{loss:.2f}')", "any(p.requires_grad for p in q)")
 READING = (
     *("x[x > 0]", "x[~y]", "x[mask]", "torch.nonzero(x)", "x.unique()", "if loss.item() > 3: pass", "x.any()"),

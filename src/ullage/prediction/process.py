@@ -420,7 +420,7 @@ class Listener:
             case "exit":
                 self._settle(voice, int(message["status"]))
                 return
-        if report.is_final:
+        if report.is_final and not any(each is report for each in self.reports):  # whatever it still tells
             self.reports.append(report)
             if self.door is None:
                 self._limit = now + UNWIND_SECONDS

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import ullage._errors
@@ -56,6 +57,8 @@ __all__ = ["Request", "predict"]
 
 _TAIL_LINES: Final = 15
 _PLACES_SHOWN: Final = 3
+_known_to_read: Final[set[Path]] = set()
+"""The scripts that have read something that may decide in a run without values: another run begins with them."""
 
 
 def predict(
@@ -79,6 +82,7 @@ def predict(
         try:
             return _predict(replace(request, begins_without_values=True), tell, cancelled)
         except ValuesReadError:
+            _known_to_read.add(request.script)
             tell("once more, with values, which are read")
     return _predict(request, tell, cancelled)
 
@@ -94,6 +98,7 @@ def _may_begin_without_values(request: Request) -> bool:
         and request.values.mode == "auto"
         and not request.echo
         and request.script.suffix == ".py"
+        and request.script not in _known_to_read
         and seems_to_read_none(request.script)
     )
 

@@ -16,12 +16,12 @@ from ullage.values.content import BlockContent, Certainty
 
 _QUIET: Final = (
     *("torch/_tensor_str.py", "torch/distributed/tensor/_random.py"),
-    "torch/autograd/graph.py",
     "torch/autograd/graph.py",  # save_on_cpu: what is saved on the host comes back as it was
+    "torch/_inductor/runtime/triton_heuristics.py",  # so do arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
 """Files that read in order to print, to share the state of random numbers, to keep on the host what comes back
-unchanged (`save_on_cpu`), or to write a checkpoint."""
+unchanged, or to write a checkpoint."""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 _NUMBER_BYTES: Final = 8

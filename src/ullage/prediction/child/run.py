@@ -204,7 +204,7 @@ class Run:
             return
         self._is_over = True
         self._channel.send("refused", text="values are read", type=ValuesReadError.__name__)
-        os.kill(os.getpid(), STOP_SIGNAL)  # where PyTorch asks for the number no error gets through to the script
+        os.kill(os.getpid(), LEAVE_SIGNAL)  # where PyTorch asks for the number no error gets through to the script
 
     def _keep_history(self, torch: Any) -> None:
         """Have PyTorch record requests, with what the journal does not have."""
