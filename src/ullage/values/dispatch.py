@@ -83,7 +83,8 @@ class Watch(ABC):
             library: Any = self._libraries.get(namespace)
             if library is None:
                 library = self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-            library.m.impl(short, INTERCEPTION_KEY, self._kernel_for(name, made_of_others), True)  # noqa: FBT003
+            kernel = self._kernel_for(name, made_of_others)
+            library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys; no keyword
 
     def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
         """Return the function that is to take an operator's calls, with the set of keys first."""
@@ -116,7 +117,7 @@ class Watch(ABC):
             if not self.has_ended:
                 self.see_new_operators()
 
-        torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]
+        torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
         """Return what tells the listener, if there is one, before it sees an operator."""
