@@ -25,8 +25,32 @@ def _spread(count: int) -> Ints:
     return mirrored[mirrored < count]
 
 
+class OpenRuns:
+    """How often units of each key are still to be run."""
+
+    __slots__ = ()
+    _open: dict[int, int]
+
+    def ran(self, key: int) -> None:
+        """A unit of the key was run."""
+        if key in self._open:
+            self._open[key] -= 1
+            if self._open[key] <= 0:
+                del self._open[key]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every key was run as often as is wanted."""
+        return not self._open
+
+    @property
+    def left(self) -> int:
+        """The number of keys that are still to be run."""
+        return len(self._open)
+
+
 @dataclass(slots=True, kw_only=True)
-class Plan:
+class Plan(OpenRuns):
     """What is still to be run of an epoch. A unit is a batch, or the batches that a script takes together."""
 
     keys: Ints
@@ -74,24 +98,7 @@ class Plan:
     def _has_sample(self, key: int) -> bool:
         return bool(self.keys[self._sample[key]] == key)
 
-    def ran(self, key: int) -> None:
-        """A unit of the key was run."""
-        if key in self._open:
-            self._open[key] -= 1
-            if self._open[key] <= 0:
-                del self._open[key]
-
     def once_more(self, key: int) -> None:
         """A unit of the key did not ask for what the one before it asked."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every key was run as often as is wanted."""
-        return not self._open
-
-    @property
-    def left(self) -> int:
-        """The number of keys that are still to be run."""
-        return len(self._open)

@@ -11,12 +11,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ullage.epoch.plan import OpenRuns
+
 Ints = npt.NDArray[np.int64]
 
 _RUNS: Final = 2
 
 
-class PlanInOrder:
+class PlanInOrder(OpenRuns):
     """What is still to be run of an epoch. A unit is a batch, or the batches that a script takes together."""
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
@@ -98,22 +100,9 @@ class PlanInOrder:
     def ran(self, key: int) -> None:
         """A unit of the key was run."""
         self._unseen.discard(key)
-        if key in self._open:
-            self._open[key] -= 1
-            if self._open[key] <= 0:
-                del self._open[key]
+        super().ran(key)
 
     def once_more(self, key: int) -> None:
         """A unit of the key did not ask for what the one before it asked."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every key was run as often as is wanted."""
-        return not self._open
-
-    @property
-    def left(self) -> int:
-        """The number of keys that are still to be run."""
-        return len(self._open)
