@@ -6,7 +6,7 @@ import pytest
 
 from ullage.advice.candidates import candidates_of
 from ullage.changes.change import ChangeCost
-from ullage.changes.facts import LoopFacts, LossForm, ModelFacts, TrainingFacts
+from ullage.changes.training.facts import LoopFacts, LossForm, ModelFacts, TrainingFacts
 from ullage.prediction.request import Request
 
 

@@ -12,7 +12,7 @@ import numpy
 from numpy.typing import NDArray
 
 from tests.forked import client
-from ullage.changes.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
+from ullage.changes.training.facts import CodePlace, LoopFacts, OptimizerFacts, TrainingFacts
 from ullage.prediction.prediction import Prediction
 from ullage.prediction.request import Request
 from ullage.prediction.script import predict

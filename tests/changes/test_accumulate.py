@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, difference, facts_of, peaks, place, told_on_cpu
-from ullage.changes.accumulate import CHANGE
+from ullage.changes.accumulation.accumulate import CHANGE
 from ullage.changes.change import Gradients
-from ullage.changes.facts import BatchTensor, LoopFacts, LossForm, ModelFacts, TrainingFacts
+from ullage.changes.training.facts import BatchTensor, LoopFacts, LossForm, ModelFacts, TrainingFacts
 from ullage.editing.apply import edited
 
 BEGINNING = """

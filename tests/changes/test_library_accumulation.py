@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, difference, peaks, told_on_cpu
-from ullage.changes.accumulate import CHANGE
-from ullage.changes.facts import CodePlace, LibraryCall, LoopFacts, TrainingFacts
+from ullage.changes.accumulation.accumulate import CHANGE
+from ullage.changes.training.facts import CodePlace, LibraryCall, LoopFacts, TrainingFacts
 from ullage.editing.apply import edited
 from ullage.prediction.prediction import Prediction
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.changes.runs import bytes_of, peaks
-from ullage.changes.fused_loss import CHANGE
+from ullage.changes.loss.fused_loss import CHANGE
 from ullage.editing.apply import edited
 
 SCRIPT = """

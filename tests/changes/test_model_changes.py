@@ -10,7 +10,7 @@ import pytest
 from tests.changes.runs import bytes_of
 from tests.forked import client
 from ullage.changes.all_changes import change_named
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 from ullage.editing.apply import edited
 from ullage.editing.edit import Recipe, SourceEdit
 from ullage.prediction.prediction import Prediction

@@ -15,7 +15,7 @@ from ullage.advice.search import AdviceSearch
 from ullage.advice.trial import ChangeTrial, Combination, NotMade
 from ullage.advice.written import WrittenAdvice, written
 from ullage.changes.change import ChangeCost
-from ullage.changes.facts import CodePlace, HeldVariable, TrainingFacts
+from ullage.changes.training.facts import CodePlace, HeldVariable, TrainingFacts
 from ullage.editing.edit import NotCertain
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fitter

@@ -6,7 +6,7 @@ from typing import Final
 from ullage.advice.trial import ChangeSetting, NotMade
 from ullage.changes.all_changes import CHANGES
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 from ullage.prediction.changed import makes_a_difference
 from ullage.prediction.request import Request
 

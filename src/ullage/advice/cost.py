@@ -9,7 +9,7 @@ from typing import Final
 
 from ullage._units import text_of_bytes
 from ullage.advice.trial import Combination
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 
 HOST_BANDWIDTH: Final = 12 << 30
 """Bytes a second between the card and pinned memory: what PCIe 3.0 x16 gives in practice; 4.0 gives twice as much."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ullage._errors import UllageError
 from ullage.advice.trial import ChangeSetting, Combination, combination, excludes
 from ullage.changes.change import ChangeCost
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 from ullage.fitting.axis import Axis
 from ullage.fitting.fit import Fitter, Largest
 from ullage.prediction.request import Request

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ullage.changes.change import Change, ChangeCost, Gradients, text_of
-from ullage.changes.facts import TrainingFacts
-from ullage.changes.user_source import source_of
+from ullage.changes.source.user_source import source_of
+from ullage.changes.training.facts import TrainingFacts
 from ullage.editing.apply import edited
 from ullage.editing.edit import SourceEdit
 from ullage.prediction.changed import changed

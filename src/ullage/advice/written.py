@@ -8,8 +8,8 @@ from typing import Any
 from ullage._errors import ScriptError
 from ullage._secrets import SourceCode
 from ullage.advice.trial import ChangeSetting, ChangeTrial
-from ullage.changes.facts import TrainingFacts
-from ullage.changes.user_source import source_of
+from ullage.changes.source.user_source import source_of
+from ullage.changes.training.facts import TrainingFacts
 from ullage.editing.apply import edited
 from ullage.editing.diff import diff_of
 from ullage.editing.edit import NotCertain, Recipe, SourceEdit

@@ -21,7 +21,7 @@ from ullage.analysis.holder import LineHolder, StreamMemory, holders_of, memory_
 from ullage.analysis.note import notes_of
 from ullage.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.analysis.recording import HeldBlock, Recording
-from ullage.analysis.remedy import Remedy, estimates_of, higher_limit, remedies_of
+from ullage.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
 from ullage.analysis.role import RoleColumns, RoleShare, role_shares, roles_of
 from ullage.analysis.role.advice import advice_of
 from ullage.analysis.sentence import cure_of, free_when_refused, headline_of, sentence_of, went_on
@@ -147,21 +147,21 @@ def explain(
     assumed = assumed or closest(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     recording = assumed.recording_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     evidence = evidence_of(recording)
-    rebuilt = recording.rebuilt
-    in_its_room = rebuilt
-    if not rebuilt.room_is_known:
-        in_its_room = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf)
-    fidelity = _fidelity(recording, in_its_room)
-    contradiction = contradiction_of(history, rebuilt, is_exact=fidelity.is_exact)
-    cause, growth, accumulation = _judged(recording, evidence, contradiction)
-    with ThreadPoolExecutor(1) as replays:  # which leave the GIL to what is found in the recording itself
-        searched = replays.submit(_pinning_set, recording, cause, evidence, progress)
+    # Replays leave the GIL to what is found here in the recording itself.
+    with RemedySearch(recording, progress=progress) as search, ThreadPoolExecutor(1) as pinning:
+        in_its_room = recording.rebuilt
+        if not in_its_room.room_is_known:
+            in_its_room = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf)
+        fidelity = _fidelity(recording, in_its_room)
+        contradiction = contradiction_of(history, recording.rebuilt, is_exact=fidelity.is_exact)
+        cause, growth, accumulation = _judged(recording, evidence, contradiction)
+        chosen_later = pinning.submit(_pinning_set, recording, cause, evidence, progress)
         pins = tuple(pins_of(recording)) if recording.failing_op is not None else ()
         kept, holders = growth or accumulation, holders_of(recording)
         roles = roles_of(recording)
         shares = role_shares(recording, roles)
-        chosen = searched.result()
-    remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, progress)
+        chosen = chosen_later.result()
+        remedies = [] if contradiction is not None else _remedies(recording, evidence, growth, accumulation, search)
     if contradiction is not None:
         sentence = _contradicted(contradiction)
     else:
@@ -228,12 +228,11 @@ def _remedies(
     evidence: Evidence,
     growth: StepGrowth | None,
     accumulation: Accumulation | None,
-    progress: Callable[[str], None],
+    search: RemedySearch,
 ) -> list[Remedy]:
-    is_replayed = recording.rebuilt.is_whole or recording.done.driver_calls or recording.failing_op is not None
-    if not len(recording.history) or not is_replayed:
+    if not search.is_of_a_replay:
         return []
-    remedies = remedies_of(recording, growth, accumulation, progress=progress)
+    remedies = search.best_first(growth, accumulation)
     asked = evidence.get("requested_bytes", 0)
     if recording.refused_bytes and not recording.rebuilt.settings.expandable_segments:
         remedies.append(higher_limit(free_when_refused(evidence)))

@@ -1,10 +1,9 @@
 """Changes that would have prevented the failure: each remedy is a replay of this very run, not a rule of thumb."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Final
+from typing import Final, ParamSpec, Self
 
 from ullage._units import text_of_bytes
 from ullage.analysis.accumulation import Accumulation
@@ -26,6 +25,7 @@ SETTINGS: Final = (
 _GARBAGE_COLLECTION: Final = ("garbage_collection_threshold:0.8", 0.95)  # it works below a limit only
 _EMPTY_CACHE_INTERVALS: Final = (1, 10)
 _PARALLEL_REPLAYS: Final = 2
+_Arguments = ParamSpec("_Arguments")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,43 +58,92 @@ class Remedy:
         return self.name.partition(", ")[0].partition(" (")[0]
 
 
-def remedies_of(
-    recording: Recording,
-    growth: StepGrowth | None = None,
-    accumulation: Accumulation | None = None,
-    *,
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[Remedy]:
-    """Replay the run with every remedy and return them, the best first.
+class RemedySearch:
+    """Replays of a run with one change each, two at once, which begin while the recording itself is still looked at.
 
-    Remedies that help come first; among them those without more driver calls; among these the ones that leave most
-    room.
-
-    A run that goes on will need more than it had when it failed, and a step that is recorded from its middle on proves
-    a remedy for that request alone: room is what makes it hold.
-
-    Where memory grows, freeing what every step keeps is a remedy too; where a loop keeps blocks, freeing them.
+    Leaving the `with` block gives up the replays that have not begun.
     """
-    # One after the other is made while those before it are replayed.
-    work = chain(_settings_to_try(recording), _actions_to_try(recording, growth, accumulation))
 
-    def run(trial: _RemedyTrial) -> Remedy:
-        progress(f"replaying with {trial.setting or trial.action}")
-        return _remedy_of(recording, trial)
+    def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
+        """Begin with the changes that need nothing but the recording.
 
-    with ThreadPoolExecutor(_PARALLEL_REPLAYS) as pool:
-        found = list(pool.map(run, work))
-    if recording.failing_op is None:
-        return sorted(found, key=lambda remedy: (remedy.peak_reserved_bytes or 0, remedy.driver_calls or 0))
-    return sorted(
-        found,
-        key=lambda remedy: (
-            not remedy.fits,
-            (remedy.more_calls or 0) > 0,
-            remedy.peak_reserved_bytes or 0,
-            remedy.driver_calls or 0,
-        ),
-    )
+        Args:
+            recording: the run.
+            progress: called with a short text for every replay.
+        """
+        self._recording = recording
+        self._progress = progress
+        self._pool = ThreadPoolExecutor(_PARALLEL_REPLAYS)  # a replay leaves the GIL to others
+        self._replayed: list[Future[Remedy | None]] = []
+        if not self.is_of_a_replay:
+            return
+        for option in SETTINGS:
+            self._begin(_with_option, recording, option)
+        self._begin(_collecting_garbage, recording)
+        steps = recording.step_ops()
+        for every in _EMPTY_CACHE_INTERVALS:
+            self._begin(_emptied, recording, steps, every)
+        self._begin(_reordered, recording, steps)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def is_of_a_replay(self) -> bool:
+        """Whether there is anything to replay; else there are no remedies."""
+        rebuilt, done = self._recording.rebuilt, self._recording.done
+        has_moved = rebuilt.is_whole or done.driver_calls or self._recording.failing_op is not None
+        return bool(len(self._recording.history) and has_moved)
+
+    def best_first(self, growth: StepGrowth | None = None, accumulation: Accumulation | None = None) -> list[Remedy]:
+        """Return every remedy, the best first.
+
+        Remedies that help come first; among them those without more driver calls; among these the ones that leave most
+        room.
+
+        A run that goes on will need more than it had when it failed, and a step that is recorded from its middle on
+        proves a remedy for that request alone: room is what makes it hold.
+
+        Args:
+            growth: memory that grows: freeing what every step keeps is a remedy too.
+            accumulation: blocks that a loop keeps: freeing them is one.
+        """
+        if growth is not None:
+            self._begin(_freed_at_steps, self._recording, growth)
+        if accumulation is not None:
+            self._begin(_freed_in_the_loop, self._recording, accumulation)
+        found = [remedy for replayed in self._replayed if (remedy := replayed.result()) is not None]
+        if self._recording.failing_op is None:
+            return sorted(found, key=lambda remedy: (remedy.peak_reserved_bytes or 0, remedy.driver_calls or 0))
+        return sorted(
+            found,
+            key=lambda remedy: (
+                not remedy.fits,
+                (remedy.more_calls or 0) > 0,
+                remedy.peak_reserved_bytes or 0,
+                remedy.driver_calls or 0,
+            ),
+        )
+
+    def _begin(
+        self,
+        change: "Callable[_Arguments, _RemedyTrial | None]",
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> None:
+        """Have a change made and replayed, by whichever thread is free."""
+
+        def run() -> Remedy | None:
+            trial = change(*arguments, **named)
+            if trial is None:
+                return None
+            self._progress(f"replaying with {trial.setting or trial.action}")
+            return _remedy_of(self._recording, trial)
+
+        self._replayed.append(self._pool.submit(run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,51 +156,65 @@ class _RemedyTrial:
     program: Program
 
 
-def _settings_to_try(recording: Recording) -> Iterator[_RemedyTrial]:
-    own, own_text = recording.rebuilt.settings, recording.rebuilt.settings_text
-    for text in SETTINGS:
-        try:
-            changed = _settings_with(text, own, own_text)
-        except SettingsError:  # cannot be combined with the settings in force
-            continue
-        if changed != own:
-            yield _RemedyTrial(setting=text, settings=changed, program=recording.program)
-    if recording.rebuilt.room_bytes < UNBOUNDED_BYTES:
-        threshold, share = _GARBAGE_COLLECTION
-        collecting = replace(_settings_with(threshold, own, own_text), per_process_memory_fraction=share)
-        limit = text_of_bytes(int(share * recording.rebuilt.room_bytes))
-        action = f"{threshold}, with set_per_process_memory_fraction at {limit}"
-        yield _RemedyTrial(action=action, settings=collecting, program=recording.program)
-
-
-def _actions_to_try(
-    recording: Recording, growth: StepGrowth | None, accumulation: Accumulation | None
-) -> Iterator[_RemedyTrial]:
+def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
+    """Return the run with an option more; None where it has it, or where it cannot be combined with its own."""
     own = recording.rebuilt.settings
-    steps = recording.step_ops()
-    for every in _EMPTY_CACHE_INTERVALS:
-        marks = steps[every - 1 :: every]
-        if marks:
-            often = "every step" if every == 1 else f"every {every} steps"
-            program = insert(recording.program, {op + 1: [(Op.EMPTY_CACHE, 0)] for op in marks})
-            yield _RemedyTrial(action=f"torch.cuda.empty_cache() after {often}", settings=own, program=program)
+    try:
+        changed = _settings_with(option, own, recording.rebuilt.settings_text)
+    except SettingsError:
+        return None
+    return _RemedyTrial(setting=option, settings=changed, program=recording.program) if changed != own else None
 
+
+def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
+    """Return the run with garbage collected below a limit; None where the run's room is not known."""
+    if recording.rebuilt.room_bytes >= UNBOUNDED_BYTES:
+        return None
+    threshold, share = _GARBAGE_COLLECTION
+    collecting = _settings_with(threshold, recording.rebuilt.settings, recording.rebuilt.settings_text)
+    limit = text_of_bytes(int(share * recording.rebuilt.room_bytes))
+    return _RemedyTrial(
+        action=f"{threshold}, with set_per_process_memory_fraction at {limit}",
+        settings=replace(collecting, per_process_memory_fraction=share),
+        program=recording.program,
+    )
+
+
+def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyTrial | None:
+    """Return the run with its cache emptied at the end of every so many steps; None where it has too few."""
+    marks = steps[every - 1 :: every]
+    if not marks:
+        return None
+    often = "every step" if every == 1 else f"every {every} steps"
+    program = insert(recording.program, {op + 1: [(Op.EMPTY_CACHE, 0)] for op in marks})
+    return _RemedyTrial(
+        action=f"torch.cuda.empty_cache() after {often}", settings=recording.rebuilt.settings, program=program
+    )
+
+
+def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | None:
+    """Return the run with its largest step first; None where its steps have no other order."""
     reordered = largest_first(recording.program, steps)
-    if reordered is not None:
-        action = "the largest step first, then by size (the first one stays put)"
-        yield _RemedyTrial(action=action, settings=own, program=reordered)
+    if reordered is None:
+        return None
+    action = "the largest step first, then by size (the first one stays put)"
+    return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=reordered)
 
-    if growth is not None:
-        action = f"free at each step's end the {text_of_bytes(growth.bytes_per_step)} that it keeps"
-        frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
-        yield _RemedyTrial(action=action, settings=own, program=insert(recording.program, frees))
 
-    if accumulation is not None:
-        freed: dict[int, list[tuple[Op, int]]] = {}
-        for op, key in accumulation.frees:
-            freed.setdefault(op, []).append((Op.FREE, key))
-        action = "free these blocks as the loop runs, keeping an eighth of them"
-        yield _RemedyTrial(action=action, settings=own, program=insert(recording.program, freed))
+def _freed_at_steps(recording: Recording, growth: StepGrowth) -> _RemedyTrial:
+    """Return the run with what every step keeps freed at its end."""
+    action = f"free at each step's end the {text_of_bytes(growth.bytes_per_step)} that it keeps"
+    frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
+    return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, frees))
+
+
+def _freed_in_the_loop(recording: Recording, accumulation: Accumulation) -> _RemedyTrial:
+    """Return the run with the blocks that a loop keeps freed as it runs."""
+    freed: dict[int, list[tuple[Op, int]]] = {}
+    for op, key in accumulation.frees:
+        freed.setdefault(op, []).append((Op.FREE, key))
+    action = "free these blocks as the loop runs, keeping an eighth of them"
+    return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, freed))
 
 
 def _remedy_of(recording: Recording, trial: _RemedyTrial) -> Remedy:

@@ -5,28 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ullage._errors import UsageError, quoted
-from ullage.changes import (
-    accumulate,
-    autocast,
-    checkpoint,
-    count_flops,
+from ullage.changes import count_flops, fully_shard, held_over
+from ullage.changes.accumulation import accumulate
+from ullage.changes.activations import checkpoint, offload, sdpa
+from ullage.changes.allocator import expandable_segments, large_blocks
+from ullage.changes.change import Change
+from ullage.changes.loss import fused_loss
+from ullage.changes.optimizer import (
     eight_bit_optimizer,
-    expandable_segments,
     for_loop_optimizer,
-    fully_shard,
-    fused_loss,
     fused_optimizer,
-    held_over,
-    large_blocks,
-    offload,
-    sdpa,
     step_in_backward,
     zeroed_gradients,
 )
-from ullage.changes.change import Change
+from ullage.changes.precision import autocast
 
 if TYPE_CHECKING:
-    from ullage.changes.training_loop import TrainingLoop
+    from ullage.changes.training.training_loop import TrainingLoop
     from ullage.tracing.journal import Journal
 
 CHANGES: Final[tuple[Change, ...]] = (
@@ -78,8 +73,8 @@ def install(changes: Sequence[str], note: Callable[[str], None], journal: "Journ
         note: tells the user a sentence.
         journal: of memory, where how the run trains is to be gathered too; otherwise None.
     """
-    from ullage.changes.gather import Gatherer
-    from ullage.changes.training_loop import TrainingLoop
+    from ullage.changes.training.gather import Gatherer
+    from ullage.changes.training.training_loop import TrainingLoop
 
     loop = TrainingLoop(note)
     loop.install()

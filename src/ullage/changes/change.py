@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 from ullage.editing.edit import Recipe
 
 if TYPE_CHECKING:
-    from ullage.changes.training_loop import TrainingLoop
+    from ullage.changes.training.training_loop import TrainingLoop
 
 
 class ChangeCost(IntEnum):

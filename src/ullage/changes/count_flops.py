@@ -9,7 +9,7 @@ from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
 from ullage.editing.edit import Recipe
 
 if TYPE_CHECKING:
-    from ullage.changes.training_loop import TrainingLoop
+    from ullage.changes.training.training_loop import TrainingLoop
 
 _TEXT: Final = "count_flops=on"
 

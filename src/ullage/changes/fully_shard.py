@@ -8,11 +8,11 @@ a script which shards its model before it makes them.
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 from ullage.editing.edit import Recipe
 
 if TYPE_CHECKING:
-    from ullage.changes.training_loop import TrainingLoop
+    from ullage.changes.training.training_loop import TrainingLoop
 
 _RANKS: Final = ("2", "4", "8")
 _SNIPPET: Final = """\
@@ -61,7 +61,7 @@ class _Sharding:
         self._loop.before_first_forward.append(self._shard)
 
     def _shard(self, module: Any, frame: object) -> None:
-        from ullage.changes import model_structure
+        from ullage.changes.training import model_structure
 
         model, wrapper, is_compiled = model_structure.unwrapped(module)
         if wrapper or is_compiled or model_structure.has_compiled_part(model):

@@ -3,8 +3,8 @@
 from typing import Final
 
 from ullage.changes.change import Applicable, Change, ChangeCost, Gradients
-from ullage.changes.facts import TrainingFacts
-from ullage.changes.user_source import source_of
+from ullage.changes.source.user_source import source_of
+from ullage.changes.training.facts import TrainingFacts
 from ullage.editing.edit import InsertAfter, NotCertain, Recipe
 from ullage.editing.release import released
 

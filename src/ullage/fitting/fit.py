@@ -13,9 +13,10 @@ from ullage._errors import ScriptError, UllageError, UsageError
 from ullage._public import public
 from ullage._secrets import without_secrets
 from ullage._units import text_of_bytes
-from ullage.changes import expandable_segments, for_loop_optimizer, fused_optimizer, large_blocks
+from ullage.changes.allocator import expandable_segments, large_blocks
 from ullage.changes.change import Change, text_of
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.optimizer import for_loop_optimizer, fused_optimizer
+from ullage.changes.training.facts import TrainingFacts
 from ullage.fitting.axis import LARGEST, Axis
 from ullage.fitting.search import FitSearch, ProbedNeed
 from ullage.gpus import find_gpu

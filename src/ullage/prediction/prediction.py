@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ullage._public import public
-from ullage.changes.facts import TrainingFacts
+from ullage.changes.training.facts import TrainingFacts
 from ullage.epoch.use import EpochUse
 from ullage.prediction.avoidable_memory import Avoidable
 from ullage.prediction.host.memory import HostUse

@@ -12,7 +12,7 @@ from ullage.prediction.result import RunResult
 from ullage.tracing.journal import Journal
 
 if TYPE_CHECKING:
-    from ullage.changes.training_loop import TrainingLoop
+    from ullage.changes.training.training_loop import TrainingLoop
     from ullage.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.prediction.observation.observer import Observer
     from ullage.values.start import Values

@@ -1,0 +1,1 @@
+"""Gradients of a batch that is taken in parts."""

@@ -1,0 +1,1 @@
+"""The user's own source, for changes that are written into it."""

@@ -1,0 +1,1 @@
+"""How a run trains, gathered in its process: its loop, its model, its loss, its optimizers."""
