@@ -28,7 +28,7 @@ MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ test:  ## Lint, run the whole suite, and the emulated card on the newest torch (
 
 slow: setup  ## The whole suite with all that `make test` leaves out (an hour and more).
 	ULLAGE_SLOW=1 $(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+
+costs: setup  ## Run all of the suite that takes turns over days, and write how long each test takes (half an hour).
+	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --write-costs tests
 
 coverage: setup  ## Run the suite with its branch coverage measured, and write docs/coverage.md (half an hour; ONLY="tests/unit").
 	tools/coverage.sh $(OLDEST_ENV) $(COVERAGE_ENV) $(JOBS) $(ONLY)

@@ -3,11 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.rotation import SLOW, leave_out_other_days
+from tests.rotation import SLOW, CostWriter, leave_out_other_days, leave_out_other_turns
 
 # Two threads for each process of two workers wait for each other by turning round: four times the processor's time for
 # what is computed on the CPU. It is set before `tests.forked.client` reads the variables that its server begins with.
@@ -26,12 +27,22 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--all-records`."""
+    """Add the options of this suite."""
     parser.addoption(
         "--all-records",
         action="store_true",
         help="compare every recorded workload of the installed torch, not only the default cards (tests/truth)",
     )
+    parser.addoption("--all-turns", action="store_true", help="run costly tests too whose turn is on another day")
+    parser.addoption(
+        "--write-costs", action="store_true", help="the same, and write what each test takes (tests/costly_tests.json)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note what tests take, in the process that hears of all of them."""
+    if config.getoption("--write-costs") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CostWriter())
 
 
 @pytest.hookimpl(tryfirst=True)  # before cases are chosen by name, so that a case's number is the same then
@@ -39,6 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what is another day's (tests/rotation.py), unless a case is named whole."""
     if not any("[" in argument for argument in config.args):
         leave_out_other_days(items)
+    is_whole = [Path(argument).resolve() for argument in config.args] == [Path(__file__).parent]
+    if is_whole and not config.getoption("--all-turns") and not config.getoption("--write-costs"):
+        leave_out_other_turns(items)
 
 
 @pytest.fixture

@@ -1,9 +1,17 @@
-"""Large families of cases: a part of them each day, so that each runs within a week; with ULLAGE_SLOW all of them."""
+"""What takes longest in the suite runs in turns, so that each case runs within a week; with ULLAGE_SLOW all of it does.
 
+Large families of cases have the marker `by_day(every)`: a part of them runs each day, wherever they are asked for. What
+takes a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of the
+whole suite it is the turn of one in five of them, on days that take about as long as each other. A test that stands
+there not yet runs every day.
+"""
+
+import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -11,6 +19,9 @@ import pytest
 SLOW: Final = "ULLAGE_SLOW" in os.environ
 WEEK_DAYS: Final = 7
 LEFT_OUT: Final = "another day's; make slow runs all"
+TURNS: Final = 5
+COSTS: Final = Path(__file__).parent / "costly_tests.json"
+COSTLY_SECONDS: Final = 1.0
 
 
 def is_todays(number: int, every: int, today: date | None = None) -> bool:
@@ -30,3 +41,39 @@ def leave_out_other_days(items: Sequence[pytest.Item]) -> None:
         if not is_todays(seen[family], *marker.args):
             item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
         seen[family] += 1
+
+
+def turns_of(costs: Mapping[str, float], turns: int = TURNS) -> dict[str, int]:
+    """Give each test a turn, so that all turns take about as long: the longest first, to the turn with least so far."""
+    filled = [0.0] * turns
+    found = {}
+    for name, seconds in sorted(costs.items(), key=lambda each: (-each[1], each[0])):
+        found[name] = filled.index(min(filled))
+        filled[found[name]] += seconds
+    return found
+
+
+def leave_out_other_turns(items: Sequence[pytest.Item], today: date | None = None) -> None:
+    """Skip what takes long and has its turn on another day."""
+    turns = turns_of(json.loads(COSTS.read_text()))
+    now = (today or date.today()).toordinal() % TURNS
+    for item in items:
+        if not SLOW and turns.get(item.nodeid, now) != now:
+            item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+
+
+class CostWriter:
+    """Writes what took a second or more in this run: a plugin of pytest."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add what a test took; what its fixtures take is often shared, and told of the first test alone."""
+        if report.when == "call" and report.passed:
+            self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the seconds of each costly test."""
+        costly = {name: round(each, 1) for name, each in self._seconds.items() if each >= COSTLY_SECONDS}
+        COSTS.write_text(json.dumps(costly, indent=0, sort_keys=True) + "\n")

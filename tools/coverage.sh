@@ -33,7 +33,7 @@ export COVERAGE_FILE=$folder/measured/data PATH="$folder/bin:$environment/bin:$P
 rm -rf "$folder/measured"
 mkdir "$folder/measured"
 status=0
-python -m coverage run -m pytest -n "$jobs" --dist worksteal --junitxml "$folder/tests.xml" "${tests[@]}" || status=$?
+python -m coverage run -m pytest -n "$jobs" --dist worksteal --all-turns --junitxml "$folder/tests.xml" "${tests[@]}" || status=$?
 [ $status -le 1 ] || exit $status # interrupted, or no tests at all
 python -m coverage combine --quiet
 python -m coverage json --quiet -o "$folder/coverage.json"
