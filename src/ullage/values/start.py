@@ -17,6 +17,7 @@ from ullage.values.content import KEY, BlockContents, UnseenWrites
 from ullage.values.dispatch import is_thread_seen
 from ullage.values.driver import EmulatedDriver
 from ullage.values.evaluation import Evaluation
+from ullage.values.hidden_frames import hide_own_frames
 from ullage.values.interception import Interception
 from ullage.values.messages import RankMessages
 from ullage.values.notes import Notes
@@ -156,6 +157,7 @@ class Values:
 
     def _begin_to_see(self) -> None:
         self._is_on = True
+        hide_own_frames()
         self._driver.remember_sent(on=True)
         with without_collections():
             self._interception.install()

@@ -14,15 +14,24 @@ class Explorer {
     this.byTime = lives.hasTime && !lives.isMostlyIdle;
     this.moment = history.moment;
     this.smallest = 0;
-    this.parts = partsOf(this.lives);
+    this.isDrawing = true;
+  }
+
+  // Builds the picture and draws it, and lets the page react between one part and the next.
+  async open() {
+    const { section, lives } = this;
+    this.parts = partsOf(lives);
     this.panel = new Panel(section, lives, (text) => this.find(text));
-    this.strata = new Stage(this.$("strata"), this.lives, { height: isNarrow() ? 300 : 380, hasAxes: true });
-    this.overview = new Stage(this.$("overview"), this.lives, { height: 54, hasAxes: false });
+    await pause();
+    this.strata = new Stage(this.$("strata"), lives, { height: isNarrow() ? 300 : 380, hasAxes: true });
+    this.overview = new Stage(this.$("overview"), lives, { height: 54, hasAxes: false });
     this.$("lead").textContent = this.lead();
     this.fill();
     this.$("axis").selectedIndex = lives.hasTime && !this.byTime ? 1 : 0;
+    await pause();
     this.recolour();
-    this.choosePart(this.lives.moments > MUCH ? 1 : 0);
+    await pause();
+    this.choosePart(lives.moments > MUCH ? 1 : 0);
     new Hand(this);
     addEventListener("resize", () => this.redraw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
@@ -234,6 +243,7 @@ async function explore(section) {
   const lives = await Lives.of(await unpacked(section.dataset.packed));
   await pause();
   section.explorer = new Explorer(section, lives);
+  await section.explorer.open();
 }
 for (const section of document.querySelectorAll("section.blocks"))
   explore(section).catch((error) => {

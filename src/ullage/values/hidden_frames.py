@@ -1,0 +1,62 @@
+"""Stacks in PyTorch's snapshots, without the frames of what runs each operator for its values.
+
+An operator whose values are followed is run by a kernel of ours, and PyTorch's history of its allocator records that
+with the rest: a stack would begin with our lines, and one of autograd's threads, which has no Python, would have some.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+_OWN_FOLDER: Final = str(Path(__file__).resolve().parent)
+_OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
+
+
+def hide_own_frames() -> None:
+    """Have every snapshot of this process be without them from now on, those that a script takes too."""
+    original = torch._C._cuda_memorySnapshot
+    if getattr(original, "hides_own_frames", False):
+        return
+
+    def snapshot(*arguments: Any, **keywords: Any) -> Any:
+        return _hidden(original(*arguments, **keywords))
+
+    snapshot.hides_own_frames = True  # type: ignore[attr-defined]
+    torch._C._cuda_memorySnapshot = snapshot
+
+
+def _hidden(snapshot: Any) -> Any:
+    """Take the frames out of a snapshot, and return it."""
+    is_own: dict[str, bool] = {}
+    segments = snapshot.get("segments", [])
+    held = (block for segment in segments for block in segment.get("blocks", []))
+    traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
+    for each in (*segments, *held, *traced):
+        if each.get("frames"):
+            each["frames"] = _without_own(each["frames"], is_own)
+    return snapshot
+
+
+def _without_own(frames: list[Mapping[str, Any]], is_own: dict[str, bool]) -> list[Mapping[str, Any]]:
+    """Return the frames that are not ours, and not PyTorch's call of the operator from one of ours.
+
+    Args:
+        frames: the innermost first.
+        is_own: whether a file is ours, by its name: what was found is added.
+    """
+    own = []
+    for frame in frames:
+        file = frame["filename"]
+        if file not in is_own:
+            is_own[file] = file.startswith(_OWN_FOLDER)
+        own.append(is_own[file])
+    if not any(own):
+        return frames
+    outer = [*own[1:], False]
+    return [
+        frame
+        for frame, ours, of_ours in zip(frames, own, outer, strict=True)
+        if not ours and not (of_ours and frame["filename"] == _OPERATORS)
+    ]
