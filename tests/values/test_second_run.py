@@ -44,14 +44,25 @@ NOTES_ITS_RUN = 'open("runs", "a").write("1")'
 
 
 def predicted(
-    folder: Path, *arguments: str, code: int, values: str = "auto", script: str = SCRIPT, draws: int = 3
+    folder: Path,
+    *arguments: str,
+    code: int,
+    values: str = "auto",
+    script: str = SCRIPT,
+    draws: int = 3,
+    compiles: bool = False,
 ) -> Any:
-    """Predict a script of five steps."""
+    """Predict a script of five steps, in a process of its own where it compiles."""
     (folder / "late.py").write_text(NOTES_ITS_RUN + script)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "ULLAGE_"))}
     command = [sys.executable, "-m", "ullage", "predict", "--steps", "5", "--gpu", "T4", "--json", "--values", values]
     command += ["--draws", str(draws)]
-    done = client.run([*command, "late.py", *arguments], cwd=folder, env=environment | USUAL)
+    done = client.run(
+        [*command, "late.py", *arguments],
+        cwd=folder,
+        env=environment | ({} if compiles else USUAL),
+        is_forked=not compiles,
+    )
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) | {"ran": len((folder / "runs").read_text())}
 
@@ -126,7 +137,7 @@ for step in range(5):
     optimizer.step()
     optimizer.zero_grad()
 """
-    told = predicted(tmp_path, code=0, script=script)
+    told = predicted(tmp_path, code=0, script=script, compiles=True)
     assert told["ran"] == 2, "once more only without torch.compile, to stand beside it"
     assert told["reads"] == []
 
