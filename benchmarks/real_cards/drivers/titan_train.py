@@ -7,6 +7,8 @@ byte on the card depends on which tokens they are. What the script would write f
 reserved is printed, with its step.
 """
 
+import importlib
+import os
 import runpy
 import sys
 from collections.abc import Iterator
@@ -42,6 +44,8 @@ class _Writer:
         pass
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
+        if name == "memory/max_active(GiB)":
+            print(f"@active {step} {round(value * _GIB)}", flush=True)
         if name == _RESERVED:
             print(f"@{step} {round(value * _GIB)}", flush=True)
 
@@ -52,8 +56,9 @@ class _Writer:
 def main() -> None:
     """Replace what reads files and run the script."""
     world_size, source, *arguments = sys.argv[1:]
-    lone_rank.announce(0, int(world_size))
-    lone_rank.stand_in_for_the_others(torch)
+    if "RANK" not in os.environ:  # `ullage predict` has said which it is
+        lone_rank.announce(0, int(world_size))
+        lone_rank.stand_in_for_the_others(torch)
     data = ModuleType("torchtitan.datasets")
     data.build_tokenizer = lambda *_: SimpleNamespace(n_words=_WORDS)
     data.build_hf_data_loader = lambda _name, _path, _tokenizer, size, length, *_: _Batches(size, length)
@@ -63,6 +68,8 @@ def main() -> None:
     script = Path(source) / "train.py"
     sys.path[0] = source
     sys.argv = [str(script), "--job.config_file", str(Path(source) / arguments[0]), *arguments[1:]]
+    metrics = importlib.import_module("torchtitan.metrics")
+    metrics._get_metrics_rank = lambda *_: int(os.environ["RANK"])  # which would not be told what another rank reserved
     runpy.run_path(str(script), run_name="__main__")
 
 
