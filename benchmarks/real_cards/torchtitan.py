@@ -6,9 +6,11 @@ second. A case names the `table` and the `row` in which the figure stands, the `
 the `options` that the row stands for. torch was a nightly build of December 2024, between 2.6 and 2.7; torchao is of
 the commit that the table names.
 
-All ranks do the same but for the stages of a pipeline, of which the table has the fullest. Those that a case names as
-`ranks` are run by `ullage predict`, which has the stages before run as far as they tell their shapes; the fullest
-counts. How many micro-batches a step has is not told; here it is the script's own default, one a stage.
+The table has the fullest rank of all. Ranks do the same but for the stages of a pipeline, and those of a sequence that
+is cut (context parallelism), which has the first attend to half of its part where the last attends to half of the
+others'. Those that a case names as `ranks` are run by `ullage predict`, which has the stages before run as far as they
+tell their shapes; the fullest counts. How many micro-batches a step has is not told; here it is the script's own
+default, one a stage.
 
 How the script was started is not told. Of the two ways that lie beside it, `multinode_trainer.slurm` leaves the
 allocator's settings alone, as is done here; `run_llama_train.sh` sets expandable segments, with which both rows that
@@ -64,6 +66,8 @@ def _foretold(case: Case, bench: Bench, rank: int) -> int:
     options = ["--world-size", str(case.parameters["world_size"]), "--rank", str(rank), "--steps", str(_STEPS)]
     given = ["--no-beside-eager", *options]
     found = bench.predicted(case, given, _DRIVER, _arguments_of(case, bench), **_around(case, bench))
+    if found["ended"] != "steps":
+        raise RunError(f"rank {rank} ended before its last step: {found['ended']}")
     return int(found["peak_reserved_bytes"])
 
 

@@ -87,7 +87,7 @@ def test_a_rank_that_cannot_be_is_told(predict: Predict, arguments: tuple[str, .
 
 
 def test_buffers_that_ranks_share(predict: Predict) -> None:
-    """The driver makes them, outside the caching allocator; a lone rank has its own alone, and computes as any other."""
+    """The driver makes them, outside the caching allocator; a rank alone has its own in the place of everybody's."""
     peaks = []
     for rank in (0, 3):
         ended = predict("symmetric.py", "--world-size", "4", "--rank", rank, "--json", "--output")

@@ -1,10 +1,10 @@
-"""Run torchtitan's training script as rank 0 of many, alone in its process, on made-up tokens.
+"""Run torchtitan's training script as one rank of many, alone in its process, on made-up tokens.
 
     titan_train.py WORLD_SIZE SOURCE CONFIGURATION [OPTIONS]
 
 The tokenizer is asked only how many words there are, and the data set for sequences of the length that is trained: no
 byte on the card depends on which tokens they are. What the script would write for TensorBoard of the most that was
-reserved is printed, with its step.
+reserved is printed, with its step. It is rank 0, unless `ullage predict` has said which.
 """
 
 import importlib
@@ -44,8 +44,6 @@ class _Writer:
         pass
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        if name == "memory/max_active(GiB)":
-            print(f"@active {step} {round(value * _GIB)}", flush=True)
         if name == _RESERVED:
             print(f"@{step} {round(value * _GIB)}", flush=True)
 
@@ -56,7 +54,7 @@ class _Writer:
 def main() -> None:
     """Replace what reads files and run the script."""
     world_size, source, *arguments = sys.argv[1:]
-    if "RANK" not in os.environ:  # `ullage predict` has said which it is
+    if "RANK" not in os.environ:
         lone_rank.announce(0, int(world_size))
         lone_rank.stand_in_for_the_others(torch)
     data = ModuleType("torchtitan.datasets")
@@ -69,7 +67,7 @@ def main() -> None:
     sys.path[0] = source
     sys.argv = [str(script), "--job.config_file", str(Path(source) / arguments[0]), *arguments[1:]]
     metrics = importlib.import_module("torchtitan.metrics")
-    metrics._get_metrics_rank = lambda *_: int(os.environ["RANK"])  # which would not be told what another rank reserved
+    metrics._get_metrics_rank = lambda *_: int(os.environ["RANK"])  # each says what it has reserved
     runpy.run_path(str(script), run_name="__main__")
 
 
