@@ -81,9 +81,11 @@ def _arguments_of(case: Case, bench: Bench) -> list[str]:
 
 
 def _around(case: Case, bench: Bench) -> dict[str, Any]:
+    allocator = case.parameters.get("allocator")
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {}
     return {
         "python_path": [bench.files(origin) for origin in case.origins[1:]],
-        "variables": {"TORCHINDUCTOR_CACHE_DIR": str(bench.folder / "inductor")},
+        "variables": {"TORCHINDUCTOR_CACHE_DIR": str(bench.folder / "inductor"), **variables},
     }
 
 
