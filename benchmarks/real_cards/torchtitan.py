@@ -15,8 +15,8 @@ default, one a stage.
 How the script was started is not told. Of the two ways that lie beside it, `multinode_trainer.slurm` leaves the
 allocator's settings alone, as is done here; `run_llama_train.sh` sets expandable segments, with which both rows that
 are not compiled reserve 2 to 3 GiB less than was published. Both tables of context parallelism, 2 and 6, are run with
-them (`allocator`): the first row of each is equal so; without, the one is 0.4 GiB below what was published and the
-other 7.8 GiB above. That is inferred from these two figures, not told.
+them (`allocator`): so the first two rows of the one and the first of the other are equal, where without they are 0.4
+and 3.3 GiB below what was published and 7.8 GiB above. That is inferred from these figures, not told.
 """
 
 import re
