@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import ullage
 from benchmarks.real_cards.case import HERE, Case, Origin
@@ -20,6 +20,8 @@ from benchmarks.real_cards.environment import environment_of, packages_of
 from benchmarks.real_cards.source import SourceError, fetched
 
 _MOST_SECONDS: Final = 3600
+_PREDICTED: Final = (0, 1, 4)
+"""What `ullage predict` ends with where the script ran: it fits, it does not, or what is outside PyTorch decides."""
 _SAID: Final = 400  # letters of an error that a table can show
 
 
@@ -111,6 +113,53 @@ class Bench:
             RunError: it took longer.
             SourceError: the environment could not be made.
         """
+        command = [str(HERE / "child.py"), _card_of(case), str(script), *arguments]
+        return self._ended(case, command, python_path, variables, folder, makes, seconds)
+
+    def predicted(
+        self,
+        case: Case,
+        options: Sequence[str],
+        script: Path,
+        arguments: Sequence[str] = (),
+        *,
+        python_path: Sequence[Path] = (),
+        variables: Mapping[str, str] | None = None,
+        seconds: float = _MOST_SECONDS,
+    ) -> dict[str, Any]:
+        """Return what `ullage predict` says of a script on the case's card: where one rank needs what another sends.
+
+        Args:
+            case: whose card, environment and packages.
+            options: of `ullage predict`.
+            script: somebody's own, or one of this folder's.
+            arguments: of the script.
+            python_path: folders that are imported from, before the packages of the case.
+            variables: of the environment.
+            seconds: after which it is ended.
+
+        Raises:
+            RunError: it took longer, or there is no prediction.
+            SourceError: the environment could not be made.
+        """
+        asked = ["-m", "ullage", "predict", "--json", "--gpu", case.gpu, "--seconds", str(seconds), *options]
+        ended = self._ended(case, [*asked, str(script), *arguments], python_path, variables, ".", (), seconds)
+        if ended.returncode not in _PREDICTED or not ended.out:
+            ended.checked()
+        found: dict[str, Any] = json.loads(ended.out)
+        return found
+
+    def _ended(
+        self,
+        case: Case,
+        command: Sequence[str],
+        python_path: Sequence[Path],
+        variables: Mapping[str, str] | None,
+        folder: str,
+        makes: Sequence[str],
+        seconds: float,
+    ) -> Ended:
+        """Have the Python of the case's environment run a command in a fresh folder."""
         environment = environment_of(case.torch, case.python, self.environments)
         packages = packages_of(case.packages, case.beside_torch, environment, self.folder)
         place = self.folder / "runs" / case.source / case.name
@@ -118,7 +167,6 @@ class Bench:
         started = place / folder
         for each in (".", *makes):
             (started / each).mkdir(parents=True, exist_ok=True)
-        command = [str(environment / "bin" / "python"), str(HERE / "child.py"), _card_of(case), str(script)]
         settled = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, [*python_path, *packages])),
@@ -128,7 +176,7 @@ class Bench:
             **(variables or {}),
         }
         process = subprocess.Popen(
-            [*command, *arguments],
+            [str(environment / "bin" / "python"), *command],
             cwd=started,
             env=settled,
             stdout=subprocess.PIPE,

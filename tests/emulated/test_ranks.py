@@ -86,6 +86,18 @@ def test_a_rank_that_cannot_be_is_told(predict: Predict, arguments: tuple[str, .
     assert (ended.code, said in ended.error) == (2, True), ended
 
 
+def test_buffers_that_ranks_share(predict: Predict) -> None:
+    """The driver makes them, outside the caching allocator; a rank alone has its own in the place of everybody's."""
+    peaks = []
+    for rank in (0, 3):
+        ended = predict("symmetric.py", "--world-size", "4", "--rank", rank, "--json", "--output")
+        assert ended.code == 0, ended.error
+        assert "(8192, 1024) (2048, 512)" in ended.error
+        peaks.append(ended.json["peak_allocated_bytes"])
+    parameters, gathered, wide = 4 * 3 * 512 * 1024, 4 * 8192 * 512, 4 * 8192 * 1024
+    assert peaks[0] == peaks[1] >= parameters + gathered + wide
+
+
 def test_ranks_that_a_script_starts_itself(predict: Predict) -> None:
     """Of the processes of torch.multiprocessing.spawn one runs in the script's own, where it is measured."""
     ended = predict("spawns_ranks.py", "--json")

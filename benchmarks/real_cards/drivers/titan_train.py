@@ -1,12 +1,14 @@
-"""Run torchtitan's training script as rank 0 of many, alone in its process, on made-up tokens.
+"""Run torchtitan's training script as one rank of many, alone in its process, on made-up tokens.
 
     titan_train.py WORLD_SIZE SOURCE CONFIGURATION [OPTIONS]
 
 The tokenizer is asked only how many words there are, and the data set for sequences of the length that is trained: no
 byte on the card depends on which tokens they are. What the script would write for TensorBoard of the most that was
-reserved is printed, with its step.
+reserved is printed, with its step. It is rank 0, unless `ullage predict` has said which.
 """
 
+import importlib
+import os
 import runpy
 import sys
 from collections.abc import Iterator
@@ -52,8 +54,9 @@ class _Writer:
 def main() -> None:
     """Replace what reads files and run the script."""
     world_size, source, *arguments = sys.argv[1:]
-    lone_rank.announce(0, int(world_size))
-    lone_rank.stand_in_for_the_others(torch)
+    if "RANK" not in os.environ:
+        lone_rank.announce(0, int(world_size))
+        lone_rank.stand_in_for_the_others(torch)
     data = ModuleType("torchtitan.datasets")
     data.build_tokenizer = lambda *_: SimpleNamespace(n_words=_WORDS)
     data.build_hf_data_loader = lambda _name, _path, _tokenizer, size, length, *_: _Batches(size, length)
@@ -63,6 +66,8 @@ def main() -> None:
     script = Path(source) / "train.py"
     sys.path[0] = source
     sys.argv = [str(script), "--job.config_file", str(Path(source) / arguments[0]), *arguments[1:]]
+    metrics = importlib.import_module("torchtitan.metrics")
+    metrics._get_metrics_rank = lambda *_: int(os.environ["RANK"])  # each says what it has reserved
     runpy.run_path(str(script), run_name="__main__")
 
 

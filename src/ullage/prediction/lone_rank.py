@@ -53,6 +53,7 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     store_type = _store_type()
     if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
         return
+    from ullage.prediction.lone_symmetric import stand_in_for_symmetric_memory
     from ullage.values.messages import NoPost, StorePost
     from ullage.values.start import current
 
@@ -76,6 +77,7 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     for owner in (distributed_c10d, torch.distributed, import_module("torch.distributed.device_mesh")):
         if "split_group" in vars(owner):
             vars(owner)["split_group"] = split_group
+    stand_in_for_symmetric_memory()
 
 
 def _split_by_new_group(distributed_c10d: ModuleType) -> Callable[..., Any]:

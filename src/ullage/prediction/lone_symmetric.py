@@ -1,0 +1,78 @@
+"""Symmetric memory of a rank that runs alone: what it would map of the other ranks is its own.
+
+PyTorch's tensor parallelism that overlaps with its communication (`enable_async_tensor_parallel` of torchtitan) copies
+by buffers that every rank of a machine has mapped. The driver makes them, outside the caching allocator, and the ranks
+hand each other their handles over sockets; only that meeting is replaced here.
+"""
+
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+_POINTER_BYTES: Final = 8
+
+
+def stand_in_for_symmetric_memory() -> None:
+    """Make buffers that ranks share without the other ranks."""
+    kind: Any = getattr(torch._C._distributed_c10d, "_SymmetricMemory", None)
+    if kind is None or not hasattr(kind, "empty_strided_p2p"):
+        return
+    shared: dict[int, _Shared] = {}
+    make = kind.empty_strided_p2p
+
+    def empty_strided_p2p(size: Any, stride: Any, dtype: Any, device: Any, group_name: Any = None, *rest: Any) -> Any:
+        made = make(size, stride, dtype, device, group_name, *rest)
+        place = made.untyped_storage().data_ptr()
+        shared[place] = _Shared(group_name)
+        weakref.finalize(made, shared.pop, place, None)
+        return made
+
+    def rendezvous(tensor: torch.Tensor, group_name: Any = None) -> LoneSymmetricMemory | None:
+        found = shared.get(tensor.untyped_storage().data_ptr())
+        if found is None:
+            return None  # as PyTorch answers where a tensor was allocated otherwise
+        name: Any = group_name or found.group_name
+        group = torch._C._distributed_c10d._resolve_process_group(name)
+        if not found.lists:
+            count = _POINTER_BYTES * group.size()
+            found.lists += [torch.empty(count, dtype=torch.uint8, device=tensor.device) for _ in range(2)]
+        return LoneSymmetricMemory(tensor, group.rank(), group.size())
+
+    kind.empty_strided_p2p = staticmethod(empty_strided_p2p)
+    kind.rendezvous = staticmethod(rendezvous)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What is known of a buffer that ranks share."""
+
+    group_name: Any
+    """The group that it was allocated for, if one was named."""
+    lists: list[torch.Tensor] = field(default_factory=list)
+    """The addresses of everybody's buffers and signals, which PyTorch keeps in its caching allocator."""
+
+
+class LoneSymmetricMemory:
+    """Takes the place of the handle with which a rank reaches a buffer on each card of its group."""
+
+    def __init__(self, tensor: torch.Tensor, rank: int, world_size: int) -> None:
+        self._buffer = tensor
+        self.rank = rank
+        self.world_size = world_size
+
+    def get_buffer(self, rank: int, sizes: Any, dtype: torch.dtype, storage_offset: int = 0) -> torch.Tensor:
+        """Return this rank's buffer, whose ever was asked for."""
+        flat = torch.empty(0, dtype=dtype, device=self._buffer.device)
+        return flat.set_(self._buffer.untyped_storage(), storage_offset, (math.prod(sizes),), (1,)).view(sizes)
+
+    def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Do nothing: nobody comes."""
+
+    def put_signal(self, dst_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Do nothing: nobody waits for it."""
+
+    def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Do nothing: nobody sends it."""
