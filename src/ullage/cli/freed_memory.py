@@ -14,8 +14,8 @@ _LARGE_FILE_BYTES: Final = 1 << 25
 def keep_freed_memory(file: Path) -> None:
     """Have the C library keep what is freed, for a command that reads one large file and ends.
 
-    The kernel zeroes memory that is given back and asked for again: a twelfth of the time. Of a small file more would
-    be held for nothing. A C library without `mallopt` does as it always does.
+    The kernel zeroes memory that is given back and asked for again, which takes time. Of a small file more would be
+    held for nothing. A C library without `mallopt` does as it always does.
     """
     if not file.exists() or file.stat().st_size < _LARGE_FILE_BYTES:
         return
