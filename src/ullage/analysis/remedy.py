@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final, ParamSpec, Self
+from typing import Final, Self, TypeVarTuple
 
 from ullage._units import text_of_bytes
 from ullage.analysis.accumulation import Accumulation
@@ -25,7 +25,7 @@ SETTINGS: Final = (
 _GARBAGE_COLLECTION: Final = ("garbage_collection_threshold:0.8", 0.95)  # it works below a limit only
 _EMPTY_CACHE_INTERVALS: Final = (1, 10)
 _PARALLEL_REPLAYS: Final = 2
-_Arguments = ParamSpec("_Arguments")
+_Arguments = TypeVarTuple("_Arguments")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class RemedySearch:
         if not self.is_of_a_replay:
             return
         for option in SETTINGS:
-            self._begin(_with_option, recording, option)
-        self._begin(_collecting_garbage, recording)
+            self._begin(_with_option, option)
+        self._begin(_collecting_garbage)
         steps = recording.step_ops()
         for every in _EMPTY_CACHE_INTERVALS:
-            self._begin(_emptied, recording, steps, every)
-        self._begin(_reordered, recording, steps)
+            self._begin(_emptied, steps, every)
+        self._begin(_reordered, steps)
 
     def __enter__(self) -> Self:
         return self
@@ -112,9 +112,9 @@ class RemedySearch:
             accumulation: blocks that a loop keeps: freeing them is one.
         """
         if growth is not None:
-            self._begin(_freed_at_steps, self._recording, growth)
+            self._begin(_freed_at_steps, growth)
         if accumulation is not None:
-            self._begin(_freed_in_the_loop, self._recording, accumulation)
+            self._begin(_freed_in_the_loop, accumulation)
         found = [remedy for replayed in self._replayed if (remedy := replayed.result()) is not None]
         if self._recording.failing_op is None:
             return sorted(found, key=lambda remedy: (remedy.peak_reserved_bytes or 0, remedy.driver_calls or 0))
@@ -129,15 +129,12 @@ class RemedySearch:
         )
 
     def _begin(
-        self,
-        change: "Callable[_Arguments, _RemedyTrial | None]",
-        *arguments: _Arguments.args,
-        **named: _Arguments.kwargs,
+        self, change: "Callable[[Recording, *_Arguments], _RemedyTrial | None]", *arguments: *_Arguments
     ) -> None:
         """Have a change made and replayed, by whichever thread is free."""
 
         def run() -> Remedy | None:
-            trial = change(*arguments, **named)
+            trial = change(self._recording, *arguments)
             if trial is None:
                 return None
             self._progress(f"replaying with {trial.setting or trial.action}")
