@@ -7,12 +7,12 @@ that we found.
 """
 
 import difflib
-import importlib.resources
 import re
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from ullage._errors import UnknownGpuError, UsageError, quoted, shortened
@@ -248,7 +248,7 @@ def _capability_of(arch: str) -> str:
 
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(importlib.resources.files("ullage").joinpath("gpus.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
 
 
 def _gpu_of_card(card: dict[str, Any]) -> Gpu:

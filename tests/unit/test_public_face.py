@@ -16,6 +16,7 @@ import pytest
 import ullage
 from ullage import cli
 from ullage.cli import advise, diff, doctor, explain, fit, predict, repro, tune  # noqa: F401
+from ullage.gpus import all_gpus
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; "
 
@@ -116,10 +117,10 @@ def test_import_takes_under_100_ms_and_no_torch() -> None:
 
 @pytest.mark.parametrize(
     ("words", "is_drawn"),
-    [(["--version"], False), (["gpus", "--json"], False), (["gpus"], True), (["--help"], True), (["fit", "-h"], True)],
+    [(["--version"], False), (["gpus", "--json"], False), (["gpus"], False), (["--help"], True), (["fit", "-h"], True)],
 )
 def test_a_command_that_only_prints_loads_only_what_prints(words: list[str], is_drawn: bool) -> None:
-    """Every import is waited for: typer would load pydantic for --help, and of rich JSON needs nothing."""
+    """Every import is waited for: a third of what typer loads for --help draws nothing, and columns need no rich."""
     code = (
         "import atexit, sys\n"
         "atexit.register(lambda: print(sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr))\n"
@@ -129,8 +130,30 @@ def test_a_command_that_only_prints_loads_only_what_prints(words: list[str], is_
     assert done.returncode == 0
     loaded = set(ast.literal_eval(done.stderr.splitlines()[-1]))
     assert "typer" in loaded, "the list is none"
-    assert loaded.isdisjoint({"torch", "numpy", "jinja2", "plotly", "pydantic"})
+    assert loaded.isdisjoint({"torch", "numpy", "jinja2", "plotly", "pydantic", "pygments", "markdown_it"})
     assert ("rich" in loaded) == is_drawn
+
+
+def test_help_leaves_what_it_did_without_to_whoever_needs_it() -> None:
+    """The stand-ins are gone once --help is drawn."""
+    done = run(
+        "from ullage.cli.app import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "from rich.markdown import Markdown; from rich.traceback import Traceback\n"
+        "import sys; print(Markdown.__name__, Traceback.__name__, file=sys.stderr)"
+    )
+    assert done.stderr.split() == ["Markdown", "Traceback"]
+
+
+@pytest.mark.parametrize("width", range(40, 201, 20))
+def test_the_table_of_cards_loses_nothing_at_any_width(width: int) -> None:
+    code = "from ullage.cli.app import main; main(['gpus'])"
+    narrow, wide = (run(f"import os; os.environ['COLUMNS'] = '{columns}'\n{code}").stdout for columns in (width, 1000))
+    assert narrow.split() == wide.split()
+    assert len(wide.splitlines()) == len(all_gpus()) + 1
+    if width >= 100:
+        assert max(map(len, narrow.splitlines())) <= width
 
 
 def test_the_check_for_torch_can_fail() -> None:

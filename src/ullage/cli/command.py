@@ -1,26 +1,47 @@
 """The classes of typer's commands that ullage's are made of."""
 
+import inspect
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
 
 from ullage._errors import UsageError
 from ullage._foreign_files import read_regular
 
-_MOST_BYTES = 1 << 24
+_MOST_BYTES: Final = 1 << 24
+_ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 
 # typer 0.29 imports pydantic to read a flag that has no value yet, and its own --help is the only one of a command that
 # has none: False in place of None saves a third of what `ullage gpus` takes.
 
 
-class Command(TyperCommand):
-    """A subcommand whose --help is False where it is not given."""
+class _QuickHelp:
+    """A command whose --help is False where it is not given, is drawn with no more than it needs, and wraps."""
+
+    help: str | None
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help."""
-        return _with_value(super().get_help_option(ctx))
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None and option.default is None:
+            option.default = False
+        return option
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Draw the text of --help, whose lines are the terminal's and not those of a docstring."""
+        self.help = _ONE_LINE_BREAK.sub(" ", inspect.cleandoc(self.help or ""))
+        with _only_panels_loaded():
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class Command(_QuickHelp, TyperCommand):
+    """A subcommand."""
 
 
 class LaunchCommand(Command):
@@ -127,15 +148,24 @@ def _is_config_of_library(value: str, words: list[str]) -> bool:
     return "--random-weights" not in words or value.endswith((".yaml", ".yml", ".toml"))
 
 
-class CommandGroup(TyperGroup):
-    """The command `ullage`, whose --help is False where it is not given."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the option --help."""
-        return _with_value(super().get_help_option(ctx))
+class CommandGroup(_QuickHelp, TyperGroup):
+    """The command `ullage`."""
 
 
-def _with_value(option: Any) -> Any:
-    if option is not None and option.default is None:
-        option.default = False
-    return option
+@contextmanager
+def _only_panels_loaded() -> Iterator[None]:
+    """Let typer load what draws --help without rich's Markdown and tracebacks, of which none of ours has any.
+
+    Both load more than all the rest of --help, a third of the time that somebody waits for it.
+    """
+    left_out = {
+        f"rich.{name.lower()}": name for name in ("Markdown", "Traceback") if f"rich.{name.lower()}" not in sys.modules
+    }
+    for module, name in left_out.items():
+        sys.modules[module] = ModuleType(module)
+        vars(sys.modules[module])[name] = None
+    try:
+        yield
+    finally:
+        for module in left_out:
+            del sys.modules[module]

@@ -1,12 +1,18 @@
 """`ullage gpus`: list the cards that can be emulated."""
 
 import json
+import shutil
+import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from ullage._units import text_of_bytes
+
+_GAP: Final = 2
+_LEAST_LAST_COLUMN: Final = 16
 
 
 def gpus(
@@ -24,34 +30,36 @@ def gpus(
             )
         )
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "card",
-        "memory",
-        "or, elsewhere",
-        "architecture",
-        "SMs",
-        "assumed",
-        box=None,
-        header_style="bold",
-        pad_edge=False,
-    )
-    for card in cards:
-        table.add_row(
+    rows = [
+        (
             card.short_name,
             text_of_bytes(card.total_memory_bytes),
             _spread([n_bytes for n_bytes, _ in card.other_totals]),
             card.architecture,
             str(card.sm_count),
             ", ".join(sorted(name.removesuffix("_bytes").replace("_", " ") for name in card.assumed)),
-            style=None,
         )
-    Console(highlight=False).print(table)
+        for card in cards
+    ]
+    _print_table(("card", "memory", "or, elsewhere", "architecture", "SMs", "assumed"), rows)
+
+
+def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print columns as wide as their texts, the last one wrapped: rich would take half of the time of the command."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
+    last = max(shutil.get_terminal_size().columns - indent, _LEAST_LAST_COLUMN)
+    lines = []
+    for row in (heads, *rows):
+        before = "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths, strict=False))[:indent]
+        wrapped = textwrap.wrap(row[-1], last) or [""]
+        lines += [(before + wrapped[0]).rstrip(), *(" " * indent + line for line in wrapped[1:])]
+    typer.echo("\n".join([typer.style(lines[0], bold=True), *lines[1:]]))
 
 
 def _spread(totals: list[int]) -> str:
     """Return the totals that other drivers leave of a card: one, or the least and the most."""
-    ends = sorted({text_of_bytes(min(totals)), text_of_bytes(max(totals))}) if totals else []
-    return " to ".join(sorted(ends, key=lambda end: float(end.split()[0])))
+    if not totals:
+        return ""
+    least, most = text_of_bytes(min(totals)), text_of_bytes(max(totals))
+    return least if least == most else f"{least.removesuffix(' GiB')} to {most}"

@@ -11,7 +11,6 @@ import typer
 
 from ullage._errors import UllageError, UsageError
 from ullage._own_files import OwnFolder
-from ullage._secrets import hidden_text
 from ullage.cli.progress import with_progress
 
 if TYPE_CHECKING:
@@ -130,6 +129,8 @@ def name_of(words: list[str]) -> str:
     module = words[1] if words[0] == "-m" else Path(words[0]).name
     # A whole line for a shell may end in a script too, and says more than is to be read in a name.
     name = next((Path(word).stem for word in words if word.endswith(".py") and not word.split()[1:]), module)
+    from ullage._secrets import hidden_text
+
     return _NOT_OF_NAMES.sub("_", hidden_text(name))[:_LONGEST_NAME] or "run"
 
 

@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ullage._secrets import hidden_data
-
 if TYPE_CHECKING:
     from ullage.report.report import Report
 
@@ -35,6 +33,8 @@ def _print(report: "Report", answer: dict[str, Any] | None, *, is_whole: bool) -
 
         draw(report, ReportConsole(highlight=False), is_whole=is_whole)
     else:
+        from ullage._secrets import hidden_data
+
         print(json.dumps(hidden_data(answer), indent=1), flush=True)
 
 
