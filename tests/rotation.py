@@ -1,10 +1,9 @@
 """What takes longest in the suite runs in turns, so that each case runs within a week; with ULLAGE_SLOW all of it does.
 
 Large families of cases have the marker `by_day(every)`: a part of them runs each day, wherever they are asked for. What
-takes a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of the
-whole suite it is the turn of one in seven of them, on days that take about as long as each other. A test that stands
-there not yet runs every day.
-"""
+takes half a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of
+the whole suite it is the turn of one in seven of them, on days that take about as long as each other. A test that
+stands there not yet runs every day."""
 
 import json
 import os
@@ -21,7 +20,7 @@ WEEK_DAYS: Final = 7
 LEFT_OUT: Final = "another day's; make slow runs all"
 TURNS: Final = WEEK_DAYS
 COSTS: Final = Path(__file__).parent / "costly_tests.json"
-COSTLY_SECONDS: Final = 1.0
+COSTLY_SECONDS: Final = 0.5
 
 
 def is_todays(number: int, every: int, today: date | None = None) -> bool:
@@ -63,7 +62,7 @@ def leave_out_other_turns(items: Sequence[pytest.Item], today: date | None = Non
 
 
 class CostWriter:
-    """Writes what took a second or more in this run: a plugin of pytest."""
+    """Writes what took half a second or more in this run: a plugin of pytest."""
 
     def __init__(self) -> None:
         self._seconds: Counter[str] = Counter()

@@ -17,13 +17,7 @@ common=(filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspe
 hugging_face=(transformers==4.57.1 'huggingface-hub>=0.34,<1' 'tokenizers>=0.22,<0.23' safetensors regex requests tqdm
   pyyaml packaging certifi charset-normalizer idna urllib3)
 
-# Without --compile: of what is installed a few hundredths are ever imported, and those are compiled when they are.
-pip() {
-  local action=$1
-  shift
-  [ "$action" = install ] && set -- --no-compile "$@"
-  env -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null "$folder/bin/python" -m pip --quiet --disable-pip-version-check "$action" "$@"
-}
+pip() { env -u PIP_FIND_LINKS PIP_CONFIG_FILE=/dev/null "$folder/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock"

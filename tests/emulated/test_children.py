@@ -137,7 +137,8 @@ def test_a_child_does_not_speak_for_its_parent(workplace: Path) -> None:
     prediction = predict_here(Request(script=script, gpu="T4"), progress=progress.append)
     assert prediction.reason.startswith("the script's own process allocated nothing on the GPU")
     assert (prediction.ended, prediction.steps) == ("ended", [])
-    assert progress == ["starting", "running the script", "importing torch", "running the script"]
+    told = [text for text in progress if not text.startswith("no step yet")]  # which is of a machine that is busy
+    assert told == ["starting", "running the script", "importing torch", "running the script"]
 
 
 def emulating(workplace: Path, code: str, **changes: str) -> subprocess.CompletedProcess[str]:

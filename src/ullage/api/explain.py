@@ -1,7 +1,6 @@
 """Why did this run out of memory, and what would have prevented it?"""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from ullage._errors import UsageError
 from ullage._public import public
 from ullage.api.text import is_text, pieces_of
 from ullage.api.values import ALL_DEVICES, capacity_of, check_device, check_page, check_tables, semantics_given
-from ullage.snapshot.file import read_tables
+from ullage.snapshot.reading import reading_of
 
 # What a snapshot alone needs not is loaded where it is needed: it takes as long as replaying a small one. What it needs
 # is loaded while the file is read.
@@ -195,15 +194,13 @@ def _explain_snapshot(
     """Explain a card of a snapshot, or every one, and write the tables of all of them where they are asked for."""
     if with_picture and device == ALL_DEVICES:
         raise UsageError("a page draws one card, and device all asks for every one: give the number of one")
-    with ThreadPoolExecutor(1) as reader:
-        reading = reader.submit(read_tables, path)
-        from ullage.analysis.assumption import closest
-        from ullage.analysis.card import card_to_explain, recorded_cards
-        from ullage.analysis.explain import explain as explain_history
-        from ullage.snapshot.snapshot import snapshot_of_tables
+    reading = reading_of(path)
+    from ullage.analysis.assumption import closest
+    from ullage.analysis.card import card_to_explain, recorded_cards
+    from ullage.analysis.explain import explain as explain_history
+    from ullage.snapshot.snapshot import snapshot_of_tables
 
-        snapshot = snapshot_of_tables(path, reading.result)
-    del reading  # it holds all that was read
+    snapshot = snapshot_of_tables(path, reading.result)
     cards = recorded_cards(snapshot.devices)
     first = card_to_explain(cards) if device in (None, ALL_DEVICES) else check_device(device, snapshot, takes_all=True)
 

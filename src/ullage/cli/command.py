@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -17,14 +17,22 @@ from ullage._foreign_files import read_regular
 _MOST_BYTES: Final = 1 << 24
 _ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 
-# typer 0.29 imports pydantic to read a flag that has no value yet, and its own --help is the only one of a command that
-# has none: False in place of None saves a third of what `ullage gpus` takes.
 
+class _Quick:
+    """A command that reads its words, and draws its --help, with no more loaded than that needs.
 
-class _QuickHelp:
-    """A command whose --help is False where it is not given, is drawn with no more than it needs, and wraps."""
+    typer 0.29 imports pydantic for the first option that has a value or is a flag without one: a fifth of a second of
+    every command.
+    """
 
     help: str | None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options, those of plain types by `PlainTypes`."""
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+            if hasattr(parameter, "get_runtime_param") and not isinstance(parameter.get_runtime_param, PlainTypes):
+                parameter.get_runtime_param = PlainTypes(parameter.get_runtime_param)
+        return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option --help."""
@@ -40,7 +48,34 @@ class _QuickHelp:
             super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
-class Command(_QuickHelp, TyperCommand):
+class PlainTypes:
+    """What typer's parameters ask for their converter, and a converter: texts and paths as they are, the rest as typer.
+
+    Args:
+        of_typer: returns typer's own converter, which is made with pydantic.
+    """
+
+    def __init__(self, of_typer: Callable[[], Any]) -> None:
+        self._of_typer = of_typer
+
+    def __call__(self) -> "PlainTypes":
+        """Return the converter."""
+        return self
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Return a word, or a default, as the type that a parameter has."""
+        kind = param.type_descriptor.annotation
+        if param.nargs == 1 and not param.multiple:
+            if value is None or (kind is str and isinstance(value, str)):
+                return value
+            if kind is Path and isinstance(value, str | Path):  # no option of ours asks typer what is there
+                return Path(value)
+            if value is param.default and type(value) is kind:
+                return value
+        return self._of_typer().coerce(value, param=param, ctx=ctx)
+
+
+class Command(_Quick, TyperCommand):
     """A subcommand."""
 
 
@@ -148,7 +183,7 @@ def _is_config_of_library(value: str, words: list[str]) -> bool:
     return "--random-weights" not in words or value.endswith((".yaml", ".yml", ".toml"))
 
 
-class CommandGroup(_QuickHelp, TyperGroup):
+class CommandGroup(_Quick, TyperGroup):
     """The command `ullage`."""
 
 

@@ -78,7 +78,6 @@ def explain(
     from ullage.api.explain import explain as ask
     from ullage.api.text import is_text
     from ullage.api.values import check_page, check_tables
-    from ullage.cli.freed_memory import keep_freed_memory
 
     check_page(html, file)
     check_tables(sql, file, *((html,) if html is not None else ()))
@@ -93,7 +92,6 @@ def explain(
         options = {"--device": device, "--capacity": capacity, "--alloc-conf": alloc_conf, "--sql": sql}
         _explain_text(file, options | {"--torch-version": torch_version}, html, as_json=as_json)
         return
-    keep_freed_memory(file)
     with without_collections():  # of a large file the search for cycles is a twentieth of the time
         explanation = with_progress(
             lambda progress: ask(
