@@ -32,7 +32,7 @@ class OptionMap:
 
 
 READY: Final[Mapping[str, OptionMap]] = {
-    # torchtitan's JobConfig and ParallelDims (0.1 and 0.2)
+    # torchtitan's JobConfig and ParallelDims (0.1 and 0.2; expert parallelism from 0.2)
     "torchtitan": OptionMap(
         targets={
             "dp": "--parallelism.data_parallel_shard_degree",
