@@ -155,7 +155,7 @@ deploy: setup  ## Have a real Prometheus (Debian's, fetched into build/) take th
 	tools/prometheus.sh build/prometheus
 	ULLAGE_PROMETHEUS=$(CURDIR)/build/prometheus/usr/bin $(OLDEST_ENV)/bin/python -m pytest tests/export/test_deploy.py
 
-layouts: setup  ## Search the layouts of a 7B and a 70B model on every engine, and compare (installs ray, submitit; hours; ARGUMENTS="--cards 8 --sizes tiny").
+layouts: setup  ## Search the layouts of a 7B and a 70B model on every engine, and compare (installs ray, submitit; two hours; goes on where it was cut off; ARGUMENTS="--cards 8 --sizes tiny").
 	tools/packages.sh $(OLDEST_ENV) $(CLUSTERS) benchmarks/clusters
 	PYTHONPATH=$(CLUSTERS) $(OLDEST_ENV)/bin/python -m benchmarks.layouts.engines build/layouts $(ARGUMENTS)
 
