@@ -61,7 +61,7 @@ def told_on_cpu(script: Path, *changes: str) -> list[Numbers]:
     """Run a script on the CPU in float64 and return the tensors of its `told`, which it names itself."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "told.npz"
-        done = client.run([sys.executable, "-c", ON_CPU, json.dumps(changes), script, file], timeout=120)
+        done = client.run([sys.executable, "-c", ON_CPU, json.dumps(changes), script, file], timeout=900)
         assert done.returncode == 0, done.stderr
         return numbers_in(file)
 

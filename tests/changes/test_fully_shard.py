@@ -91,7 +91,7 @@ def test_the_gradients_and_steps_of_two_real_ranks_are_those_of_one_process(tmp_
         )
         for rank in range(2)
     ]
-    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=900) for rank in ranks] == [0, 0]
     alone = told_on_cpu(script)
     for rank in range(2):
         assert difference(alone, numbers_in(tmp_path / f"{rank}.npz")) < 1e-12

@@ -5,7 +5,7 @@ import time
 
 import psutil
 
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 900
 
 
 def planners_of(client: int) -> list[int]:

@@ -133,7 +133,7 @@ def test_processes_that_write_at_once_read_whole_answers(tmp_path: Path) -> None
         process.stdin.write("\n")
         process.stdin.flush()
     for process in processes:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=900)
         assert process.returncode == 0
         assert int(out) >= 29 * 20  # each question is asked in vain once at most: then this process has written it
     assert len(files_of(tmp_path)) == 20

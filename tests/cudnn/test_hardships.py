@@ -150,7 +150,7 @@ def test_numbers_of_files_that_the_script_closed_are_its_own(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
     assert done.stdout == "heard 0 ['cudnn']\n", done.stderr
 

@@ -27,7 +27,7 @@ def test_what_a_card_takes_is_compared_operation_by_operation(with_cudnn: dict[s
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
 
     measured = run("measure", record, "--emulate", "A100", "--only", NET)

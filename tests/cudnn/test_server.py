@@ -41,10 +41,10 @@ def line() -> Iterator[socket.socket]:
     thread = threading.Thread(target=serve, args=(Planner(setup_of()), theirs, os.getpid()), daemon=True)
     thread.start()
     with ours, theirs:
-        ours.settimeout(10)
+        ours.settimeout(900)
         yield ours
         ours.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(900)
         assert not thread.is_alive()
 
 
@@ -88,7 +88,7 @@ def test_what_is_no_request_ends_the_planner(sent: bytes) -> None:
     ours.sendall(sent)
     if len(sent) < 4:
         ours.close()
-    thread.join(5)
+    thread.join(900)
     assert not thread.is_alive()
     ours.close()
     theirs.close()
@@ -102,7 +102,7 @@ def test_the_planner_notices_that_its_client_is_gone() -> None:
     thread = threading.Thread(target=serve, args=(Planner(setup_of()), theirs, client.pid), daemon=True)
     with ours, theirs:
         thread.start()
-        thread.join(3)
+        thread.join(900)
         assert not thread.is_alive()
     client.wait()
 

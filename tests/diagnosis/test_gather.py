@@ -32,7 +32,7 @@ def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
     done = client.run(
         [sys.executable, "-m", "ullage", "doctor", *arguments],
         env=kept() | {"COLUMNS": "120"} | variables,
-        timeout=120,
+        timeout=900,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -168,8 +168,8 @@ def test_a_process_whose_parent_has_ended_is_an_orphan() -> None:
     try:
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
-        starter.wait(timeout=30)
-        deadline = time.monotonic() + 60
+        starter.wait(timeout=900)
+        deadline = time.monotonic() + 900
         while not process_of(pid, MIB).is_orphan and time.monotonic() < deadline:
             time.sleep(0.01)
         seen = process_of(pid, MIB)

@@ -225,7 +225,7 @@ def test_a_state_without_a_trace(normal: History) -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "diff", *map(str, arguments)]
-    return client.run(line, timeout=60)
+    return client.run(line, timeout=900)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def predict(workplace: Path, is_forked: bool) -> Predict:
             command(*options, SCRIPTS / script, *words),
             cwd=workplace,
             env=environment_of(workplace, **changes),
-            timeout=120,
+            timeout=900,
             is_forked=is_forked,
         )
         return Ended(code=process.returncode, out=process.stdout, error=process.stderr)

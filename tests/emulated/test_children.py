@@ -149,7 +149,7 @@ def emulating(workplace: Path, code: str, **changes: str) -> subprocess.Complete
         text=True,
         cwd=workplace,
         env=environment_of(workplace, **changes),
-        timeout=120,
+        timeout=900,
     )
 
 

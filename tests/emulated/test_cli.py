@@ -150,10 +150,10 @@ def test_two_runs_at_once_say_the_same(workplace: Path) -> None:
         )
 
     running = [start("T4"), start("T4")]
-    first, second = (json.loads(process.communicate(timeout=120)[0]) for process in running)
+    first, second = (json.loads(process.communicate(timeout=900)[0]) for process in running)
     assert numbers(first) == numbers(second)
     running = [start("H100"), start("T4")]
-    other, again = (json.loads(process.communicate(timeout=120)[0]) for process in running)
+    other, again = (json.loads(process.communicate(timeout=900)[0]) for process in running)
     assert numbers(again) == numbers(first)
     assert other["total_memory_bytes"] > first["total_memory_bytes"]
     assert other["gpu"] != first["gpu"]

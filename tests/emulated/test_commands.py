@@ -69,7 +69,7 @@ def ask(workplace: Path) -> Ask:
             command("--gpu", "T4", *words),
             cwd=workplace,
             env=environment_of(workplace, PATH=path, **changes),
-            timeout=300,
+            timeout=900,
             stdin=given,
         )
         for logs in (workplace / "tmp").glob("torchelastic_*"):  # torchrun keeps them
@@ -331,7 +331,7 @@ def test_children_that_run_away_end_with_the_prediction(ask: Ask, workplace: Pat
     for each in processes_of(workplace / "tmp", "sleep"):  # the kernel ends the group; the daemon has left it
         with suppress(psutil.NoSuchProcess):
             each.kill()
-            each.wait(60)
+            each.wait(900)
 
 
 @pytest.mark.parametrize(

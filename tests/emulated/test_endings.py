@@ -285,7 +285,7 @@ def test_an_interruption_ends_everything(workplace: Path, number: int, to_group:
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=900)
     assert (process.returncode, error) == (128 + number, said)
     assert processes_of(workplace / "tmp") == []
 
@@ -294,13 +294,13 @@ def test_a_killed_ullage_takes_its_script_along(workplace: Path) -> None:
     """After SIGKILL the kernel ends the script's group; only what left the group on purpose lives on."""
     process = start(workplace, SCRIPTS / "ends.py")
     process.kill()
-    process.communicate(timeout=60)
-    deadline = time.monotonic() + 60
+    process.communicate(timeout=900)
+    deadline = time.monotonic() + 900
     while len(left := processes_of(workplace / "tmp")) > 1 and time.monotonic() < deadline:
         time.sleep(0.01)  # nothing tells of the end of a grandchild
     assert [process.name() for process in left] == ["sleep"]
     left[0].kill()
-    left[0].wait(60)
+    left[0].wait(900)
 
 
 # ---- what counts as a step

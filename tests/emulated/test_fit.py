@@ -26,7 +26,7 @@ def fit(workplace: Path, *arguments: object) -> Ended:
         fit_command(*own, SCRIPTS / "train.py", *CARD, *rest),
         cwd=workplace,
         env=environment_of(workplace),
-        timeout=300,
+        timeout=900,
     )
     return Ended(code=done.returncode, out=done.stdout, error=done.stderr)
 
@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_nothing(workplace: Path) -> None:
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=900)
     assert process.returncode == 130
     assert "interrupted; nothing was left behind" in error
     assert "Traceback" not in error

@@ -51,7 +51,7 @@ def interrupted(workplace: Path, words: list[object], has_come: Callable[[], boo
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=900)
     assert processes_of(workplace / "tmp") == []
     return process.returncode, error.splitlines(keepends=True)[-1]  # behind how far it has got
 
@@ -115,7 +115,7 @@ def test_a_command_that_has_told_enough_clears_away_what_it_has_made(workplace: 
         text=True,
         cwd=workplace,
         env=environment_of(workplace),
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
 

@@ -81,7 +81,7 @@ def predict_command(workplace: Path, option: str, value: str, *words: object) ->
         command("--gpu", GPU, "--json", "--steps", str(STEPS), option, value, *launcher),
         cwd=workplace,
         env=environment_of(workplace),
-        timeout=120,
+        timeout=900,
     )
     for logs in (workplace / "tmp").glob("torchelastic_*"):  # torchrun keeps them
         shutil.rmtree(logs)

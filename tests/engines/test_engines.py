@@ -74,7 +74,7 @@ def test_what_runs_ends_when_it_is_cancelled(opened: WorkEngine, tmp_path: Path)
     opened.cancel()
     for future in (*running, waiting):
         try:
-            future.result(timeout=30)
+            future.result(timeout=900)
         except (UllageError, CancelledError):
             continue
     _until(lambda: not any(_runs(number) for number in processes))

@@ -23,7 +23,7 @@ def predict(workplace: Path) -> Predict:
             command("--gpu", "T4", *options, SCRIPTS / script, *arguments),
             cwd=workplace,
             env=environment_of(workplace, **changes),
-            timeout=240,
+            timeout=900,
         )
         return Ended(code=process.returncode, out=process.stdout, error=process.stderr)
 

@@ -226,7 +226,7 @@ def command(*arguments: object, most_bytes: int | None = None) -> subprocess.Com
             resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
 
     line = [sys.executable, "-m", "ullage", "explain", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    return subprocess.run(line, capture_output=True, text=True, timeout=900, preexec_fn=limit)
 
 
 def test_the_command_writes_it_beside_its_answer(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_real_prometheus_scrapes_and_fires(tmp_path: Path) -> None:
     shutil.copy(Path(__file__).parents[1] / "snapshot/data/oom.pickle.gz", runs / "oom-1-1" / "snapshot.pickle")
     endpoint = Endpoint("0")
     with _prometheus(tmp_path, endpoint.url) as ask:
-        until = time.monotonic() + 120  # it is scraped every second: this is for a machine that has stopped
+        until = time.monotonic() + 900  # it is scraped every second: this is for a machine that has stopped
         step = 7
         while time.monotonic() < until:
             endpoint.update(runs)
@@ -200,7 +200,7 @@ def _prometheus(folder: Path, url: str) -> Iterator[Any]:
     def ask(expression: str) -> list[dict[str, Any]]:
         query = urllib.parse.urlencode({"query": expression})
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=900) as answer:
                 data = json.loads(answer.read())
         except OSError:  # it is just starting
             return []

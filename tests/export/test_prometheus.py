@@ -31,7 +31,7 @@ Values = dict[tuple[str, ...], float]
 def _scrape(url: str) -> tuple[dict[str, str], Values]:
     """Return the type of each family, and each value by its name and labels ("device=0")."""
     request = urllib.request.Request(url, headers={"Accept": OPEN_METRICS})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=900) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
         families = list(open_metrics(answer.read().decode()))
     values: Values = {}
@@ -143,7 +143,7 @@ def test_many_processes_and_an_older_prometheus(endpoint: Endpoint, tmp_path: Pa
     (tmp_path / "process-9.live").write_bytes(b"just being made")
     _, values = _scrape(endpoint.url)
     assert sorted(value for key, value in values.items() if key[0] == "ullage_allocated_bytes") == list(range(8))
-    with urllib.request.urlopen(endpoint.url, timeout=30) as answer:
+    with urllib.request.urlopen(endpoint.url, timeout=900) as answer:
         names = {family.name for family in plain_text(answer.read().decode())}
     assert "ullage_allocated_bytes" in names
 
@@ -193,7 +193,7 @@ def test_a_run_is_scraped_and_written(tmp_path: Path) -> None:
     _, values = _scrape(url)
     assert _one(values, "ullage_steps_total", "rank=") == 20
     assert _one(values, "ullage_reserved_bytes", "device=0", "gpu=Tesla T4") >= 2 << 20
-    out, err = process.communicate("", timeout=60)
+    out, err = process.communicate("", timeout=900)
     assert (process.returncode, out, err) == (0, "", "")
     table = pyarrow.parquet.read_table(tmp_path / "run.parquet").to_pylist()
     assert [row["step"] for row in table if row["is_step_end"]] == list(range(1, 21))

@@ -45,7 +45,7 @@ def run(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = 300,
+    timeout: float = 900,
     stdin: IO[Any] | int = subprocess.DEVNULL,
     is_forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:

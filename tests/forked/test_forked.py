@@ -17,7 +17,7 @@ _OF_THE_PROCESS = ("seconds", "host", "import_seconds", "step_seconds")
 """What belongs to the process: times, and what it has resident."""
 
 
-def run(code: str, *, is_forked: bool = True, timeout: float = 60, **changes: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, *, is_forked: bool = True, timeout: float = 900, **changes: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | COMPILER_LATER | changes
     return client.run([sys.executable, "-c", code], env=environment, timeout=timeout, is_forked=is_forked)
 

@@ -233,7 +233,7 @@ class _Scrape:
 
     def read(self) -> str:
         """Return what a scrape gets."""
-        with urllib.request.urlopen(self.endpoint.url, timeout=60) as answer:
+        with urllib.request.urlopen(self.endpoint.url, timeout=900) as answer:
             return str(answer.read().decode())
 
 

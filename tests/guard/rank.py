@@ -27,7 +27,7 @@ RANK, SIZE = 0, 1
 """Which rank of how many this process is; each copy has its own."""
 FOLDER = Path()
 """Where each rank writes what it has found."""
-LIMIT_SECONDS = 240
+LIMIT_SECONDS = 900
 
 Found = dict[str, Any]
 

@@ -111,7 +111,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):  # type: ig
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
     def ask(*arguments: str) -> pytest.RunResult:
-        return pytester.run(sys.executable, "-m", "pytest", *_QUIET, *arguments, timeout=200)
+        return pytester.run(sys.executable, "-m", "pytest", *_QUIET, *arguments, timeout=900)
 
     return ask
 

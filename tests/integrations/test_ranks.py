@@ -49,6 +49,6 @@ def _ranks(framework: str, kind: str, folder: Path) -> list[list[float]]:
                 text=True,
             )
         )
-    said = [rank.communicate(timeout=200)[1] for rank in ranks]
+    said = [rank.communicate(timeout=900)[1] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks), said[0][-2000:] + said[1][-2000:]
     return [[float(value) for value in file.read_text().split()] for file in files]

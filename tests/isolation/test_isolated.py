@@ -172,10 +172,10 @@ def test_workers_in_there_find_what_the_script_defines(quiet: str, tmp_path: Pat
     """As they would in the script's own process, and a script without a guard is refused, not started without end."""
     script = tmp_path / "script.py"
     script.write_text(SPAWNS + "if __name__ == '__main__': print(ullage.isolated(work))")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=900)
     assert (done.stdout, done.stderr) == ("3\n", "")
     script.write_text(UNGUARDED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=900)
     assert "UsageError: ullage.isolated was called while a worker process imports" in done.stderr
 
 
@@ -327,7 +327,7 @@ def test_ctrl_c_ends_it_all(quiet: str) -> None:
     """Output was seen while it ran; the function's own `finally` runs, and KeyboardInterrupt comes out here."""
     with started(quiet) as process:
         os.killpg(process.pid, signal.SIGINT)
-        out, error = process.communicate(timeout=120)
+        out, error = process.communicate(timeout=900)
         assert gone(quiet, seconds=0)
     assert out == "cleaned up\n"
     assert error.endswith("KeyboardInterrupt\n")
@@ -338,7 +338,7 @@ def test_it_does_not_outlive_this_process(quiet: str) -> None:
     """Not even one that was killed and could do nothing; what left the group is the one thing that can stay."""
     with started(quiet) as process:
         process.kill()
-        process.communicate(timeout=120)  # its output is at its end: the function's process has it no more
+        process.communicate(timeout=900)  # its output is at its end: the function's process has it no more
         assert [left.cmdline()[-1] for left in marked(quiet)] == ["import time; time.sleep(60)"]
     assert gone(quiet)
 

@@ -24,7 +24,7 @@ def predict(workplace: Path) -> Predict:  # noqa: F811
             command("--gpu", "T4", *options, SCRIPTS / script, *arguments),
             cwd=workplace,
             env=environment_of(workplace, **offline(workplace) | changes),
-            timeout=300,
+            timeout=900,
         )
         return Ended(code=process.returncode, out=process.stdout, error=process.stderr)
 

@@ -75,7 +75,7 @@ def test_nothing_is_left_when_somebody_is_killed(workplace: Path, who: str) -> N
         [folder] = [path for path in (workplace / "tmp").iterdir() if path.name.startswith("ullage-made-up-")]
         assert list(folder.glob("*/model.safetensors"))
         process.send_signal(signal.SIGKILL)
-    assert process.wait(60) == (-signal.SIGKILL if who == "parent" else 3)
+    assert process.wait(900) == (-signal.SIGKILL if who == "parent" else 3)
     process.stderr.close()
     while processes_of(workplace / "tmp"):  # what has to end by itself: the kernel and the keeper see to it
         time.sleep(0.05)

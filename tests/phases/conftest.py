@@ -67,7 +67,7 @@ def predict(workplace: Path) -> Predict:
             [sys.executable, *command],
             cwd=workplace,
             env=environment_of(workplace, HF_HUB_OFFLINE="1"),
-            timeout=300,
+            timeout=900,
         )
         return Run(
             code=done.returncode,

@@ -373,7 +373,7 @@ def test_settings_as_text_mean_the_same(text: str, semantics: str) -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "repro", *map(str, arguments)]
-    return client.run(line, timeout=60)
+    return client.run(line, timeout=900)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _ullage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         umask=0,
     )
 

@@ -181,7 +181,7 @@ def _told_under_limit(path: Path) -> str:
         "try: load_snapshot(Path(sys.argv[1]))\n"
         "except SnapshotError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=900)
     assert done.stdout, done.stderr[-500:]
     return done.stdout
 

@@ -22,7 +22,7 @@ from typing import Final
 import psutil
 
 MARK: Final = "ULLAGE_TESTS_ENDING"
-_ENDING_SECONDS: Final = 60
+_ENDING_SECONDS: Final = 900
 _JUMPS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -176,7 +176,7 @@ def observe(tool: str, happening: Happening, folder: Path, more: Mapping[str, st
         ["bash", "-c", line], cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=-2
     )
     try:
-        output = process.communicate(timeout=200)[0]
+        output = process.communicate(timeout=900)[0]
         left = _left(folder, happening.is_left)
     finally:
         for one in _marked(folder):

@@ -22,7 +22,7 @@ from ullage.run_files.live import LiveFileError, read_live
 SCRIPTS = Path(__file__).parent / "scripts"
 RUN = [sys.executable, "-m", "ullage", "run"]
 SLOW = "ULLAGE_SLOW" in os.environ
-_PATIENCE_SECONDS = 120  # how long a busy machine may take for what is otherwise there at once
+_PATIENCE_SECONDS = 900  # how long a busy machine may take for what is otherwise there at once
 
 
 def _run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ def _run(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedP
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
     )
@@ -121,7 +121,7 @@ def test_signals_are_handed_on_once(tmp_path: Path, number: int) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    assert process.communicate(timeout=60)[0] == "1\n"
+    assert process.communicate(timeout=900)[0] == "1\n"
     assert process.returncode == 3
 
 
@@ -145,7 +145,7 @@ def test_it_goes_on_after_it_was_stopped(tmp_path: Path, stopped_seconds: float)
     process.send_signal(signal.SIGCONT)
     time.sleep(0.2)
     process.send_signal(signal.SIGUSR1)
-    assert process.communicate(timeout=60)[0] == "heard 1\n"
+    assert process.communicate(timeout=900)[0] == "heard 1\n"
     assert process.returncode == 3
 
 
@@ -163,7 +163,7 @@ def test_signals_are_handed_on_beside_threads_of_ours(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert [process.stdout.readline(), process.stdout.readline()] == ["ready\n", "alive\n"]
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=900)
     assert process.returncode == 5
 
 
@@ -184,7 +184,7 @@ def test_it_stops_with_the_script_where_it_is_asked_to(tmp_path: Path) -> None:
     [command] = [one for one in psutil.Process(process.pid).children() if str(script) in one.cmdline()]
     assert command.status() == psutil.STATUS_STOPPED
     process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=900)
     assert process.returncode == 5
 
 
@@ -351,7 +351,7 @@ def test_a_script_that_is_killed_leaves_its_samples(tmp_path: Path) -> None:
         assert time.monotonic() < until, "no sample is written"
         time.sleep(0.05)
     os.kill(read_live(live).facts["pid"], signal.SIGKILL)
-    error = process.communicate(timeout=60)[1]
+    error = process.communicate(timeout=900)[1]
     assert process.returncode == -signal.SIGKILL
     assert re.search(r"ullage: [\d,]+ steps; ", error)
     assert read_run(live.parent).processes[0].facts.steps > 20
@@ -411,7 +411,7 @@ def test_a_full_disk_changes_nothing_for_the_script(tmp_path: Path) -> None:
     code = "import sys, torch\ntorch.empty(1 << 40, device='cuda', dtype=torch.uint8)"
     script = _script(tmp_path, code)
     limited = f"ulimit -f 0; exec {sys.executable} -m ullage run --gpu T4 {script}"
-    ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(["bash", "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert ended.returncode == 1
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 GiB" in ended.stderr
     assert "the script continues without it" in ended.stderr
@@ -421,7 +421,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     """By `ullage explain`, with exit code 2."""
     (tmp_path / "some.live").write_bytes(b"no")
     ended = subprocess.run(
-        [sys.executable, "-m", "ullage", "explain", str(tmp_path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "ullage", "explain", str(tmp_path)], capture_output=True, text=True, timeout=900
     )
     assert ended.returncode == 2
     assert "expected a folder that `ullage run` has written" in " ".join(ended.stderr.split())

@@ -63,7 +63,7 @@ def _shell(unusual: Unusual, line: str, folder: Path, python: str, start: str) -
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        out, error = ended.communicate(timeout=120)
+        out, error = ended.communicate(timeout=900)
         left = _left(folder.name)
     finally:
         for process in _marked(folder.name):

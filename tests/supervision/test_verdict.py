@@ -69,7 +69,7 @@ def test_it_says_which_one_and_how_to_name_another(tmp_path: Path) -> None:
     ended = client.run(
         [sys.executable, "-m", "ullage", "explain", "ullage-runs", "--json"],
         cwd=tmp_path,
-        timeout=60,
+        timeout=900,
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == (

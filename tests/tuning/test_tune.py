@@ -287,7 +287,7 @@ def test_texts_of_settings_come_back_whole() -> None:
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "ullage", "tune", *map(str, arguments)]
-    return client.run(line, timeout=60)
+    return client.run(line, timeout=900)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def use() -> Iterator[str]:
 def smi(environment: dict[str, str], *arguments: str, **more: str) -> tuple[int, str]:
     """What it says, found as programs find it, and its exit code."""
     done = subprocess.run(
-        ["nvidia-smi", *arguments], env=environment | more, capture_output=True, text=True, timeout=60, check=False
+        ["nvidia-smi", *arguments], env=environment | more, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.stderr == ""
     return done.returncode, done.stdout

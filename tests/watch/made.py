@@ -97,7 +97,7 @@ def end(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
-    process.wait(30)
+    process.wait(900)
     process.stdout.close()
 
 

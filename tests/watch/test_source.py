@@ -55,7 +55,7 @@ def watch(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
         check=False,
     )
 
@@ -268,7 +268,7 @@ def test_the_drivers_cards_and_who_is_on_them(tmp_path: Path) -> None:
             env=os.environ | {"ULLAGE_EMULATED_OTHERS": others},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=900,
             check=False,
         )
         other.kill()
@@ -299,7 +299,7 @@ def test_lines_end_with_what_they_watch(start: Start, tmp_path: Path) -> None:
         while "runs, step" not in watching.stdout.readline():
             pass
         made.end(process)
-        out, error = watching.communicate(timeout=120)
+        out, error = watching.communicate(timeout=900)
     assert (watching.returncode, error) == (0, "")
     assert "out of memory, step" in out
     assert out.count(f"evidence: ullage explain {tmp_path / f'oom-{process.pid}-1'}") == 1
@@ -323,7 +323,7 @@ def test_lines_end_with_ctrl_c(start: Start, tmp_path: Path) -> None:
         assert watching.stdout is not None
         first = watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        rest, error = watching.communicate(timeout=120)
+        rest, error = watching.communicate(timeout=900)
     assert watching.returncode == 0, error
     assert "Traceback" not in error
     for line in (first + rest).splitlines():
@@ -353,7 +353,7 @@ def test_a_real_run_is_watched_from_its_parent_to_its_end(tmp_path: Path) -> Non
         assert running.stdout.readline() == "steps\n"
         with ViewSource(target_of(str(running.pid))) as source:
             view = source.poll()
-            running.communicate(timeout=60)
+            running.communicate(timeout=900)
             after = source.poll()
     [inside], [card] = view.processes, view.cards
     assert (inside.state, inside.is_alive, inside.is_emulated, card.is_emulated) == ("runs", True, True, True)

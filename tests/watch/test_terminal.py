@@ -16,7 +16,7 @@ import pytest
 from . import made
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to draw on")
-_SECONDS = 90
+_SECONDS = 900
 
 
 class Terminal:
