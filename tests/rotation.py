@@ -3,7 +3,8 @@
 Large families of cases have the marker `by_day(every)`: a part of them runs each day, wherever they are asked for. What
 takes half a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of
 the whole suite it is the turn of one in seven of them, on days that take about as long as each other. A test that
-stands there not yet runs every day."""
+stands there not yet runs every day.
+"""
 
 import json
 import os
