@@ -47,8 +47,10 @@ class Search:
     cards: int
     sizes: Sequence[str]
     checkpoint: Sequence[str]
+    zero: Sequence[str] = ("3",)
     most: Sequence[str] = ()
     vary: str = ""
+    micro_batches: int = 8
 
     def by(self, on: str, store: str) -> tuple[dict[str, Any], float]:
         """Return the answer of `ullage fit --layout` by an engine, and the seconds that it took."""
@@ -57,13 +59,15 @@ class Search:
         words = ["--gpu", "H100", "--cards", str(self.cards), "--layout", "*".join(AXES), "--steps", "2", "--json"]
         words += [word for axis in AXES for word in ("--layout-option", f"{axis}=--{axis}")]
         words += [word for bound in self.most for word in ("--most", bound)]
-        words += ["--choose", f"--size={','.join(self.sizes)}", "--choose", f"--checkpoint={','.join(self.checkpoint)}"]
+        chosen = {"size": self.sizes, "checkpoint": self.checkpoint, "zero": self.zero}
+        words += [word for name, values in chosen.items() for word in ("--choose", f"--{name}={','.join(values)}")]
         words += ["--vary", self.vary] if self.vary else []
-        words += ["--accumulate", "8", "--item-tokens", "4096", "--on", engine]
+        words += ["--accumulate", str(self.micro_batches), "--item-tokens", "4096", "--on", engine]
         words += ["--workers", workers or "2", "--store", store]
+        words += [str(SCRIPT), "--micro-batches", str(self.micro_batches)]
         began = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-m", "ullage", "fit", *words, str(SCRIPT)],
+            [sys.executable, "-m", "ullage", "fit", *words],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -96,14 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cards", type=int, default=64)
     parser.add_argument("--sizes", nargs="+", default=["7b", "70b"])
-    parser.add_argument("--most", nargs="*", default=["tp=8", "cp=8", "pp=8"])
+    parser.add_argument("--most", nargs="*", default=["tp=16", "pp=2", "cp=2"])
     parser.add_argument("--vary", default="", help="as of ullage fit: --vary=--micro-batch=1..4")
     parser.add_argument("--on", nargs="+", default=["local:2", "ray", "submitit-local:2"])
     options = parser.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     ratio = speed_up()
     large = Search(
-        cards=options.cards, sizes=options.sizes, checkpoint=["none", "full"], most=options.most, vary=options.vary
+        cards=options.cards,
+        sizes=options.sizes,
+        checkpoint=["none", "mlp", "full"],
+        zero=["2", "3"],
+        most=options.most,
+        vary=options.vary,
+        micro_batches=2,  # no pipeline is deeper
     )
     answers = {}
     for on in options.on:

@@ -33,8 +33,9 @@ SIZES = {  # width, feed-forward width, layers, heads
 class Block(nn.Module):
     """Attention and a gated feed-forward network, with root-mean-square norms."""
 
-    def __init__(self, width: int, hidden: int, heads: int) -> None:
+    def __init__(self, width: int, hidden: int, heads: int, *, is_mlp_checkpointed: bool) -> None:
         super().__init__()
+        self.is_mlp_checkpointed = is_mlp_checkpointed
         self.size_of_head = width // heads
         self.attention_norm = nn.RMSNorm(width)
         self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
@@ -51,22 +52,27 @@ class Block(nn.Module):
         )
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.project(attended.transpose(1, 2).flatten(-2))
+        return x + (checkpoint(self.mlp, x, use_reentrant=False) if self.is_mlp_checkpointed else self.mlp(x))
+
+    def mlp(self, x: Tensor) -> Tensor:
         normed = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+        return self.down(F.silu(self.gate(normed)) * self.up(normed))
 
 
 class Part(nn.Module):
     """The layers of one pipeline stage: the first has the embedding, the last the norm and the head."""
 
-    def __init__(self, stage: int, stages: int, size: tuple[int, int, int, int], *, is_checkpointed: bool) -> None:
+    def __init__(self, stage: int, stages: int, size: tuple[int, int, int, int], checkpointed: str) -> None:
         super().__init__()
         width, hidden, layers, heads = size
         if stages > layers:
             raise ValueError(f"{layers} layers cannot be cut into {stages} stages")
         mine = range(stage * layers // stages, (stage + 1) * layers // stages)
-        self.is_checkpointed = is_checkpointed
+        self.is_checkpointed = checkpointed == "full"
         self.tokens = nn.Embedding(VOCABULARY, width) if stage == 0 else None
-        self.blocks = nn.ModuleList(Block(width, hidden, heads) for _ in mine)
+        self.blocks = nn.ModuleList(
+            Block(width, hidden, heads, is_mlp_checkpointed=checkpointed == "mlp") for _ in mine
+        )
         self.norm = nn.RMSNorm(width) if stage == stages - 1 else None
         self.head = nn.Linear(width, VOCABULARY, bias=False) if stage == stages - 1 else None
 
@@ -97,13 +103,13 @@ def build(options: argparse.Namespace, mesh: DeviceMesh) -> Part:
     if size[3] % options.tp:
         raise ValueError(f"{size[3]} heads cannot be shared out among {options.tp} ranks")
     with torch.device("meta"):
-        part = Part(mesh.get_local_rank("pp"), options.pp, size, is_checkpointed=options.checkpoint == "full")
+        part = Part(mesh.get_local_rank("pp"), options.pp, size, options.checkpoint)
     if options.tp > 1:
         cut(part, mesh["tp"])
     sharded = mesh["dp", "cp"]._flatten("dp_cp")
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in [*part.blocks, part]:
-        fully_shard(block, mesh=sharded, mp_policy=policy, reshard_after_forward=options.pp == 1)
+        fully_shard(block, mesh=sharded, mp_policy=policy, reshard_after_forward=options.zero == 3)
     part.to_empty(device="cuda")
     for parameter in part.parameters():
         nn.init.normal_(parameter, std=0.02)
@@ -137,9 +143,11 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--checkpoint", choices=("none", "full"), default="none")
+    parser.add_argument("--zero", type=int, choices=(2, 3), help="3 where there is no pipeline, else 2")
+    parser.add_argument("--checkpoint", choices=("none", "mlp", "full"), default="none")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
+    options.zero = options.zero or (3 if options.pp == 1 else 2)
 
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +76,9 @@ def _cases() -> list[Case]:
         Case(kind="FSDP2 x tensor", script="sharded", arguments=("tensor",), ranks=4),
         Case(kind="FSDP2 x pipeline", script="pipeline", arguments=("1F1B", "data"), ranks=4),
         Case(kind="FSDP2 x pipeline", script="pipeline", arguments=("Interleaved1F1B", "data"), ranks=4),
+        Case(kind="tensor x pipeline", script="pipeline", arguments=("1F1B", "tensor"), ranks=4),
+        Case(kind="tensor x pipeline", script="pipeline", arguments=("ZBVZeroBubble", "tensor"), ranks=4),
+        Case(kind="context x pipeline", script="pipeline", arguments=("GPipe", "context"), ranks=4),
         Case(kind="FSDP2 x context", script="context", arguments=("data",), ranks=4),
         Case(kind="FSDP2 x expert, balanced", script="expert", arguments=("data",), ranks=4, routing="balanced"),
         Case(kind="objects and sizes", script="objects", ranks=2),
@@ -86,6 +89,14 @@ def _cases() -> list[Case]:
         for ranks in (2, 4):
             found.append(Case(kind=f"ZeRO {stage}", script="zero", arguments=(stage,), ranks=ranks, needs="deepspeed"))
     found.append(Case(kind="ZeRO 2, offloaded", script="zero", arguments=("2", "offload"), ranks=2, needs="deepspeed"))
+    pipeline = Case(kind="DeepSpeed's pipeline", script="deepspeed_pipeline", ranks=2, needs="deepspeed")
+    experts = Case(kind="DeepSpeed's experts x ZeRO 1", script="deepspeed_experts", ranks=4, needs="deepspeed")
+    found += [
+        pipeline,
+        replace(pipeline, kind="DeepSpeed's pipeline x ZeRO 1", arguments=("zero",), ranks=4),
+        replace(experts, arguments=("1",), routing="balanced"),
+        replace(experts, kind="DeepSpeed's experts x ZeRO 2", arguments=("2",), ranks=2, routing="balanced"),
+    ]
     return found
 
 
