@@ -57,7 +57,8 @@ class Case:
 def _cases() -> list[Case]:
     found = []
     for schedule in ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"):
-        for ranks in (2, 4):
+        # Of DualPipeV on four ranks torch asks for eight micro-batches; there are four.
+        for ranks in (2,) if schedule == "DualPipeV" else (2, 4):
             found.append(Case(kind="pipeline", script="pipeline", arguments=(schedule,), ranks=ranks))
     found += [
         Case(kind="pipeline, sends by hand", script="by_hand", ranks=2),
@@ -154,7 +155,7 @@ def _row(case: Case, environment: Mapping[str, str], folder: Path) -> tuple[str,
     except RunError as error:
         return f"| {case.kind} | `{case.name}` | | | **fails**: {_last_line(error)} |", False
     distinct = len(set(real.values()))
-    fullest = max(real, key=lambda rank: real[rank][::-1])
+    fullest = max(sorted(real), key=lambda rank: real[rank][::-1])
     same = real == lone and len(real) == case.ranks
     differs = ", ".join(f"rank {rank}: {lone.get(rank)}" for rank in real if real[rank] != lone.get(rank))
     figures = f"{real[fullest][0]:,} / {real[fullest][1]:,} (rank {fullest})"
