@@ -31,8 +31,9 @@ PORT: Final = "6479"
 def two_nodes() -> Iterator[None]:
     """Start a Ray cluster of two nodes with a core each on this machine, and stop it."""
     ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
-    start = [*ray, "start", "--num-cpus", "1", "--include-dashboard", "false"]
-    subprocess.run([*start, "--head", "--port", PORT], check=True, stdout=subprocess.DEVNULL)
+    start = [*ray, "start", "--num-cpus", "1"]
+    head = [*start, "--head", "--port", PORT, "--include-dashboard", "false"]
+    subprocess.run(head, check=True, stdout=subprocess.DEVNULL)
     try:
         subprocess.run([*start, "--address", f"127.0.0.1:{PORT}"], check=True, stdout=subprocess.DEVNULL)
         yield
