@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ullage.engines.chosen import open_engine
 from ullage.fitting.axis import Axis
 from ullage.layouts import rank_runs
 from ullage.layouts.describe import describe
-from ullage.layouts.fit_layouts import LayoutQuestion, fit_layouts
+from ullage.layouts.fit_layouts import LayoutQuestion, LayoutsSearch, fit_layouts
 from ullage.layouts.layout import LayoutSpace
 from ullage.layouts.layout_fit import LayoutFit
 from ullage.layouts.option_map import map_of
@@ -87,6 +88,18 @@ def test_every_engine_has_the_same_answer(tmp_path: Path, on: str) -> None:
     pytest.importorskip(name, reason=f"{name} is not in the test environment: `make clusters` runs this with it")
     question = question_of(tmp_path, cards=4)
     assert essence(answer_of(question, on=on)) == essence(answer_of(question, workers=3))
+
+
+def test_rows_stand_in_an_order_that_does_not_tell_whose_runs_ended_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a layout with two choices that need the same, the first comes first, even where it was run last."""
+    space = LayoutSpace.parse("dp*tp*pp*cp", 8, choose=["--zero=2,3"])
+    question = replace(question_of(tmp_path, cards=8), space=space)
+    found = answer_of(question, workers=1)
+    run = LayoutsSearch.run
+    monkeypatch.setattr(LayoutsSearch, "run", lambda search, layouts: run(search, layouts[::-1]))
+    assert essence(answer_of(question, workers=1)) == essence(found)
 
 
 def test_what_was_run_once_is_known(tmp_path: Path) -> None:

@@ -211,8 +211,8 @@ def fit_layouts(
     search = LayoutsSearch(question, runs, progress)
 
     def answer(*, is_whole: bool) -> LayoutFit:
-        missing = [layout for layout in layouts if layout not in search.rows]
-        rows = ordered([*search.rows.values(), *(LayoutRow(layout=each, verdict=NOT_RUN) for each in missing)])
+        known = dict(search.rows)  # in the order in which their runs have ended, which no answer may tell
+        rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
         return _answer(question, rows, runs, is_whole=is_whole, seconds=time.perf_counter() - began)
 
     try:
