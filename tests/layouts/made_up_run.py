@@ -45,14 +45,20 @@ def sizes_of(request: Request) -> dict[str, int]:
 
 
 def need_of(request: Request) -> int:
-    """Return the bytes that a rank needs: its share of the weights, and micro-batches by its stage."""
+    """Return the bytes that a rank needs: its share of the weights, micro-batches by its stage, and of the sequence."""
     sizes = sizes_of(request)
     stages = sizes.get("pp", 1)
     stage = request.rank * stages // (request.world_size or 1)
     weights = 600 * GIB // (request.world_size or 1) + 13 * GIB // (sizes.get("tp", 1) * stages)
     parts = sizes.get("tp", 1) * sizes.get("cp", 1) * stages
     kept = (stages - stage) * sizes.get("micro-batch", 1) * 6 * GIB // parts
-    return weights + kept + (2 * GIB if stage == stages - 1 else 0)
+    return weights + kept + (2 * GIB if stage == stages - 1 else 0) + context_rank_of(request) * 3 % 7 * GIB
+
+
+def context_rank_of(request: Request) -> int:
+    """Return which part of the sequence a rank has, where tensor parallelism alone lies within."""
+    sizes = sizes_of(request)
+    return request.rank // sizes.get("tp", 1) % sizes.get("cp", 1)
 
 
 def prediction_of(request: Request) -> Prediction:

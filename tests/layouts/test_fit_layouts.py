@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.layouts.made_up_run import TOTAL, need_of
+from tests.layouts.made_up_run import TOTAL, context_rank_of, need_of
 from ullage._errors import ScriptError
 from ullage.engines.chosen import open_engine
 from ullage.fitting.axis import Axis
@@ -70,7 +70,9 @@ def test_every_layout_has_the_largest_batch_that_all_its_ranks_fit_with(tmp_path
             assert row.error.startswith("train.py raised ValueError: heads")
             continue
         layout = row.layout
-        needs = [max(need_of(question.request_of(layout, value, rank)) for rank in range(64)) for value in range(1, 65)]
+        requests = [[question.request_of(layout, value, rank) for rank in range(64)] for value in range(1, 65)]
+        are_all_run = row.has_every_context_rank
+        needs = [max(need_of(each) for each in ranks if are_all_run or not context_rank_of(each)) for ranks in requests]
         largest = sum(need <= TOTAL for need in needs)
         assert (row.value if row.verdict == "fits" else 0) == largest, layout.text
         if row.verdict == "fits":
@@ -80,6 +82,28 @@ def test_every_layout_has_the_largest_batch_that_all_its_ranks_fit_with(tmp_path
     assert found.best == max(
         (row for row in found.rows if row.verdict == "fits"), key=lambda row: (row.items, -row.sent_bytes)
     )
+
+
+def test_a_layout_that_is_named_has_had_each_rank_along_the_sequence_run(tmp_path: Path) -> None:
+    """They need more by no rule, so the first does not stand for the others."""
+    question = question_of(tmp_path)
+    found = answer_of(question)
+    assert found.best is not None
+    assert found.best.has_every_context_rank
+    assert all(found.rows[place].has_every_context_rank for place in found.frontier)
+    cut = [found.rows[place] for place in found.frontier if found.rows[place].layout.size("cp") > 1]
+    assert cut
+    for row in cut:
+        along = {context_rank_of(question.request_of(row.layout, 1, run.rank)) for run in row.ranks}
+        assert along == set(range(row.layout.size("cp")))
+    others = [row for row in found.rows if not row.has_every_context_rank]
+    assert others
+    assert all(row.layout.size("cp") > 1 for row in others)
+    told = [line for line in describe(found).sections[-1].items if line.startswith("Ranks along cp")]
+    assert told == [
+        "Ranks along cp attend to other parts of a sequence, and reserve more or less by no rule: each was run of the "
+        f"layouts that ◀ marks, the first alone of {len(others)} others"
+    ]
 
 
 @pytest.mark.parametrize("on", ["submitit-local", "ray"])
@@ -97,8 +121,10 @@ def test_rows_stand_in_an_order_that_does_not_tell_whose_runs_ended_first(
     space = LayoutSpace.parse("dp*tp*pp*cp", 8, choose=["--zero=2,3"])
     question = replace(question_of(tmp_path, cards=8), space=space)
     found = answer_of(question, workers=1)
-    run = LayoutsSearch.run
-    monkeypatch.setattr(LayoutsSearch, "run", lambda search, layouts: run(search, layouts[::-1]))
+    look = LayoutsSearch._look_at_each
+    monkeypatch.setattr(
+        LayoutsSearch, "_look_at_each", lambda search, layouts, **how: look(search, layouts[::-1], **how)
+    )
     assert essence(answer_of(question, workers=1)) == essence(found)
 
 

@@ -117,12 +117,18 @@ def test_the_ranks_that_are_run_are_of_the_stages_that_they_stand_for(dp: int, t
     alike = ranks_of(layout, option_map)
     assert set(alike) <= set(every)
     assert all(0 <= run.rank < dp * tp * pp * cp for run in every)
+    first = "cp rank 0" if cp > 1 else ""
     if pp == 1:
-        assert [(run.rank, run.stands_for) for run in every] == [(0, "all ranks")]
+        assert [(run.rank, run.stands_for) for run in every] == [(0, first or "all ranks")]
     else:
         assert [stage_of(layout, option_map, run.rank) for run in every] == list(range(pp))
-        assert (alike[0].stands_for, alike[-1].stands_for) == ("first stage", "last stage")
+        names = [f"{name}, {first}".removesuffix(", ") for name in ("first stage", "last stage")]
+        assert [alike[0].stands_for, alike[-1].stands_for] == names
         assert len(alike) == min(pp, 3)
+    along = ranks_of(layout, option_map, every_context=True)
+    assert set(alike) <= set(along)
+    assert [run.rank // tp % cp for run in along] == list(range(cp)) * len(alike)  # tensor parallelism lies within
+    assert len({run.rank for run in along}) == len(along) == cp * len(alike)
 
 
 def test_another_order_of_ranks_is_another_stride() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
 from ullage.layouts.layout_fit import FAILS, FITS, NOT_RUN, LayoutFit, LayoutRow, RankRun
-from ullage.layouts.representative import ALL_RANKS
+from ullage.layouts.representative import ALL_RANKS, CONTEXT, PIPELINE
 from ullage.prediction.description.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
@@ -154,7 +154,7 @@ def _sizes(row: LayoutRow) -> tuple[str, ...]:
 
 
 def _rank(run: RankRun) -> str:
-    short = run.stands_for.removesuffix(" stage")
+    short = run.stands_for.replace(" stage", "")
     return str(run.rank) if run.stands_for == ALL_RANKS else f"{run.rank} ({short})"
 
 
@@ -194,6 +194,7 @@ def _remarks(found: LayoutFit) -> Iterator[str]:
     if missing:
         yield f"{_count(missing, 'layout')} were not looked at any more; the same command goes on from what is kept"
     yield _ranks(found)
+    yield from _contexts(found)
     yield _TRAFFIC
     if any(row.recomputed_share for row in found.rows):
         yield _AGAIN
@@ -201,12 +202,28 @@ def _remarks(found: LayoutFit) -> Iterator[str]:
 
 
 def _ranks(found: LayoutFit) -> str:
-    has_stages = any(row.layout.size("pp") > 1 for row in found.rows)
+    has_stages = any(row.layout.size(PIPELINE) > 1 for row in found.rows)
     stages = "of a pipeline's stages the first, the second and the last; " if has_stages else ""
+    but = f" but {CONTEXT}" if any(row.layout.size(CONTEXT) > 1 for row in found.rows) else ""
     return (
-        f"Run alone, as one of {found.cards}: {stages}the first rank along every other axis stands for the others, "
-        "which run the same code with parts that are not larger"
+        f"Run alone, as one of {found.cards}: {stages}the first rank along every other axis{but} stands for the "
+        "others, which run the same code with parts that are not larger"
     )
+
+
+def _contexts(found: LayoutFit) -> Iterator[str]:
+    """Yield of which layouts each rank along the sequence was run: ring attention has each reserve other amounts."""
+    cut = [row for row in found.rows if row.layout.size(CONTEXT) > 1 and row.ranks]
+    first_alone = sum(not row.has_every_context_rank for row in cut)
+    if not cut:
+        return
+    why = f"Ranks along {CONTEXT} attend to other parts of a sequence, and reserve more or less by no rule: "
+    if first_alone == len(cut):
+        yield f"{why}the first was run alone"
+    elif first_alone:
+        yield f"{why}each was run of the layouts that ◀ marks, the first alone of {_count(first_alone, 'other')}"
+    else:
+        yield f"{why}each was run"
 
 
 def _picture(found: LayoutFit) -> Picture:

@@ -22,7 +22,7 @@ from ullage.layouts.layout_fit import FAILS, FITS, NOT_RUN, LayoutFit, LayoutRow
 from ullage.layouts.layout_search import LayoutSearch, Trial
 from ullage.layouts.option_map import OptionMap, put
 from ullage.layouts.rank_runs import RankAnswer, RankRuns
-from ullage.layouts.representative import ranks_of
+from ullage.layouts.representative import CONTEXT, ranks_of
 from ullage.layouts.result_store import ResultStore
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
@@ -87,30 +87,48 @@ class LayoutsSearch:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, layouts: Sequence[CardLayout]) -> None:
-        """Look at every layout; what was found until then is kept where it is interrupted."""
+        """Look at every layout; what was found until then is kept where it is interrupted.
+
+        Where a sequence is cut, its first rank alone tells which layouts can be on the frontier; of those, every rank
+        along it is run, until no layout of the frontier has one that was not.
+        """
+        self._look_at_each(layouts, every_context=False)
+        while unsure := self._unsure(layouts):
+            self._look_at_each(unsure, every_context=True)
+
+    def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
+        """Return the layouts that an answer names, and that have a rank along the sequence that was not run."""
+        rows = ordered([self.rows[each] for each in layouts])
+        named = [rows[place] for place in sorted({0, *frontier_of(rows)})]
+        return [row.layout for row in named if row.verdict == FITS and not row.has_every_context_rank]
+
+    def _look_at_each(self, layouts: Sequence[CardLayout], *, every_context: bool) -> None:
         threads = min(len(layouts), _LAYOUTS_PER_RUN * self.runs.engine.at_once, _MOST_THREADS)
         pool = ThreadPoolExecutor(max(1, threads))
         try:
-            waiting = {pool.submit(self._look_at, layout) for layout in layouts}
+            waiting = {pool.submit(self._look_at, layout, every_context=every_context) for layout in layouts}
+            looked_at = 0
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for each in done:
-                    self._note(each.result(), len(layouts))
+                    looked_at += 1
+                    what = "of the frontier, every rank along the sequence" if every_context else ""
+                    self._note(each.result(), f"{looked_at} of {len(layouts)} layouts {what}".rstrip())
         except BaseException:
             self.runs.engine.cancel()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _note(self, row: LayoutRow, count: int) -> None:
+    def _note(self, row: LayoutRow, how_far: str) -> None:
         self.rows[row.layout] = row
         best = ordered(list(self.rows.values()))[0]
         so_far = f"; best so far {best.layout.text}{_with(best)}" if best.verdict == FITS else ""
-        self.progress(f"{len(self.rows)} of {count} layouts{so_far}")
+        self.progress(f"{how_far}{so_far}")
 
-    def _look_at(self, layout: CardLayout) -> LayoutRow:
+    def _look_at(self, layout: CardLayout, *, every_context: bool) -> LayoutRow:
         question = self.question
-        ranks = ranks_of(layout, question.option_map, every_stage=question.every_stage)
+        ranks = ranks_of(layout, question.option_map, every_stage=question.every_stage, every_context=every_context)
         answers: dict[Trial, RankAnswer] = {}
 
         def run(trials: Sequence[Trial]) -> Mapping[Trial, ProbedNeed]:
@@ -140,6 +158,7 @@ class LayoutsSearch:
             value=shown,
             next_value=search.next if question.axis is not None and search.best is not None else None,
             ranks=tuple(found),
+            has_every_context_rank=every_context or layout.size(CONTEXT) == 1,
             error=_error_of(failed, answers, search),
             items=question.items_of(layout, shown),
             runs=len(answers),

@@ -39,6 +39,8 @@ class LayoutRow:
     """The smallest value that does not fit; None where the range ended."""
     ranks: tuple[RankRun, ...] = ()
     """The ranks that were run with that value; where the first did not fit, the others were needless."""
+    has_every_context_rank: bool = True
+    """Whether no rank along the sequence (cp) was left out; else the first of them alone was run."""
     error: str = ""
     """The error that the script failed with, or why it was not run."""
     items: int | None = None
@@ -83,6 +85,7 @@ class LayoutRow:
             "free_at_least_bytes": self.free_bytes,
             "fullest_rank": fullest.rank if fullest else None,
             "fullest_stands_for": fullest.stands_for if fullest else None,
+            "every_context_rank": self.has_every_context_rank,
             "items_per_step": self.items,
             "sent_bytes_per_step_estimate": self.sent_bytes,
             "recomputed_share_estimate": self.recomputed_share,
