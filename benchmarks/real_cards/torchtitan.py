@@ -6,18 +6,15 @@ second. A case names the `table` and the `row` in which the figure stands, the `
 the `options` that the row stands for. torch was a nightly build of December 2024, between 2.6 and 2.7; torchao is of
 the commit that the table names.
 
-Ranks do the same but for the stages of a pipeline, of which the tables have the fullest rank, as they say, and those of
-a sequence that is cut (context parallelism), which has the first attend to half of its part where the last attends to
-half of the others'. Those that a case names as `ranks` are run by `ullage predict`, which has the stages before run as
-far as they tell their shapes; the fullest counts. Where a sequence is cut and there is no pipeline, ranks allocate the
-same at the peak, and reserve up to 5 GiB more or less; which one was read is not told. A case names it (`read`): rank 1
-of Table 2, whose figure is equal in each row with a cut sequence, which none other of those that are run is. That is
-inferred from these three figures. How many micro-batches a step has is not told; here it is the script's own default,
+The table has the fullest rank of all, as it says of pipelines. Ranks do the same but for the stages of a pipeline, and
+those of a sequence that is cut (context parallelism), which has the first attend to half of its part where the last
+attends to half of the others': they reserve more or less by no rule. Those that a case names as `ranks` are run by
+`ullage predict`, which has the stages before run as far as they tell their shapes; the fullest counts, and what lies
+between them is the row's interval. How many micro-batches a step has is not told; here it is the script's own default,
 one a stage.
 
 What torch compiles is compiled anew in each run, as in the first on a machine: where nothing is in the cache, Inductor
-times its kernels, with a buffer of 256 MiB, in the first step. From a cache that was filled, the rows of FSDP that are
-compiled without Float8 reserve 0.2 % less than was published.
+times its kernels, with a buffer of 256 MiB, in the first step.
 
 How the script was started is not told. Of the two ways that lie beside it, `multinode_trainer.slurm` leaves the
 allocator's settings alone, as is done here; `run_llama_train.sh` sets expandable segments, with which both rows that
@@ -57,14 +54,11 @@ def run(case: Case, bench: Bench) -> Result:
     else:
         found = {0: _logged(case, bench)}
     fullest = max(found, key=lambda rank: found[rank])
-    read = given.get("read", fullest)
-    peak = Figure(published=round(published * _GIB), emulated=found[read], resolution=_GIB // 10)
-    others = [f"{rank} {size / _GIB:.1f} GiB" for rank, size in found.items() if rank != read]
-    whose = (
-        f"rank {read} is the fullest of those run" if read == fullest else f"rank {read} is taken to be the one read"
-    )
-    said = f"{whose}; {', '.join(others)}" if others else ""
-    return Result.judged(case=case.name, figures={"reserved": peak}, reason=said)
+    peak = Figure(published=round(published * _GIB), emulated=found[fullest], resolution=_GIB // 10)
+    others = [f"{rank} {size / _GIB:.1f} GiB" for rank, size in found.items() if rank != fullest]
+    said = f"rank {fullest} is the fullest of those run; {', '.join(others)}" if others else ""
+    between = {"reserved": (min(found.values()), max(found.values()))} if others else {}
+    return Result.judged(case=case.name, figures={"reserved": peak}, intervals=between, reason=said)
 
 
 def _logged(case: Case, bench: Bench) -> int:

@@ -109,6 +109,20 @@ def test_an_axis_that_nothing_is_told_of_is_refused() -> None:
         map_of(None, ["tp=--tp"], space, order="dp")
 
 
+def test_where_ranks_differ_along_an_axis_it_has_to_be_known_which_are_neighbours() -> None:
+    for text, name in (("dp*cp*ctx", "ctx"), ("pp*dp*context", "context")):
+        space = LayoutSpace.parse(text, 8)
+        options = [f"{axis}=--{axis}" for axis in space.axes]
+        with pytest.raises(
+            UsageError, match=f"nothing says which ranks are neighbours along {name}; give --rank-order"
+        ):
+            map_of(None, options, space)
+        assert map_of(None, options, space, order=text).order == tuple(text.split("*"))
+    with pytest.raises(UsageError, match="neighbours along cp"):
+        map_of("lightning", ["cp=--cp"], LayoutSpace.parse("dp*tp*cp", 8))
+    assert map_of(None, ["ctx=--ctx"], LayoutSpace.parse("dp*ctx", 8)).targets["ctx"] == "--ctx"  # all are alike
+
+
 @given(dp=st.integers(1, 8), tp=st.integers(1, 8), pp=st.integers(1, 8), cp=st.integers(1, 4))
 def test_the_ranks_that_are_run_are_of_the_stages_that_they_stand_for(dp: int, tp: int, pp: int, cp: int) -> None:
     layout = CardLayout(sizes=(("dp", dp), ("tp", tp), ("pp", pp), ("cp", cp)))
@@ -131,9 +145,17 @@ def test_the_ranks_that_are_run_are_of_the_stages_that_they_stand_for(dp: int, t
     assert len({run.rank for run in along}) == len(along) == cp * len(alike)
 
 
+ORDERS = ("cp*tp", "tp*cp")
+
+
 def test_another_order_of_ranks_is_another_stride() -> None:
     layout = CardLayout(sizes=(("pp", 4), ("tp", 2)))
     space = LayoutSpace(axes=("pp", "tp"), cards=8, most={})
     options = ["pp=--pp", "tp=--tp"]
     assert [run.rank for run in ranks_of(layout, map_of(None, options, space))] == [0, 2, 6]
     assert [run.rank for run in ranks_of(layout, map_of(None, options, space, order="tp*pp"))] == [0, 1, 3]
+    space = LayoutSpace(axes=("cp", "tp"), cards=8, most={})
+    layout, options = CardLayout(sizes=(("cp", 4), ("tp", 2))), ["cp=--cp", "tp=--tp"]
+    every = {order: ranks_of(layout, map_of(None, options, space, order=order), every_context=True) for order in ORDERS}
+    assert [[run.rank for run in ranks] for ranks in every.values()] == [[0, 2, 4, 6], [0, 1, 2, 3]]
+    assert [run.stands_for for run in every["cp*tp"]] == ["cp rank 0", "cp rank 1", "cp rank 2", "cp rank 3"]

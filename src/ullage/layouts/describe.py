@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from ullage._units import text_of_bytes
-from ullage.layouts.layout_fit import FAILS, FITS, NOT_RUN, LayoutFit, LayoutRow, RankRun
-from ullage.layouts.representative import ALL_RANKS, CONTEXT, PIPELINE
+from ullage.layouts.layout_fit import FAILS, FITS, NOT_RUN, PARTLY, LayoutFit, LayoutRow, RankRun
+from ullage.layouts.option_map import CONTEXT, PIPELINE
+from ullage.layouts.representative import ALL_RANKS
 from ullage.prediction.description.describe import describe as describe_prediction
 from ullage.prediction.prediction import Verdict
 from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section, Table, TableRow, Tone
@@ -41,8 +42,10 @@ def describe(found: LayoutFit) -> Report:
 def _headline(found: LayoutFit) -> str:
     fitting = sum(row.verdict == FITS for row in found.rows)
     cut = "" if found.is_whole else " SO FAR"
-    if fitting:
-        return f"{fitting} OF {len(found.rows)} LAYOUTS FIT{cut}"
+    partly = sum(row.verdict == PARTLY for row in found.rows)
+    if fitting or partly:
+        more = f", {partly} MORE AS FAR AS WAS RUN" if partly else ""
+        return f"{fitting} OF {len(found.rows)} LAYOUTS FIT{more}{cut}"
     return f"NONE OF {len(found.rows)} LAYOUTS FITS{cut}" if found.exit_code == 1 else f"CANNOT BE JUDGED{cut}"
 
 
@@ -84,7 +87,10 @@ def _step(found: LayoutFit, row: LayoutRow) -> str:
 def _sections(found: LayoutFit) -> Iterator[Section]:
     fitting = [row for row in found.rows if row.verdict == FITS]
     if fitting:
-        yield _fitting(found, fitting)
+        yield _fitting(found, fitting, "What fits (◀: no other surpasses it in every column)")
+    partly = [row for row in found.rows if row.verdict == PARTLY]
+    if partly:
+        yield _fitting(found, partly, f"What fits as far as was run: of the ranks along {CONTEXT} the first alone")
     others = [row for row in found.rows if row.verdict in (Verdict.DOES_NOT_FIT.value, Verdict.UNKNOWN.value)]
     if others:
         yield _not_fitting(found, others)
@@ -104,13 +110,13 @@ def _sections(found: LayoutFit) -> Iterator[Section]:
     yield Remarks(title="To know", items=tuple(_remarks(found)))
 
 
-def _fitting(found: LayoutFit, rows: Sequence[LayoutRow]) -> Table:
-    chosen = set(found.frontier)
+def _fitting(found: LayoutFit, rows: Sequence[LayoutRow], title: str) -> Table:
+    chosen = set(found.frontier) if rows[0].verdict == FITS else set()
     again = any(row.recomputed_share for row in rows)
     value = [_option(found)] if found.option else []
     step = ["tokens a step" if found.item_tokens else "items a step"] if found.option else []
     return Table(
-        title="What fits (◀: no other surpasses it in every column)",
+        title=title,
         columns=(*_axes(found), *value, *step, "free", "fullest rank", "sends ~", *(["again ~"] if again else [])),
         rows=tuple(
             TableRow(
@@ -213,17 +219,15 @@ def _ranks(found: LayoutFit) -> str:
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
     """Yield of which layouts each rank along the sequence was run: ring attention has each reserve other amounts."""
-    cut = [row for row in found.rows if row.layout.size(CONTEXT) > 1 and row.ranks]
-    first_alone = sum(not row.has_every_context_rank for row in cut)
-    if not cut:
+    if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
-    why = f"Ranks along {CONTEXT} attend to other parts of a sequence, and reserve more or less by no rule: "
-    if first_alone == len(cut):
-        yield f"{why}the first was run alone"
-    elif first_alone:
-        yield f"{why}each was run of the layouts that ◀ marks, the first alone of {_count(first_alone, 'other')}"
-    else:
-        yield f"{why}each was run"
+    partly = sum(row.verdict == PARTLY for row in found.rows)
+    why = ", since others surpass them in every column" if found.is_whole else ""
+    rest = f"; of {_count(partly, 'layout')} only the first was{why}" if partly else ""
+    yield (
+        f"Each rank along {CONTEXT} attends to other parts of a sequence, and reserves more or less by no rule: where "
+        f"a layout fits, every one was run{rest}"
+    )
 
 
 def _picture(found: LayoutFit) -> Picture:

@@ -18,11 +18,21 @@ from ullage.fitting.search import ProbedNeed
 from ullage.gpus import find_gpu
 from ullage.layouts.content_key import ContentKeys
 from ullage.layouts.layout import CardLayout, LayoutSpace
-from ullage.layouts.layout_fit import FAILS, FITS, NOT_RUN, LayoutFit, LayoutRow, RankRun, frontier_of, ordered
+from ullage.layouts.layout_fit import (
+    FAILS,
+    FITS,
+    NOT_RUN,
+    PARTLY,
+    LayoutFit,
+    LayoutRow,
+    RankRun,
+    frontier_of,
+    ordered,
+)
 from ullage.layouts.layout_search import LayoutSearch, Trial
-from ullage.layouts.option_map import OptionMap, put
+from ullage.layouts.option_map import CONTEXT, OptionMap, put
 from ullage.layouts.rank_runs import RankAnswer, RankRuns
-from ullage.layouts.representative import CONTEXT, ranks_of
+from ullage.layouts.representative import ranks_of
 from ullage.layouts.result_store import ResultStore
 from ullage.prediction.prediction import Prediction, Verdict
 from ullage.prediction.request import Request
@@ -89,18 +99,17 @@ class LayoutsSearch:
     def run(self, layouts: Sequence[CardLayout]) -> None:
         """Look at every layout; what was found until then is kept where it is interrupted.
 
-        Where a sequence is cut, its first rank alone tells which layouts can be on the frontier; of those, every rank
-        along it is run, until no layout of the frontier has one that was not.
+        Where a sequence is cut, the first rank along it tells whether the layout is worth more runs: of those that no
+        other surpasses in everything, every rank along it is run, until each of these has been.
         """
         self._look_at_each(layouts, every_context=False)
         while unsure := self._unsure(layouts):
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts that an answer names, and that have a rank along the sequence that was not run."""
-        rows = ordered([self.rows[each] for each in layouts])
-        named = [rows[place] for place in sorted({0, *frontier_of(rows)})]
-        return [row.layout for row in named if row.verdict == FITS and not row.has_every_context_rank]
+        """Return the layouts that would be on the frontier if their ranks that were not run needed no more."""
+        rows = [self.rows[each] for each in layouts]
+        return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
 
     def _look_at_each(self, layouts: Sequence[CardLayout], *, every_context: bool) -> None:
         threads = min(len(layouts), _LAYOUTS_PER_RUN * self.runs.engine.at_once, _MOST_THREADS)
@@ -112,8 +121,8 @@ class LayoutsSearch:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for each in done:
                     looked_at += 1
-                    what = "of the frontier, every rank along the sequence" if every_context else ""
-                    self._note(each.result(), f"{looked_at} of {len(layouts)} layouts {what}".rstrip())
+                    what = f"every rank along {CONTEXT} of " if every_context else ""
+                    self._note(each.result(), f"{what}{looked_at} of {len(layouts)} layouts")
         except BaseException:
             self.runs.engine.cancel()
             raise
@@ -141,7 +150,7 @@ class LayoutsSearch:
             ranks=[each.rank for each in ranks],
             axis=question.axis,
             budget_bytes=budget,
-            start=self._start(),
+            start=self._start(layout),
         )
         search.run(run)
         value = search.best if search.best is not None else search.next
@@ -152,13 +161,13 @@ class LayoutsSearch:
         ]
         failed = [error for error in (answers.get((value or 0, each.rank)) for each in ranks) if _is_error(error)]
         shown = value if question.axis is not None else None
+        proved = FITS if every_context or layout.size(CONTEXT) == 1 else PARTLY
         return LayoutRow(
             layout=layout,
-            verdict=_verdict(found, failed, is_found=search.best is not None),
+            verdict=_verdict(found, failed, proved if search.best is not None else None),
             value=shown,
             next_value=search.next if question.axis is not None and search.best is not None else None,
             ranks=tuple(found),
-            has_every_context_rank=every_context or layout.size(CONTEXT) == 1,
             error=_error_of(failed, answers, search),
             items=question.items_of(layout, shown),
             runs=len(answers),
@@ -170,19 +179,22 @@ class LayoutsSearch:
         high = None if answer.oom else answer.interval_bytes[1]
         return ProbedNeed(high_bytes=high, fits=self.question.fits(answer))
 
-    def _start(self) -> Sequence[int]:
-        """Return values to begin with: those that stand in the script's arguments."""
+    def _start(self, layout: CardLayout) -> Sequence[int]:
+        """Return values to begin with: what was found by the first rank, or those in the script's arguments."""
         axis = self.question.axis
-        return axis.start_in(self.question.request.arguments) if axis is not None else ()
+        if axis is None:
+            return ()
+        row = self.rows.get(layout)
+        return axis.start_in(self.question.request.arguments) if row is None or row.value is None else (row.value,)
 
 
 def _is_error(answer: RankAnswer | None) -> bool:
     return isinstance(answer, UllageError)
 
 
-def _verdict(found: Sequence[RankRun], failed: Sequence[object], *, is_found: bool) -> str:
-    if is_found:
-        return FITS
+def _verdict(found: Sequence[RankRun], failed: Sequence[object], proved: str | None) -> str:
+    if proved is not None:
+        return proved
     if failed:
         return FAILS if all(isinstance(error, ScriptError) for error in failed) else NOT_RUN
     verdicts = {run.prediction.verdict for run in found}

@@ -1,6 +1,6 @@
 """The answer of `ullage fit --layout`, as data: every layout with its fullest rank, and which are worth a choice."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +10,8 @@ from ullage.prediction.prediction import Prediction, Verdict
 
 SCHEMA: Final = 1
 FITS: Final = "fits"
+PARTLY: Final = "fits as far as was run"
+"""The verdict where of the ranks along a cut sequence the first alone was run, and fits."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -32,15 +34,13 @@ class LayoutRow:
 
     layout: CardLayout
     verdict: str
-    """"fits", "does not fit", "unknown", "the script fails" or "not run"."""
+    """"fits", "fits as far as was run", "does not fit", "unknown", "the script fails" or "not run"."""
     value: int | None = None
     """The largest value of the varied option that fits; the lowest where none does; None: no option is varied."""
     next_value: int | None = None
     """The smallest value that does not fit; None where the range ended."""
     ranks: tuple[RankRun, ...] = ()
     """The ranks that were run with that value; where the first did not fit, the others were needless."""
-    has_every_context_rank: bool = True
-    """Whether no rank along the sequence (cp) was left out; else the first of them alone was run."""
     error: str = ""
     """The error that the script failed with, or why it was not run."""
     items: int | None = None
@@ -85,7 +85,6 @@ class LayoutRow:
             "free_at_least_bytes": self.free_bytes,
             "fullest_rank": fullest.rank if fullest else None,
             "fullest_stands_for": fullest.stands_for if fullest else None,
-            "every_context_rank": self.has_every_context_rank,
             "items_per_step": self.items,
             "sent_bytes_per_step_estimate": self.sent_bytes,
             "recomputed_share_estimate": self.recomputed_share,
@@ -152,7 +151,7 @@ class LayoutFit:
         verdicts = {row.verdict for row in self.rows} - {NOT_RUN}
         if verdicts == {FAILS}:
             return 3
-        return 4 if Verdict.UNKNOWN.value in verdicts or not verdicts else 1
+        return 4 if verdicts & {Verdict.UNKNOWN.value, PARTLY} or not verdicts else 1
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`, with the schema's version first."""
@@ -180,7 +179,7 @@ class LayoutFit:
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
     """Return rows with the best first: those that fit, by items a step, traffic and free memory; then the others."""
-    kinds = [FITS, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
+    kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:
         return kinds.index(row.verdict), -(row.items or 0), row.sent_bytes or 0, -(row.free_bytes or 0)
@@ -188,12 +187,12 @@ def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
     return tuple(sorted(rows, key=order))
 
 
-def frontier_of(rows: Sequence[LayoutRow]) -> tuple[int, ...]:
-    """Return the places of the rows that fit and that no other surpasses in everything."""
+def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) -> tuple[int, ...]:
+    """Return the places of the rows with these verdicts that no other of them surpasses in everything."""
     marks = {
         place: (row.items or 0, row.free_bytes or 0, -(row.sent_bytes or 0), -(row.recomputed_share or 0.0))
         for place, row in enumerate(rows)
-        if row.verdict == FITS
+        if row.verdict in verdicts
     }
     return tuple(
         place

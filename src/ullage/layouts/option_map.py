@@ -11,6 +11,9 @@ from ullage._errors import UsageError, quoted
 from ullage.fitting.axis import with_option
 from ullage.layouts.layout import CardLayout, LayoutSpace
 
+PIPELINE: Final = "pp"
+CONTEXT: Final = "cp"
+"""The axes whose ranks are not all alike: a pipeline's stages, and the parts of a cut sequence."""
 VARIABLE: Final = "env:"
 """The beginning of a target that is a variable of the environment."""
 
@@ -100,7 +103,7 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
         order: the axes from the outermost to the innermost, as `pp*dp*cp*tp`, where the program has another order.
 
     Raises:
-        UsageError: there is no such map, or an axis has no target.
+        UsageError: there is no such map, an axis has no target, or which ranks are neighbours is not known.
     """
     if name is not None and name not in READY:
         raise UsageError(f"--layout-map {quoted(name)} is not known; expected one of {', '.join(READY)}")
@@ -126,6 +129,12 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
         if set(given) != set(space.axes):
             raise UsageError(f"--rank-order {quoted(order)} has not the axes of --layout; expected all of them once")
         chosen = replace(chosen, order=given)
+    unplaced = [axis for axis in space.axes if axis not in chosen.order]
+    if unplaced and {PIPELINE, CONTEXT} & set(space.axes):
+        raise UsageError(
+            f"nothing says which ranks are neighbours along {unplaced[0]}; give --rank-order with the axes from the "
+            f"outermost to the innermost, such as {'*'.join(space.axes)}"
+        )
     return replace(chosen, targets=targets)
 
 

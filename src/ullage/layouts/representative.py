@@ -13,10 +13,8 @@ from math import prod
 from typing import Final
 
 from ullage.layouts.layout import CardLayout
-from ullage.layouts.option_map import OptionMap
+from ullage.layouts.option_map import CONTEXT, PIPELINE, OptionMap
 
-PIPELINE: Final = "pp"
-CONTEXT: Final = "cp"
 ALL_RANKS: Final = "all ranks"
 FIRST: Final = "first stage"
 LAST: Final = "last stage"
