@@ -117,12 +117,16 @@ def build(options: argparse.Namespace, mesh: DeviceMesh) -> Part:
 
 
 def staged(options: argparse.Namespace, mesh: DeviceMesh, part: Part) -> Schedule1F1B:
-    """Return the schedule of the pipeline; shapes are told, so that no stage waits for another's."""
+    """Return the schedule of the pipeline; shapes are told, so that no stage waits for another's.
+
+    From torch 2.14 on, what is told to need no gradient is sent none back.
+    """
     stage = mesh.get_local_rank("pp")
     length, width = options.length // options.cp, SIZES[options.size][0]
     tokens = torch.empty(options.micro_batch, length, dtype=torch.long, device="meta")
-    between = torch.empty(options.micro_batch, length, width, dtype=torch.bfloat16, device="meta")
-    logits = torch.empty(options.micro_batch, length, VOCABULARY, dtype=torch.bfloat16, device="meta")
+    floats = {"dtype": torch.bfloat16, "device": "meta", "requires_grad": True}
+    between = torch.empty(options.micro_batch, length, width, **floats)
+    logits = torch.empty(options.micro_batch, length, VOCABULARY, **floats)
     placed = PipelineStage(
         part,
         stage,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -29,10 +30,14 @@ def train(step: Callable[[int], object], optimizer: torch.optim.Optimizer) -> No
 
 
 def settle() -> None:
-    """Wait until every work is let go by NCCL's watchdog, a thread that looks a few times a second."""
+    """Wait until every work is let go by NCCL's watchdog, a thread that looks a few times a second.
+
+    From torch 2.15 on a group may be of the backend nccl2, which has no such function.
+    """
     torch.cuda.synchronize()
     for group in dist.distributed_c10d._world.pg_map:
-        group._wait_for_pending_works()
+        with suppress(RuntimeError):
+            group._wait_for_pending_works()
 
 
 def finish() -> None:
