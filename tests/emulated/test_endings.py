@@ -131,6 +131,12 @@ def test_a_script_that_raises_is_told_with_its_line(predict: Predict, when: str,
     assert "importlib" not in ended.error
 
 
+def test_an_error_that_begins_with_an_empty_line_is_told_in_the_first(predict: Predict) -> None:
+    """As torch.distributed.pipelining words its own."""
+    ended = predict("raises.py", "in lines")
+    assert f"{SCRIPTS / 'raises.py'}: Failed to begin:\n        Input: 3\nTraceback" in ended.error
+
+
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [

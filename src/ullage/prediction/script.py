@@ -287,7 +287,8 @@ def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
         return f"{request.name} exited with code {outcome.exit_code}{place}{_said(told)}"
     if missing := missing_tool(outcome.text):
         return f"{request.name} cannot go on{place}: {missing}"
-    text = f": {outcome.text}" if outcome.text else ""
+    said = outcome.text.strip()
+    text = f": {said}" if said else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
     hint = f"\n({outcome.hint})" if outcome.hint else ""
     printed = f"\nWhat was printed last{_said(told).removeprefix('; it said')}" if outcome.is_of_child else ""

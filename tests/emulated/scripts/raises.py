@@ -1,4 +1,4 @@
-"""Fail before the first step, after a step, or inside the backward pass."""
+"""Fail before the first step, in one line or in lines, after a step, or inside the backward pass."""
 
 import sys
 
@@ -20,10 +20,16 @@ def early() -> None:
     raise ValueError("broken early")
 
 
+def early_in_lines() -> None:
+    raise ValueError("\n        Failed to begin:\n        Input: 3\n        ")
+
+
 when = sys.argv[1]
 model = nn.Linear(8, 8).cuda()
 if when == "before":
     early()
+if when == "in lines":
+    early_in_lines()
 optimizer = torch.optim.SGD(model.parameters())
 for _ in range(5):
     output = model(torch.randn(4, 8, device="cuda"))
