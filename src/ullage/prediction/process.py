@@ -173,14 +173,16 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     return reports
 
 
-def _fullness(report: ChildReport) -> tuple[bool, bool, int]:
+def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
     """Return by what reports are put into an order: those that failed of memory, then those that used most of it.
 
-    Where they are equal the first to end comes first: a launcher fails after its process.
+    Of those that reserved the same, the one that had allocated more comes first. Where they are equal the first to end
+    does: a launcher fails after its process.
     """
     result = report.result
-    reserved = result.measured.peak_reserved_bytes if result is not None and result.measured is not None else 0
-    return result is not None and result.outcome.kind == "oom", report.is_final, reserved
+    measured = result.measured if result is not None and result.measured is not None else None
+    used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
+    return result is not None and result.outcome.kind == "oom", report.is_final, *used
 
 
 def _environment(request: Request) -> dict[str, str]:

@@ -44,11 +44,16 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
             cancelled.set()
             pool.shutdown(cancel_futures=True)
             raise
-    fullest = max(predictions, key=lambda prediction: (_ORDER.index(prediction.verdict), prediction.interval_bytes[1]))
+    fullest = max(predictions, key=_fullness)
     if request.snapshot is not None:
         progress(f"rank {fullest.rank} once more, for its snapshot")
         fullest = predict_with_draws(replace(request, rank=fullest.rank))
     return replace(fullest, ranks=[_peaks(prediction) for prediction in predictions])
+
+
+def _fullness(prediction: Prediction) -> tuple[int, int, int]:
+    """Return what ranks are compared by; of those that reserve the same, the one that has allocated more is fuller."""
+    return _ORDER.index(prediction.verdict), prediction.interval_bytes[1], prediction.peak_allocated_bytes
 
 
 def _peaks(prediction: Prediction) -> RankPeaks:
