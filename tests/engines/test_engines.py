@@ -80,6 +80,17 @@ def test_what_runs_ends_when_it_is_cancelled(opened: WorkEngine, tmp_path: Path)
     _until(lambda: not any(_runs(number) for number in processes))
 
 
+@each
+def test_nobody_waits_for_work_that_comes_after_it_was_cancelled(opened: WorkEngine) -> None:
+    """Layouts that were being looked at submit more when what they wait for is cancelled."""
+    assert opened.submit(f"{WORK}:double", {"number": 1}).result()["number"] == 2
+    opened.cancel()
+    late = [opened.submit(f"{WORK}:double", {"number": number}) for number in range(2)]
+    for future in late:
+        with pytest.raises(EngineError, match="the search was cancelled"):
+            future.result(timeout=900)
+
+
 @pytest.mark.parametrize(
     ("on", "workers", "said"),
     [

@@ -38,7 +38,7 @@ class WorkEngine(ABC):
 
     @abstractmethod
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Have a function called with plain data; the future has its result, or an EngineError.
+        """Have a function called with plain data; the future has its result, or an EngineError, as after `cancel`.
 
         Args:
             function: `module:name` of a function that takes the data, and a function that says whether the work is not
@@ -49,6 +49,13 @@ class WorkEngine(ABC):
     @abstractmethod
     def cancel(self) -> None:
         """End everything that runs or waits, and give back what the engine holds; a second call does nothing."""
+
+
+def refused() -> "Future[PlainData]":
+    """Return the future of work that comes after the engine was cancelled."""
+    future: Future[PlainData] = Future()
+    future.set_exception(EngineError("the search was cancelled"))
+    return future
 
 
 def call(function: str, payload: PlainData, cancelled: Callable[[], bool]) -> PlainData:

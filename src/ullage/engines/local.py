@@ -6,7 +6,7 @@ Work that runs a script has it in a process of its own anyhow, and waits; so a t
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ullage.engines.engine import PlainData, WorkEngine, call
+from ullage.engines.engine import PlainData, WorkEngine, call, refused
 
 
 class LocalEngine(WorkEngine):
@@ -21,7 +21,10 @@ class LocalEngine(WorkEngine):
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
         """Have a thread call the function when one is free."""
-        return self._pool.submit(call, function, payload, self._cancelled.is_set)
+        try:
+            return self._pool.submit(call, function, payload, self._cancelled.is_set)
+        except RuntimeError:  # the pool is shut down
+            return refused()
 
     def cancel(self) -> None:
         """Tell what runs that it is not wanted any more, and wait for its end."""

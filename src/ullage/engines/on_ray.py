@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from ullage._errors import UsageError
-from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own
+from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused
 
 _RETRIES: Final = 2
 
@@ -49,12 +49,14 @@ class RayEngine(WorkEngine):
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
         """Give a task to Ray."""
         future: Future[PlainData] = Future()
-        try:
-            reference = self._task.remote(function, payload)
-        except Exception as error:  # the connection is lost, or the cluster is
-            future.set_exception(EngineError(f"Ray takes no more work: {_first_line(error)}"))
-            return future
         with self._lock:
+            if self._is_over:  # Ray would start a cluster of its own
+                return refused()
+            try:
+                reference = self._task.remote(function, payload)
+            except Exception as error:  # the connection is lost, or the cluster is
+                future.set_exception(EngineError(f"Ray takes no more work: {_first_line(error)}"))
+                return future
             self._running[reference] = future
         reference.future().add_done_callback(lambda done: self._ended(reference, future, done))
         return future

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ullage._errors import UsageError
 from ullage._own_files import OwnFolder
-from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own
+from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused
 
 _LOOK_SECONDS: Final = 1.0
 _LOCAL_LOOK_SECONDS: Final = 0.2
@@ -77,6 +77,8 @@ class SubmititEngine(WorkEngine):
         """Submit a job with the next array."""
         piece = _Piece(function, payload, Future())
         with self._changed:
+            if self._is_over:
+                return refused()
             self._waiting.append(piece)
             self._changed.notify()
         return piece.future

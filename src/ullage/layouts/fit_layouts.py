@@ -124,6 +124,7 @@ class LayoutsSearch:
                     what = f"every rank along {CONTEXT} of " if every_context else ""
                     self._note(each.result(), f"{what}{looked_at} of {len(layouts)} layouts")
         except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # or the layouts that are next would begin
             self.runs.engine.cancel()
             raise
         finally:
