@@ -1,6 +1,5 @@
 """The search over layouts: each one's ranks run alone, many layouts at a time, on whatever engine."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -94,7 +93,6 @@ class LayoutsSearch:
     runs: RankRuns
     progress: Callable[[str], None]
     rows: dict[CardLayout, LayoutRow] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, layouts: Sequence[CardLayout]) -> None:
         """Look at every layout; what was found until then is kept where it is interrupted.

@@ -4,8 +4,8 @@ Along every axis but those of the pipeline and of the sequence, the first rank s
 code, and where parameters do not divide evenly, PyTorch gives the first ranks the larger parts (`torch.chunk`). Along
 the pipeline the first stage has the embedding and holds the most micro-batches, the last has the head and the loss, and
 of those between, which have the same layers, the second holds the most micro-batches. Along the sequence (context
-parallelism) ring attention has each rank attend to other halves of the others' parts
-(torch.distributed.tensor.experimental): they allocate in another order, and so reserve more or less, by no rule.
+parallelism) ring attention has each rank attend to other halves of the sequence in another order
+(torch.distributed.tensor.experimental): so ranks allocate in another order, and reserve more or less, by no rule.
 """
 
 from dataclasses import dataclass
@@ -49,12 +49,6 @@ def ranks_of(
         for stage in chosen
         for context in range(contexts if every_context else 1)
     )
-
-
-def stage_of(layout: CardLayout, option_map: OptionMap, rank: int) -> int | None:
-    """Return a rank's pipeline stage; None where there is one stage only."""
-    stages = layout.size(PIPELINE)
-    return None if stages == 1 else rank // _stride(layout, option_map, PIPELINE) % stages
 
 
 def _stride(layout: CardLayout, option_map: OptionMap, axis: str) -> int:
