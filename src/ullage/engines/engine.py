@@ -51,10 +51,15 @@ class WorkEngine(ABC):
         """End everything that runs or waits, and give back what the engine holds; a second call does nothing."""
 
 
+def was_cancelled() -> EngineError:
+    """Return the error of work that ran, waited or came when the engine was cancelled."""
+    return EngineError("the search was cancelled")
+
+
 def refused() -> "Future[PlainData]":
     """Return the future of work that comes after the engine was cancelled."""
     future: Future[PlainData] = Future()
-    future.set_exception(EngineError("the search was cancelled"))
+    future.set_exception(was_cancelled())
     return future
 
 

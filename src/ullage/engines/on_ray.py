@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from ullage._errors import UsageError
-from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused
+from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused, was_cancelled
 
 _RETRIES: Final = 2
 
@@ -78,7 +78,7 @@ class RayEngine(WorkEngine):
             futures = list(self._running.values())
         for future in futures:
             if not future.done():
-                future.set_exception(EngineError("the search was cancelled"))
+                future.set_exception(was_cancelled())
 
     def _ended(self, reference: Any, future: "Future[PlainData]", done: "Future[PlainData]") -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ullage._errors import UsageError
 from ullage._own_files import OwnFolder
-from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused
+from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused, was_cancelled
 
 _LOOK_SECONDS: Final = 1.0
 _LOCAL_LOOK_SECONDS: Final = 0.2
@@ -95,7 +95,7 @@ class SubmititEngine(WorkEngine):
             _cancel(piece.job)
         for piece in [*self._running, *self._waiting]:
             if not piece.future.done():
-                piece.future.set_exception(EngineError("the search was cancelled"))
+                piece.future.set_exception(was_cancelled())
         self._remove_folder()
 
     def _remove_folder(self) -> None:
