@@ -85,6 +85,10 @@ def _cases() -> list[Case]:
         Case(kind="objects and sizes", script="objects", ranks=2),
         Case(kind="objects and sizes", script="objects", ranks=4),
         Case(kind="objects, by Gloo", script="objects", arguments=("gloo",), ranks=2),
+        Case(kind="gathered sizes", script="gathered", ranks=2),
+        Case(kind="gathered sizes", script="gathered", ranks=4),
+        Case(kind="gathered sizes, by Gloo", script="gathered", arguments=("gloo",), ranks=2),
+        Case(kind="FSDP1, optimizer's state gathered", script="fsdp1", ranks=2),
     ]
     for stage in ("1", "2", "3"):
         for ranks in (2, 4):

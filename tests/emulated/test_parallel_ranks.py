@@ -39,8 +39,9 @@ for step in range(100):
     optimizer.step()
     optimizer.zero_grad()
 """
-ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2")
-"""One kind whose shapes another rank decides, and one whose objects do; `make ranks` runs all."""
+ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2", "gathered.py gloo on 2")
+"""One kind whose shapes another rank decides, one whose objects do, and one whose sizes all ranks make together, by a
+real Gloo; `make ranks` runs all."""
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,31 @@ def test_why_a_message_does_not_come_is_told(predict: Predict, tmp_path: Path) -
     assert ended.code in (3, 4)
     said = " ".join((ended.out + ended.error).split())
     assert "rank 0, which has to send something to this one, failed: ValueError: no data" in said
+
+
+def test_what_is_gathered_of_a_lone_rank_is_said_to_be_taken_as_alike(predict: Predict) -> None:
+    """One rank of four: sums are of four that have what it has, and nothing that follows is called known."""
+    world = ("--world-size", "4", "--rank", "0", "--json", "--steps", "3")
+    ended = predict(SCRIPTS / "gathered.py", *world)
+    assert ended.code == 0, ended.error
+    reads = [read for read in ended.json["reads"] if read["file"].endswith("gathered.py")]
+    assert {read["certainty"] for read in reads} == {"alike"}
+    assert not any("was run too" in note for note in ended.json["notes"])
+    text = (SCRIPTS / "gathered.py").read_text()
+    line = 1 + text[: text.index("dist.ReduceOp.SUM), 100")].count("\n")
+    (held,) = [use["bytes"] for use in ended.json["lines"] if use["line"] == line]
+    assert held - 512 < 4 * 1020 * 100 * 4 <= held, "four ranks with 1020 rows of 100 floats each, in the last step"
+
+
+def test_a_rank_that_fails_for_want_of_the_others_is_run_with_them(predict: Predict) -> None:
+    """Of 2 ranks each is asked; of 16 none, and the error says so."""
+    ended = predict(SCRIPTS / "fsdp1.py", "--world-size", "2", "--rank", "1", "--json", "--steps", "3")
+    assert ended.code == 0, ended.error
+    assert "rank 0 was run too, as far as this one needs what is sent to it" in ended.json["notes"]
+    ended = predict(SCRIPTS / "fsdp1.py", "--world-size", "16", "--rank", "1", "--steps", "3")
+    assert ended.code == 3
+    assert "is not in the optimizer state" in ended.error
+    assert "what 16 ranks gathered or summed was taken to be this rank's own" in " ".join(ended.error.split())
 
 
 def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predict: Predict) -> None:

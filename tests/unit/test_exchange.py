@@ -97,6 +97,27 @@ def test_ranks_that_wait_for_each_other_go_on_without() -> None:
         assert sorted(str(each.result()) for each in waiting) == ["None", "b'a'"]
 
 
+def test_ranks_that_tell_each_other_in_every_round_miss_nothing() -> None:
+    """Each tells, then asks the other: one that asks anew while the other has not woken up yet does not give up."""
+
+    def rounds(own: LonePost) -> list[bytes | None]:
+        found = []
+        for number in range(500):
+            own.send(f"{number} of {own.rank}", b"a")
+            found.append(own.receive(f"{number} of {1 - own.rank}", 1 - own.rank))
+        return found
+
+    with (
+        Exchange() as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, [], {})),
+        exchange.measures(RUN, 1, helpers(exchange, [], {})),
+        post(exchange, 0) as zero,
+        post(exchange, 1) as one,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert set().union(*pool.map(rounds, (zero, one))) == {b"a"}
+
+
 def test_what_a_rank_told_before_it_ended_stays_and_for_more_it_is_run_again() -> None:
     started: list[int] = []
 

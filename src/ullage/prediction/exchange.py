@@ -40,8 +40,8 @@ class _Variant:
     """Those whose helper has ended."""
     failures: dict[int, str] = field(default_factory=dict)
     """Why helpers failed."""
-    asks: dict[int, int] = field(default_factory=dict)
-    """The rank that each of those waits for that wait."""
+    asks: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """The rank that each of those waits for that wait, and for which message."""
     wanted: set[tuple[int, str]] = field(default_factory=set)
     """The messages that are waited for, with the rank that sends them."""
 
@@ -53,13 +53,18 @@ class _Variant:
 
     def waits_for_itself(self, rank: int) -> bool:
         """Tell whether a rank waits for one that, by others or not, waits for it."""
-        seen, other = set[int](), self.asks.get(rank)
+        seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:
             if other == rank:
                 return True
             seen.add(other)
-            other = self.asks.get(other)
+            other = self._waits_for(other)
         return False
+
+    def _waits_for(self, rank: int) -> int | None:
+        """Return the rank that one waits for; None too where its message is there, and it has not woken up yet."""
+        source, key = self.asks.get(rank, (None, ""))
+        return source if key not in self.messages else None
 
 
 class Exchange:
@@ -188,7 +193,7 @@ class Exchange:
             mine = self._variants.setdefault(variant, _Variant())
             want = (source, key)
             mine.wanted.add(want)
-            mine.asks[rank] = source
+            mine.asks[rank] = want
             self._changed.notify_all()
             try:
                 while not (self._is_closed or key in mine.messages or source in mine.ended):

@@ -8,7 +8,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+LARGEST_TEAM: Final = 8
+"""The largest group whose ranks are all run so that one has what they gather: as many as a machine has cards."""
 
 
 @dataclass(slots=True)
@@ -22,6 +25,8 @@ class LonePost:
     """Whether this process runs only so that others have its messages."""
     note: Callable[..., None]
     """Called with "waits" and the rank that is waited for before something is, and with "goes on" after it."""
+    largest_team: int = 0
+    """The largest group whose ranks are asked what they gather, sum or exchange."""
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
     """The ranks that something was received of."""
@@ -43,7 +48,8 @@ class LonePost:
             if failure is not None:
                 self.failures[source] = failure
             return None
-        self.sources.add(source)
+        if source != self.rank:
+            self.sources.add(source)
         return base64.b64decode(value)
 
     def notes(self) -> list[str]:
@@ -75,7 +81,8 @@ class LonePost:
         with self._lock:
             if self._process != os.getpid():
                 self.connect()
-            self.note("waits", source=said.get("source"))
+            source = said.get("source")
+            self.note("waits", source=source if source != self.rank else None)
             try:
                 self._say(**said)
                 answer = self._stream.readline()

@@ -99,7 +99,8 @@ class HostRead:
     """The kind of thing that they may decide: "shape", "branch", "number" (whole numbers), or "float", which decides
     nothing known."""
     certainty: str
-    """The sureness of the values: "known", "assumed" (of finite numbers), "drawn" from a seed, or "unknown" (zero)."""
+    """The sureness of the values: "known", "assumed" (of finite numbers), "alike" (other ranks have what this one
+    has), "drawn" from a seed, or "unknown" (zero)."""
 
     @property
     def may_decide(self) -> bool:

@@ -246,6 +246,8 @@ class Listener:
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     _waiting_since: dict[int, float] = field(default_factory=dict)
+    _asked_ranks: set[int] = field(default_factory=set)
+    """The ranks that were named as run besides."""
     """The processes that wait for what another rank sends, and since when."""
     _done: str = "no step yet"
     """The last thing that the script is known to have done."""
@@ -388,8 +390,10 @@ class Listener:
                 self.progress("running the script")
             case "waits":
                 self._waiting_since[voice.process] = now
-                if message["source"] is not None:
-                    self.progress(f"running rank {message['source']} as far as it sends something to this one")
+                source = message["source"]
+                if source is not None and source not in self._asked_ranks:
+                    self._asked_ranks.add(source)
+                    self.progress(f"running rank {source} as far as it sends something to this one")
             case "goes on":
                 self._limit += now - self._waiting_since.pop(voice.process, now)
             case "step":

@@ -81,6 +81,7 @@ class ChildRequest:
     variant: str = ""
     """The name of the run there."""
     helps: bool = False
+    asks_all: bool = False
     begins_without_values: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -157,6 +158,9 @@ class Request:
     """The messages of ranks that run alone; None: one is made where there are such ranks."""
     helps: bool = False
     """Whether a rank runs only so that others have what it sends."""
+    asks_all: bool = False
+    """Whether the ranks of a group of up to 8 are asked for what they gather, sum or exchange; if not, or in a larger
+    group, a rank that runs alone takes its own for what the others have."""
     begins_without_values: bool = False
     """Whether values are not followed until something is read that may decide, which ends the run with a
     ValuesReadError."""
@@ -312,6 +316,7 @@ class Request:
             exchange=None if self.exchange is None else self.exchange.address,
             variant=self.variant,
             helps=self.helps,
+            asks_all=self.asks_all or self.processes == ALL,
             begins_without_values=self.begins_without_values,
         )
 
@@ -322,6 +327,7 @@ def helper_of(request: Request, rank: int) -> Request:
         request,
         rank=rank,
         helps=True,
+        asks_all=request.asks_all or request.processes == ALL,
         processes=ALONE,
         steps=sys.maxsize,
         more_steps=0,

@@ -176,6 +176,8 @@ class RunResult:
     )
     missed_values: bool = False
     """Whether something was read after values were no longer looked after, as nothing had been read until then."""
+    largest_not_asked: int = 0
+    """The size of the largest group in which this rank's own numbers were taken for what the others have."""
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
     lost_entries: int = 0

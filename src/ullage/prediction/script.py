@@ -23,6 +23,7 @@ from ullage.prediction.exchange import Exchange
 from ullage.prediction.host.memory import host_use, reason_of_host
 from ullage.prediction.job_needs import needs_of
 from ullage.prediction.job_request import job_request_of
+from ullage.prediction.lone_post import LARGEST_TEAM
 from ullage.prediction.prediction import (
     CudnnUse,
     Guess,
@@ -57,6 +58,10 @@ __all__ = ["Request", "predict"]
 
 _TAIL_LINES: Final = 15
 _PLACES_SHOWN: Final = 3
+_NOT_ASKED: Final = (
+    "Before it, what {} ranks gathered or summed was taken to be this rank's own, as it runs alone; "
+    "try fewer ranks: of up to 8 each is asked"
+)
 _known_to_read: Final[set[Path]] = set()
 """The scripts that have read something that may decide in a run without values: another run begins with them."""
 
@@ -125,7 +130,12 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
                 raise
             failed_again = _again_text(request, error)
     if result.outcome.kind == "error":
+        if _lacks_others(request, result):
+            progress("once more, with what the other ranks have")
+            return _predict(replace(request, asks_all=True), progress, cancelled)
         text = _error_text(request, result.outcome, told)
+        if result.largest_not_asked > LARGEST_TEAM:
+            text = f"{text}\n{_NOT_ASKED.format(result.largest_not_asked)}"
         places = deciding(result.reads, "drawn", "unknown")
         if places and not result.outcome.is_of_system:
             raise ValuesError(
@@ -139,6 +149,12 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
     if failed_again:
         prediction = replace(prediction, notes=[*prediction.notes, failed_again])
     return replace(prediction, processes=_processes(request, gpu, torch, reports)) if reports[1:] else prediction
+
+
+def _lacks_others(request: Request, result: RunResult) -> bool:
+    """Tell whether a rank may have failed as its own numbers stood for those of others, which can be asked."""
+    may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
+    return may_ask and 1 < result.largest_not_asked <= LARGEST_TEAM
 
 
 def _again_text(request: Request, error: ScriptError) -> str:

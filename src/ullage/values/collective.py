@@ -6,14 +6,14 @@ from typing import Any, Final
 import torch
 
 from ullage.values.content import BlockContents, Certainty
-from ullage.values.messages import RankMessages
+from ullage.values.messages import RankMessages, ranks_in
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""
 _UNCHANGED: Final = frozenset(
     ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
 )
-"""Collectives that leave a rank what it has: sums of floats stay plausible, and whole numbers are those of one rank."""
+"""Collectives that leave a rank what it has: sums of floats stay plausible."""
 ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
@@ -36,6 +36,7 @@ def note_collective(
     short = name.partition("::")[2]
     if not name.startswith("c10d::") or messages.note(name, arguments) or short in _UNCHANGED:
         return
+    certainty = Certainty.ALIKE if ranks_in(arguments) > 1 else Certainty.KNOWN
     outputs, inputs = (_tensors(each) for each in (*arguments[:2], [], [])[:2])
     for number, output in enumerate(outputs):
         sent = inputs[min(number, len(inputs) - 1)] if inputs else None
@@ -43,7 +44,7 @@ def note_collective(
         if sent is not None and sent.is_cuda and max(output.nbytes, sent.nbytes) <= _MOST_BYTES:
             held = value_of(sent)
         if held is not None and (value := _part_of(held[0], output)) is not None:
-            keep(output, value, held[1])
+            keep(output, value, max(held[1], certainty))
         elif output.is_cuda:
             contents.put(contents.block_of(output), None)
 

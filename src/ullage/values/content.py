@@ -32,9 +32,11 @@ class Certainty(IntEnum):
     ASSUMED = 1
     """It follows from what is taken for granted: that numbers are finite, or that a script's own operator computes on
     the CPU what it does on a card."""
-    DRAWN = 2
+    ALIKE = 2
+    """It follows from what other ranks have told, which is taken to be what this rank has."""
+    DRAWN = 3
     """It follows from plausible values, drawn from a seed."""
-    UNKNOWN = 3
+    UNKNOWN = 4
     """Nothing is known: it reads as zero."""
 
 

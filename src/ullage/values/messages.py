@@ -5,12 +5,14 @@ real card: a rank posts a receive long before its neighbour sends.
 """
 
 import ctypes
+import sys
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
@@ -21,11 +23,14 @@ from ullage.values.content import BlockContent, BlockContents, Certainty, Operan
 from ullage.values.dispatch import ONLY
 from ullage.values.evaluation import EvaluationError
 from ullage.values.notes import Notes
+from ullage.values.reduction import operation_of, reduced
 
 _MOST_BYTES: Final = 16 * MIB
 """Whole numbers of a larger tensor are not sent."""
 _MOST_DRAWN_BYTES: Final = 64 * KIB
 """Drawn ones of a larger tensor are not sent: they are no sizes."""
+_MOST_REDUCED_BYTES: Final = 64 * KIB
+"""What is made of larger tensors decides no sizes: every rank keeps its own."""
 _PATIENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.01
 _END: Final = "ullage/ended/{}"
@@ -36,7 +41,10 @@ class Post(Protocol):
     """What carries messages from rank to rank."""
 
     is_alone: bool
-    """Whether this rank runs alone, so that others are asked only for what they alone can know."""
+    """Whether this rank runs alone in its process."""
+    largest_team: int
+    """The largest group whose ranks tell each other what they gather, sum or exchange; in a larger one every rank takes
+    its own for what the others have."""
 
     def send(self, key: str, value: bytes) -> None:
         """Leave a message for whoever asks for it."""
@@ -49,6 +57,7 @@ class StorePost:
     """Ranks that all run: their messages go through the store in which they have met."""
 
     is_alone = False
+    largest_team = sys.maxsize
 
     def __init__(self) -> None:
         self.without: Callable[[], None] = lambda: None
@@ -84,6 +93,7 @@ class NoPost:
     """A rank that runs alone, and of which nobody knows the others."""
 
     is_alone = True
+    largest_team = 0
 
     def send(self, key: str, value: bytes) -> None:
         """Do nothing: nobody asks for it."""
@@ -98,9 +108,9 @@ class _Received:
     _schema = SimpleNamespace(name="ullage::received")
     _overloadname = ""
 
-    def __init__(self, messages: "RankMessages", keys: Sequence[tuple[str, int]], own: Operand | None) -> None:
+    def __init__(self, messages: "RankMessages", awaited: "_Awaited", own: Operand | None) -> None:
         self._messages = messages
-        self._keys = keys
+        self._awaited = awaited
         self._own = own
         self.call: OperatorCall | None = None
 
@@ -108,7 +118,7 @@ class _Received:
         messages = self._messages
         found = messages.kept_own(self._own) if self._own is not None else None
         if found is None:
-            found = messages.taken(self._keys)
+            found = messages.taken(self._awaited, out.dtype)
         value, certainty = found
         if self.call is not None:
             for target in self.call.targets:
@@ -121,6 +131,18 @@ class _Received:
         return out.copy_(value.view(out.shape))
 
 
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """Messages that make up what a tensor will hold."""
+
+    keys: Sequence[tuple[str, int]]
+    """Their names, and which rank sends each."""
+    instead: bytes = _NOTHING
+    """This rank's own, which is taken for one that does not come."""
+    operation: str = ""
+    """What is done to their numbers, such as "MAX"; nothing: they lie one behind the other."""
+
+
 class RankMessages:
     """The messages of this process: sent when an operator of torch.distributed runs, received when they are read."""
 
@@ -130,6 +152,8 @@ class RankMessages:
         """The way on which they go."""
         self.are_used = False
         """Whether there has been one."""
+        self.largest_not_asked = 0
+        """The size of the largest group in which this rank's own numbers were taken for what the others have."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -143,6 +167,9 @@ class RankMessages:
             "gather_": self._gathered,
             "alltoall_base_": self._exchanged,
             "alltoall_": self._exchanged_lists,
+            "allreduce_": self._reduced_by_all,
+            "allreduce_coalesced_": self._reduced_by_all,
+            "reduce_": self._reduced,
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
@@ -174,7 +201,7 @@ class RankMessages:
         team = _Team(group)
         key = self._key(team, f"{source}>{team.rank}#{tag}")
         for place, each in enumerate(tensors):
-            self._take(each, [(f"{key}.{place}", team.ranks[source])])
+            self._take(each, _Awaited([(f"{key}.{place}", team.ranks[source])]))
         return True
 
     def _broadcast(self, tensors: Sequence[torch.Tensor], group: Any, root: int, *rest: Any) -> bool:
@@ -184,14 +211,14 @@ class RankMessages:
             if team.rank == root:
                 self._give(each, f"{key}.{place}")
             else:
-                self._take(each, [(f"{key}.{place}", team.ranks[root])], may_keep=True)
+                self._take(each, _Awaited([(f"{key}.{place}", team.ranks[root])]), may_keep=True)
         return True
 
     def _scattered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
         team = _Team(group)
         key = self._key(team, "scatter")
         if team.rank != root:
-            self._take(outputs[0], [(f"{key}.{team.rank}", team.ranks[root])])
+            self._take(outputs[0], _Awaited([(f"{key}.{team.rank}", team.ranks[root])]))
             return True
         for rank, each in enumerate(inputs[0]):
             if rank == root and self._is_ours(each):
@@ -201,59 +228,89 @@ class RankMessages:
         return True
 
     def _gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        if self.post.is_alone:
-            return False
         team = _Team(group)
-        key = self._key(team, "allgather")
         sent = inputs[0] if isinstance(inputs, list | tuple) else inputs
-        self._give(sent, f"{key}.{team.rank}")
+        if not self._asks_all(team, sent):
+            return False
+        key = self._key(team, "allgather")
+        own = self._give(sent, f"{key}.{team.rank}")
         keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
         if isinstance(outputs, torch.Tensor):
-            self._take(outputs, keys)
+            self._take(outputs, _Awaited(keys, own))
         else:
             for each, one in zip(outputs[0], keys, strict=True):
-                self._take(each, [one])
+                self._take(each, _Awaited([one], own))
         return True
 
     def _gathered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
-        if self.post.is_alone:
-            return False
         team = _Team(group)
+        if not self._asks_all(team, inputs[0]):
+            return False
         key = self._key(team, "gather")
-        self._give(inputs[0], f"{key}.{team.rank}")
+        own = self._give(inputs[0], f"{key}.{team.rank}")
         for rank, each in enumerate(outputs[0] if team.rank == root and outputs else []):
-            self._take(each, [(f"{key}.{rank}", team.ranks[rank])])
+            self._take(each, _Awaited([(f"{key}.{rank}", team.ranks[rank])], own))
+        return True
+
+    def _reduced_by_all(self, tensors: Sequence[torch.Tensor], group: Any, operation: Any, *rest: Any) -> bool:
+        return self._reduce(tensors, _Team(group), operation_of(operation), None)
+
+    def _reduced(self, tensors: Sequence[torch.Tensor], group: Any, operation: Any, root: int, *rest: Any) -> bool:
+        return self._reduce(tensors, _Team(group), operation_of(operation), root)
+
+    def _reduce(self, tensors: Sequence[torch.Tensor], team: "_Team", operation: str, root: int | None) -> bool:
+        """Have tensors hold what ranks make of theirs: all of them, or only the root."""
+        for tensor in tensors:
+            if team.size == 1 or not self._is_ours(tensor) or tensor.nbytes > _MOST_REDUCED_BYTES:
+                continue
+            if not operation or not self._asks_all(team, tensor):
+                self._make_of_alike(tensor, team.size, operation or "MAX")
+                continue
+            key = self._key(team, "reduce")
+            own = self._give(tensor, f"{key}.{team.rank}")
+            if root in (None, team.rank):
+                keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
+                self._take(tensor, _Awaited(keys, own, operation))
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part; a lone rank takes what it sends to itself for what each other sends to it."""
+        """Send each rank its part; a rank that asks nobody takes what it sends itself for what each other sends it."""
         team = _Team(group)
         if not self._is_ours(sent):
             return False
         parts = sent.split(list(sent_sizes) or sent.size(0) // team.size)
-        if self.post.is_alone:
+        if not self._asks_all(team, sent):
             self._copy(output, parts[team.rank], team.size)
             return True
         key = self._key(team, "alltoall")
         for rank, each in enumerate(parts):
             self._give(each, f"{key}.{team.rank}>{rank}")
-        self._take(output, [(f"{key}.{rank}>{team.rank}", team.ranks[rank]) for rank in range(team.size)])
+        self._take(output, _Awaited([(f"{key}.{rank}>{team.rank}", team.ranks[rank]) for rank in range(team.size)]))
         return True
 
     def _exchanged_lists(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
         team = _Team(group)
         if not all(self._is_ours(each) for each in inputs):
             return False
+        asks_all = self._asks_all(team, inputs[0])
         key = self._key(team, "alltoall")
         for rank, (output, sent) in enumerate(zip(outputs, inputs, strict=True)):
-            if self.post.is_alone:
+            if not asks_all:
                 self._copy(output, inputs[team.rank])
             else:
                 self._give(sent, f"{key}.{team.rank}>{rank}")
-                self._take(output, [(f"{key}.{rank}>{team.rank}", team.ranks[rank])])
+                self._take(output, _Awaited([(f"{key}.{rank}>{team.rank}", team.ranks[rank])]))
         return True
 
     # ---- one tensor
+
+    def _asks_all(self, team: "_Team", sent: torch.Tensor) -> bool:
+        """Tell whether every rank of a group says what it has; where not, it is noted."""
+        if team.size <= self.post.largest_team:
+            return True
+        if team.size > 1 and self._is_ours(sent):
+            self.largest_not_asked = max(self.largest_not_asked, team.size)
+        return False
 
     def _key(self, team: "_Team", kind: str) -> str:
         """Return what names a message on both sides: the group, and the how manieth of its kind it is there."""
@@ -262,25 +319,26 @@ class RankMessages:
             self._counts[team.name, kind] += 1
         return f"ullage/{team.name}/{kind}/{number}"
 
-    def _give(self, tensor: torch.Tensor, key: str) -> None:
-        """Send what a tensor holds, or that nobody knows it."""
+    def _give(self, tensor: torch.Tensor, key: str) -> bytes:
+        """Send what a tensor holds, or that nobody knows it; return what is sent."""
         if not self._is_ours(tensor):
-            return
+            return _NOTHING
         self.are_used = True
         held = (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
         message = _NOTHING
         if held is not None:
             value, certainty = held
-            if certainty <= Certainty.ASSUMED or (certainty == Certainty.DRAWN and tensor.nbytes <= _MOST_DRAWN_BYTES):
+            if certainty <= Certainty.ALIKE or (certainty == Certainty.DRAWN and tensor.nbytes <= _MOST_DRAWN_BYTES):
                 message = bytes([certainty]) + _bytes_of(value)
         self.post.send(key, message)
+        return message
 
-    def _take(self, tensor: torch.Tensor, keys: Sequence[tuple[str, int]], *, may_keep: bool = False) -> None:
+    def _take(self, tensor: torch.Tensor, awaited: _Awaited, *, may_keep: bool = False) -> None:
         """Have a tensor hold what comes with messages, once it is read.
 
         Args:
             tensor: what it is received in.
-            keys: the messages, whose bytes lie one behind the other, and which rank sends each.
+            awaited: the messages.
             may_keep: whether a lone rank's own numbers stay if they are not all the same: a broadcast makes states of
                 random numbers equal, and any will do.
         """
@@ -290,7 +348,7 @@ class RankMessages:
         if not tensor.is_cuda:
             with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
                 try:
-                    _Received(self, keys, None)(tensor)
+                    _Received(self, awaited, None)(tensor)
                 except EvaluationError:
                     return
             return
@@ -298,7 +356,7 @@ class RankMessages:
         own: Operand = notes.operand(tensor)
         before = own.content
         is_kept = may_keep and self.post.is_alone and before not in self._received
-        received = _Received(self, keys, own if is_kept else None)
+        received = _Received(self, awaited, own if is_kept else None)
         call = received.call = OperatorCall(received, [None], {}, is_random=False)
         base = before if TensorView(tensor).bytes < before.bytes else None
         block = contents.block_of(tensor)
@@ -319,7 +377,19 @@ class RankMessages:
             return
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
             value = held[0].reshape(-1).repeat(times).view(output.size())
-        self._notes.keep(output, value, held[1])
+        self._notes.keep(output, value, max(held[1], Certainty.ALIKE) if times > 1 else held[1])
+
+    def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
+        """Have a tensor hold what an operation makes of the numbers of so many ranks that have the same."""
+        held = (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
+        if held is None:
+            return
+        with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
+            value = reduced(held[0].reshape(-1).expand(ranks, -1), operation).view(tensor.size())
+            if not tensor.is_cuda:
+                tensor.copy_(value)
+                return
+        self._notes.keep(tensor, value, max(held[1], Certainty.ALIKE))
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor is sent: ranks that all run have a real Gloo for what lies on the host."""
@@ -339,24 +409,43 @@ class RankMessages:
         differ = value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
-    def taken(self, keys: Sequence[tuple[str, int]]) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages, and return their bytes and how well they are known.
+    def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
+        """Wait for messages, and return their bytes, or what an operation makes of them, and how well it is known.
 
         Raises:
             EvaluationError: one has not come, or tells nothing.
         """
         certainty = Certainty.KNOWN
         whole = []
-        for key, source in keys:
+        for key, source in awaited.keys:
             try:
                 message = self.post.receive(key, source)
             except (RuntimeError, OSError) as error:  # the store has gone, or nobody has written there
                 raise EvaluationError(str(error)) from error
+            if not message and awaited.instead:
+                message, certainty = awaited.instead, max(certainty, Certainty.ALIKE)
             if not message:
                 raise EvaluationError(f"rank {source} has told nothing")
             certainty = max(certainty, Certainty(message[0]))
             whole.append(message[1:])
-        return torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.uint8), certainty
+        found = torch.frombuffer(bytearray(b"".join(whole)), dtype=torch.uint8)
+        if awaited.operation:
+            found = reduced(found.view(dtype).view(len(whole), -1), awaited.operation)
+        return found, certainty
+
+
+def ranks_in(arguments: Sequence[Any]) -> int:
+    """Return how many ranks the process group has that is among an operator's arguments; 1 where none is."""
+    for each in arguments:
+        with suppress(AttributeError, RuntimeError, TypeError):
+            if not isinstance(each, torch.Tensor | list | tuple):
+                return int(_group_of(each).size())
+    return 1
+
+
+def _group_of(boxed: Any) -> Any:
+    group = torch.distributed.ProcessGroup
+    return boxed if isinstance(boxed, group) else group.unbox(boxed)
 
 
 class _Team:
@@ -364,9 +453,7 @@ class _Team:
 
     def __init__(self, group: Any) -> None:
         distributed = torch.distributed.distributed_c10d
-        found = (
-            group if isinstance(group, torch.distributed.ProcessGroup) else torch.distributed.ProcessGroup.unbox(group)
-        )
+        found = _group_of(group)
         self.rank: int = found.rank()
         self.size: int = found.size()
         self.ranks: list[int] = distributed.get_process_group_ranks(found)

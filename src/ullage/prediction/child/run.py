@@ -41,7 +41,7 @@ from ullage.prediction.child.whereabouts import Whereabouts
 from ullage.prediction.command.notebook import run_notebook
 from ullage.prediction.command.words import NOTEBOOK
 from ullage.prediction.host.meter import HostMeter
-from ullage.prediction.lone_post import LonePost
+from ullage.prediction.lone_post import LARGEST_TEAM, LonePost
 from ullage.prediction.measurement.measure import measure
 from ullage.prediction.measurement.placement import addresses_count
 from ullage.prediction.observation import ending
@@ -190,6 +190,7 @@ class Run:
         if request.exchange is None or values is None or values.messages is None:
             return
         self._post = LonePost(request.exchange, request.variant, request.rank, request.helps, self._channel.send)
+        self._post.largest_team = LARGEST_TEAM if request.asks_all else 0
         self._post.connect()
         values.messages.post = self._post
 
@@ -460,6 +461,7 @@ class Run:
         result = replace(
             result,
             missed_values=values.has_stopped and _has_missed(values.reads, outcome),
+            largest_not_asked=values.messages.largest_not_asked if values.messages is not None else 0,
             host=None
             if values.choice.mode == "all"
             else self._meter.figures(),  # "all": the card's memory is the host's

@@ -373,6 +373,7 @@ _WHY_UNSETTLED = {
 _MEANING = {
     "known": "as a real card would have it",
     "assumed": "numbers are taken to be finite",
+    "alike": "taken to be the same on every rank",
     "drawn": "drawn from a seed",
     "unknown": "UNKNOWN, read as zero",
 }

@@ -30,7 +30,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
 
     def run(rank: int) -> Prediction:
         progress(f"rank {rank} of {request.world_size}")
-        asked = replace(request, rank=rank, snapshot=None, exchange=exchange)
+        asked = replace(request, rank=rank, snapshot=None, exchange=exchange, asks_all=True)
         try:
             return predict_with_draws(asked, cancelled=cancelled.is_set)
         except ScriptError as error:
