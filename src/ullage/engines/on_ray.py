@@ -10,6 +10,8 @@ from ullage._errors import UsageError
 from ullage.engines.engine import EngineError, PlainData, WorkEngine, call_in_process_of_its_own, refused, was_cancelled
 
 _RETRIES: Final = 2
+_AUTH: Final = "RAY_AUTH_MODE"
+"""The variable without which Ray (2.60) shows its token to no cluster that is named by an address."""
 
 
 class RayEngine(WorkEngine):
@@ -37,7 +39,8 @@ class RayEngine(WorkEngine):
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray's own, of many classes
             where = address or "this machine"
-            raise EngineError(f"Ray does not answer at {where}: {_first_line(error)}") from None
+            hint = "" if _AUTH in os.environ else f"; a cluster that asks for a token needs {_AUTH}=token here"
+            raise EngineError(f"Ray does not answer at {where}: {_first_line(error)}{hint}") from None
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.name = f"Ray, {cores} cores on {_count(len(_nodes(ray)), 'node')}"
         self.at_once = max(1, cores)

@@ -30,7 +30,7 @@ _MOST_BYTES: Final = 16 * MIB
 _MOST_DRAWN_BYTES: Final = 64 * KIB
 """Drawn ones of a larger tensor are not sent: they are no sizes."""
 _MOST_REDUCED_BYTES: Final = 64 * KIB
-"""What is made of larger tensors decides no sizes: every rank keeps its own."""
+"""The largest tensor of which something is made by all ranks: what is larger decides no sizes."""
 _PATIENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.01
 _END: Final = "ullage/ended/{}"
@@ -140,7 +140,7 @@ class _Awaited:
     instead: bytes = _NOTHING
     """This rank's own, which is taken for one that does not come."""
     operation: str = ""
-    """What is done to their numbers, such as "MAX"; nothing: they lie one behind the other."""
+    """The name of what is done to their numbers, such as "MAX"; nothing: they lie one behind the other."""
 
 
 class RankMessages:
