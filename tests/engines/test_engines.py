@@ -23,6 +23,7 @@ def _in_an_empty_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # Ray would write a token into the user's home
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not a cluster that runs here for something else
 
 
 @pytest.fixture

@@ -155,9 +155,11 @@ def test_a_layout_that_only_its_first_rank_fits_with_does_not_fit(tmp_path: Path
 
 
 @pytest.mark.parametrize("on", ["submitit-local", "ray"])
-def test_every_engine_has_the_same_answer(tmp_path: Path, on: str) -> None:
+def test_every_engine_has_the_same_answer(tmp_path: Path, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = on.partition("-")[0]
     pytest.importorskip(name, reason=f"{name} is not in the test environment: `make clusters` runs this with it")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # Ray would write a token into the user's home
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not a cluster that runs here for something else
     question = question_of(tmp_path, cards=4)
     assert essence(answer_of(question, on=on)) == essence(answer_of(question, workers=3))
 
