@@ -88,6 +88,8 @@ def _cases() -> list[Case]:
         Case(kind="gathered sizes", script="gathered", ranks=2),
         Case(kind="gathered sizes", script="gathered", ranks=4),
         Case(kind="gathered sizes, by Gloo", script="gathered", arguments=("gloo",), ranks=2),
+        Case(kind="exchanged sizes", script="exchanged", ranks=2),
+        Case(kind="exchanged sizes", script="exchanged", ranks=4),
         Case(kind="FSDP1, optimizer's state gathered", script="fsdp1", ranks=2),
     ]
     for stage in ("1", "2", "3"):

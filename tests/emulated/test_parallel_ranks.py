@@ -39,6 +39,24 @@ for step in range(100):
     optimizer.step()
     optimizer.zero_grad()
 """
+FLOATS = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+model = torch.nn.Linear(512, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100):
+    scores = [torch.zeros(1000, device="cuda") for _ in range(size)]
+    dist.all_gather(scores, torch.rand(1000, device="cuda"))
+    chosen = (torch.cat(scores) > 0.25).nonzero()
+    count = torch.ones(1, device="cuda")
+    dist.all_reduce(count)
+    held = torch.empty(1000, int(count.item()), device="cuda")
+    model(torch.ones(2, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 ALWAYS = ("pipeline.py 1F1B on 2", "objects.py gloo on 2", "gathered.py gloo on 2")
 """One kind whose shapes another rank decides, one whose objects do, and one whose sizes all ranks make together, by a
 real Gloo; `make ranks` runs all."""
@@ -135,6 +153,18 @@ def test_what_is_gathered_of_a_lone_rank_is_said_to_be_taken_as_alike(predict: P
     assert held - 512 < 4 * 1020 * 100 * 4 <= held, "four ranks with 1020 rows of 100 floats each, in the last step"
 
 
+def test_gathered_floats_are_not_known_where_the_others_are_asked(predict: Predict, tmp_path: Path) -> None:
+    """Floats are not sent: drawn ones stay drawn, and a counted flag is of ranks alike."""
+    script = tmp_path / "floats.py"
+    script.write_text(FLOATS)
+    ended = predict(script, "--world-size", "2", "--rank", "all", "--json", "--draws", "1")
+    assert ended.code in (0, 4), ended.error
+    reads = {(read["op"], read["certainty"]) for read in ended.json["reads"]}
+    assert reads == {("nonzero", "drawn"), ("item", "alike")}
+    (held,) = [use["bytes"] for use in ended.json["lines"] if use["line"] == 14]
+    assert held == 8192, "1000 rows of as many floats as there are ranks, rounded up"
+
+
 def test_a_rank_that_fails_for_want_of_the_others_is_run_with_them(predict: Predict) -> None:
     """Of 2 ranks each is asked; of 16 none, and the error says so."""
     ended = predict(SCRIPTS / "fsdp1.py", "--world-size", "2", "--rank", "1", "--json", "--steps", "3")
@@ -143,7 +173,7 @@ def test_a_rank_that_fails_for_want_of_the_others_is_run_with_them(predict: Pred
     ended = predict(SCRIPTS / "fsdp1.py", "--world-size", "16", "--rank", "1", "--steps", "3")
     assert ended.code == 3
     assert "is not in the optimizer state" in ended.error
-    assert "what 16 ranks gathered or summed was taken to be this rank's own" in " ".join(ended.error.split())
+    assert "what 16 ranks gather or reduce: that was taken to be this rank's own" in " ".join(ended.error.split())
 
 
 def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predict: Predict) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from ullage.prediction.exchange import Exchange
+from ullage.prediction.exchange import Exchange, _Variant
 from ullage.prediction.lone_post import LonePost
 
 RUN = "run"
@@ -95,6 +95,15 @@ def test_ranks_that_wait_for_each_other_go_on_without() -> None:
         else:
             one.send("1>0", b"a")
         assert sorted(str(each.result()) for each in waiting) == ["None", "b'a'"]
+
+
+def test_who_has_been_answered_does_not_wait_even_before_it_wakes_up() -> None:
+    """Else a rank that asks it at that moment is told that both wait for each other."""
+    ranks = _Variant(asks={0: (1, "step 1 of 1"), 1: (0, "step 2 of 0")})
+    assert ranks.waits_for_itself(1)
+    ranks.messages["step 1 of 1"] = "a"
+    assert not ranks.waits_for_itself(1)
+    assert not ranks.waits_for_itself(0)
 
 
 def test_ranks_that_tell_each_other_in_every_round_miss_nothing() -> None:

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,8 +43,8 @@ class _Variant:
     """Why helpers failed."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
     """The rank that each of those waits for that wait, and for which message."""
-    wanted: set[tuple[int, str]] = field(default_factory=set)
-    """The messages that are waited for, with the rank that sends them."""
+    wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """The messages that are waited for, with the rank that sends them, and how many wait for each."""
 
     def has_to_be_run(self, rank: int) -> bool:
         """Tell whether nobody runs a rank, nor will without being asked."""
@@ -192,7 +193,7 @@ class Exchange:
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             want = (source, key)
-            mine.wanted.add(want)
+            mine.wanted[want] += 1
             mine.asks[rank] = want
             self._changed.notify_all()
             try:
@@ -203,7 +204,7 @@ class Exchange:
                         self._help(variant, mine, source)
                     self._changed.wait()
             finally:
-                mine.wanted.discard(want)
+                mine.wanted -= Counter([want])
                 mine.asks.pop(rank, None)
                 self._changed.notify_all()
             return mine.messages.get(key), mine.failures.get(source)

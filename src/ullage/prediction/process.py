@@ -246,9 +246,9 @@ class Listener:
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     _waiting_since: dict[int, float] = field(default_factory=dict)
+    """The processes that wait for what another rank sends, and since when."""
     _asked_ranks: set[int] = field(default_factory=set)
     """The ranks that were named as run besides."""
-    """The processes that wait for what another rank sends, and since when."""
     _done: str = "no step yet"
     """The last thing that the script is known to have done."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))

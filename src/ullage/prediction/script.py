@@ -4,7 +4,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -59,9 +59,13 @@ __all__ = ["Request", "predict"]
 _TAIL_LINES: Final = 15
 _PLACES_SHOWN: Final = 3
 _NOT_ASKED: Final = (
-    "Before it, what {} ranks gathered or summed was taken to be this rank's own, as it runs alone; "
-    "try fewer ranks: of up to 8 each is asked"
+    "If it comes of what {} ranks gather or reduce: that was taken to be this rank's own, as it runs alone; "
+    f"of at most {LARGEST_TEAM} ranks each is asked"
 )
+_OF_THE_SCRIPT: Final = frozenset(
+    ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
+)
+"""The errors that no number of another rank's would cure."""
 _known_to_read: Final[set[Path]] = set()
 """The scripts that have read something that may decide in a run without values: another run begins with them."""
 
@@ -132,9 +136,10 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
     if result.outcome.kind == "error":
         if _lacks_others(request, result):
             progress("once more, with what the other ranks have")
-            return _predict(replace(request, asks_all=True), progress, cancelled)
+            with suppress(ScriptError):  # as where it makes a folder that is there by now: the first error counts
+                return _predict(replace(request, asks_all=True), progress, cancelled)
         text = _error_text(request, result.outcome, told)
-        if result.largest_not_asked > LARGEST_TEAM:
+        if result.largest_not_asked > LARGEST_TEAM and result.outcome.type not in _OF_THE_SCRIPT:
             text = f"{text}\n{_NOT_ASKED.format(result.largest_not_asked)}"
         places = deciding(result.reads, "drawn", "unknown")
         if places and not result.outcome.is_of_system:
@@ -154,7 +159,7 @@ def _predict(request: Request, progress: Progress, cancelled: Callable[[], bool]
 def _lacks_others(request: Request, result: RunResult) -> bool:
     """Tell whether a rank may have failed as its own numbers stood for those of others, which can be asked."""
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
-    return may_ask and 1 < result.largest_not_asked <= LARGEST_TEAM
+    return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
 
 
 def _again_text(request: Request, error: ScriptError) -> str:

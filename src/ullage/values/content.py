@@ -33,7 +33,7 @@ class Certainty(IntEnum):
     """It follows from what is taken for granted: that numbers are finite, or that a script's own operator computes on
     the CPU what it does on a card."""
     ALIKE = 2
-    """It follows from what other ranks have told, which is taken to be what this rank has."""
+    """It follows from this rank's own numbers, taken for those of other ranks, which were not asked."""
     DRAWN = 3
     """It follows from plausible values, drawn from a seed."""
     UNKNOWN = 4

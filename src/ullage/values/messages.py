@@ -23,14 +23,14 @@ from ullage.values.content import BlockContent, BlockContents, Certainty, Operan
 from ullage.values.dispatch import ONLY
 from ullage.values.evaluation import EvaluationError
 from ullage.values.notes import Notes
-from ullage.values.reduction import operation_of, reduced
+from ullage.values.reduction import is_called_from_torch_distributed, operation_of, reduced
 
 _MOST_BYTES: Final = 16 * MIB
 """Whole numbers of a larger tensor are not sent."""
 _MOST_DRAWN_BYTES: Final = 64 * KIB
 """Drawn ones of a larger tensor are not sent: they are no sizes."""
-_MOST_REDUCED_BYTES: Final = 64 * KIB
-"""The largest tensor of which something is made by all ranks: what is larger decides no sizes."""
+_MOST_COUNTED_BYTES: Final = 4 * KIB
+"""The largest tensor of floats that is taken for a flag or a count, if it is known."""
 _PATIENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.01
 _END: Final = "ullage/ended/{}"
@@ -131,6 +131,27 @@ class _Received:
         return out.copy_(value.view(out.shape))
 
 
+class _MadeOfAlike:
+    """An operation that makes of a tensor's numbers what a reduction does, where every rank has the same."""
+
+    _schema = SimpleNamespace(name="ullage::made_of_alike")
+    _overloadname = ""
+
+    def __init__(self, notes: Notes, own: Operand, ranks: int, operation: str) -> None:
+        self._notes = notes
+        self._own = own
+        self._ranks = ranks
+        self._operation = operation
+        self.call: OperatorCall | None = None
+
+    def __call__(self, out: torch.Tensor) -> torch.Tensor:
+        value = self._notes.evaluation.value_of(self._own)
+        for target in self.call.targets if self.call is not None else ():
+            if (content := target.content()) is not None:
+                content.certainty = max(content.certainty, self._own.content.certainty)
+        return out.copy_(_of_alike(value, self._ranks, self._operation).view(out.shape))
+
+
 @dataclass(frozen=True, slots=True)
 class _Awaited:
     """Messages that make up what a tensor will hold."""
@@ -164,6 +185,7 @@ class RankMessages:
             "scatter_": self._scattered,
             "allgather_": self._gathered_by_all,
             "_allgather_base_": self._gathered_by_all,
+            "allgather_into_tensor_coalesced_": self._all_gathered_by_all,
             "gather_": self._gathered,
             "alltoall_base_": self._exchanged,
             "alltoall_": self._exchanged_lists,
@@ -230,25 +252,39 @@ class RankMessages:
     def _gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
         team = _Team(group)
         sent = inputs[0] if isinstance(inputs, list | tuple) else inputs
-        if not self._asks_all(team, sent):
+        whole = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
+        if not self._are_ours(sent, whole) or not self._asks_all(team):
             return False
         key = self._key(team, "allgather")
         own = self._give(sent, f"{key}.{team.rank}")
         keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
-        if isinstance(outputs, torch.Tensor):
-            self._take(outputs, _Awaited(keys, own))
+        if isinstance(whole, torch.Tensor):
+            self._take(whole, _Awaited(keys, own))
         else:
-            for each, one in zip(outputs[0], keys, strict=True):
+            for each, one in zip(whole, keys, strict=True):
                 self._take(each, _Awaited([one], own))
+        return True
+
+    def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
+        """Gather several tensors, each into one of its own."""
+        if not self._are_ours(*inputs, *outputs) or not self._asks_all(_Team(group)):
+            return False
+        for into, each in zip(outputs, inputs, strict=True):
+            self._gathered_by_all(into, each, group)
         return True
 
     def _gathered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
         team = _Team(group)
-        if not self._asks_all(team, inputs[0]):
+        (sent,) = inputs
+        into = outputs[0] if team.rank == root and outputs else []
+        if not self._are_ours(sent) or not self._asks_all(team):
+            if self.post.is_alone and not sent.is_cuda:  # PyTorch's fake group on the host leaves them as they are
+                for each in into:
+                    self._copy(each, sent, Certainty.ALIKE)
             return False
         key = self._key(team, "gather")
-        own = self._give(inputs[0], f"{key}.{team.rank}")
-        for rank, each in enumerate(outputs[0] if team.rank == root and outputs else []):
+        own = self._give(sent, f"{key}.{team.rank}")
+        for rank, each in enumerate(into):
             self._take(each, _Awaited([(f"{key}.{rank}", team.ranks[rank])], own))
         return True
 
@@ -260,43 +296,48 @@ class RankMessages:
 
     def _reduce(self, tensors: Sequence[torch.Tensor], team: "_Team", operation: str, root: int | None) -> bool:
         """Have tensors hold what ranks make of theirs: all of them, or only the root."""
-        for tensor in tensors:
-            if team.size == 1 or not self._is_ours(tensor) or tensor.nbytes > _MOST_REDUCED_BYTES:
-                continue
-            if not operation or not self._asks_all(team, tensor):
-                self._make_of_alike(tensor, team.size, operation or "MAX")
-                continue
-            key = self._key(team, "reduce")
-            own = self._give(tensor, f"{key}.{team.rank}")
-            if root in (None, team.rank):
-                keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
-                self._take(tensor, _Awaited(keys, own, operation))
+        takes = root in (None, team.rank)
+        for tensor in tensors if team.size > 1 else ():
+            if not self._are_ours(tensor):
+                if takes and tensor.is_floating_point() and self._is_small_and_known(tensor):
+                    self._make_of_alike(tensor, team.size, operation)
+            elif not operation or not self._asks_all(team):
+                if takes:
+                    self._make_of_alike(tensor, team.size, operation)
+            else:
+                key = self._key(team, "reduce")
+                own = self._give(tensor, f"{key}.{team.rank}")
+                if takes:
+                    keys = [(f"{key}.{rank}", team.ranks[rank]) for rank in range(team.size)]
+                    self._take(tensor, _Awaited(keys, own, operation))
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
         """Send each rank its part; a rank that asks nobody takes what it sends itself for what each other sends it."""
         team = _Team(group)
-        if not self._is_ours(sent):
+        if not self._is_of_our_kind(sent):
             return False
-        parts = sent.split(list(sent_sizes) or sent.size(0) // team.size)
-        if not self._asks_all(team, sent):
-            self._copy(output, parts[team.rank], team.size)
+        parts = sent.split(list(sent_sizes) or sent.size(0) // team.size) if sent.numel() else [sent] * team.size
+        if not self._asks_all(team):
+            self._copy(output, parts[team.rank], Certainty.ALIKE, team.size)
             return True
         key = self._key(team, "alltoall")
         for rank, each in enumerate(parts):
             self._give(each, f"{key}.{team.rank}>{rank}")
-        self._take(output, _Awaited([(f"{key}.{rank}>{team.rank}", team.ranks[rank]) for rank in range(team.size)]))
+        wanted = list(sizes) or [output.numel()] * team.size
+        keys = [(f"{key}.{rank}>{team.rank}", team.ranks[rank]) for rank in range(team.size) if wanted[rank]]
+        self._take(output, _Awaited(keys))
         return True
 
     def _exchanged_lists(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
         team = _Team(group)
-        if not all(self._is_ours(each) for each in inputs):
+        if not self._is_of_our_kind(inputs[0]):
             return False
-        asks_all = self._asks_all(team, inputs[0])
+        asks_all = self._asks_all(team)
         key = self._key(team, "alltoall")
         for rank, (output, sent) in enumerate(zip(outputs, inputs, strict=True)):
             if not asks_all:
-                self._copy(output, inputs[team.rank])
+                self._copy(output, inputs[team.rank], Certainty.KNOWN if rank == team.rank else Certainty.ALIKE)
             else:
                 self._give(sent, f"{key}.{team.rank}>{rank}")
                 self._take(output, _Awaited([(f"{key}.{rank}>{team.rank}", team.ranks[rank])]))
@@ -304,12 +345,15 @@ class RankMessages:
 
     # ---- one tensor
 
-    def _asks_all(self, team: "_Team", sent: torch.Tensor) -> bool:
-        """Tell whether every rank of a group says what it has; where not, it is noted."""
+    def _asks_all(self, team: "_Team") -> bool:
+        """Tell whether every rank of a group says what it has; where not, that is noted if the script has called it.
+
+        DDP compares the shapes of its parameters by a gather too, whose numbers decide nothing.
+        """
         if team.size <= self.post.largest_team:
             return True
-        if team.size > 1 and self._is_ours(sent):
-            self.largest_not_asked = max(self.largest_not_asked, team.size)
+        if team.size > self.largest_not_asked and is_called_from_torch_distributed():
+            self.largest_not_asked = team.size if team.size > 1 else 0
         return False
 
     def _key(self, team: "_Team", kind: str) -> str:
@@ -321,10 +365,10 @@ class RankMessages:
 
     def _give(self, tensor: torch.Tensor, key: str) -> bytes:
         """Send what a tensor holds, or that nobody knows it; return what is sent."""
-        if not self._is_ours(tensor):
+        if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
-        held = (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
+        held = self._held(tensor) if tensor.nbytes <= _MOST_BYTES else None
         message = _NOTHING
         if held is not None:
             value, certainty = held
@@ -343,6 +387,8 @@ class RankMessages:
                 random numbers equal, and any will do.
         """
         if not self._is_ours(tensor):
+            if tensor.is_cuda and tensor.nbytes > _MOST_BYTES:
+                self._forget(tensor)
             return
         self.are_used = True
         if not tensor.is_cuda:
@@ -352,47 +398,73 @@ class RankMessages:
                 except EvaluationError:
                     return
             return
-        notes, contents = self._notes, self._notes.contents
-        own: Operand = notes.operand(tensor)
-        before = own.content
-        is_kept = may_keep and self.post.is_alone and before not in self._received
-        received = _Received(self, awaited, own if is_kept else None)
-        call = received.call = OperatorCall(received, [None], {}, is_random=False)
-        base = before if TensorView(tensor).bytes < before.bytes else None
-        block = contents.block_of(tensor)
-        notes.put(block, tensor, call, Certainty.KNOWN, 1, "0", base, base_counts=False)
-        if (content := contents.get(block)) is not None:
+        own: Operand = self._notes.operand(tensor)
+        is_kept = may_keep and self.post.is_alone and own.content not in self._received
+        content = self._put(tensor, _Received(self, awaited, own if is_kept else None), Certainty.KNOWN)
+        if content is not None:
             self._received.add(content)
 
-    def _copy(self, output: torch.Tensor, sent: torch.Tensor, times: int = 1) -> None:
-        """Have a tensor hold what another does, several times over."""
+    def _copy(self, output: torch.Tensor, sent: torch.Tensor, certainty: Certainty, times: int = 1) -> None:
+        """Have a tensor hold what another does, several times over, and at best as well known as is said."""
         if not output.is_cuda:
             with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
                 output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
             return
         held = self._notes.held(sent)
         if held is None or held[0].numel() * times != output.numel():
-            contents: BlockContents = self._notes.contents
-            contents.put(contents.block_of(output), None)
+            self._forget(output)
             return
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
             value = held[0].reshape(-1).repeat(times).view(output.size())
-        self._notes.keep(output, value, max(held[1], Certainty.ALIKE) if times > 1 else held[1])
+        self._notes.keep(output, value, max(held[1], certainty))
 
     def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
         """Have a tensor hold what an operation makes of the numbers of so many ranks that have the same."""
-        held = (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
-        if held is None:
+        if tensor.is_cuda:
+            notes = self._notes
+            own: Operand = notes.operand(tensor)
+            certainty = max(own.content.certainty, Certainty.ALIKE)
+            self._put(tensor, _MadeOfAlike(notes, own, ranks, operation), certainty, own.content.depth + 1)
             return
         with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
-            value = reduced(held[0].reshape(-1).expand(ranks, -1), operation).view(tensor.size())
-            if not tensor.is_cuda:
-                tensor.copy_(value)
-                return
-        self._notes.keep(tensor, value, max(held[1], Certainty.ALIKE))
+            tensor.copy_(_of_alike(tensor, ranks, operation))
+
+    def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
+        """Say that a tensor holds what an operation writes into it once it is asked for."""
+        contents: BlockContents = self._notes.contents
+        before = self._notes.operand(tensor).content
+        call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
+        base = before if TensorView(tensor).bytes < before.bytes else None
+        block = contents.block_of(tensor)
+        self._notes.put(block, tensor, call, certainty, depth, "0", base, base_counts=False)
+        return contents.get(block)
+
+    def _forget(self, tensor: torch.Tensor) -> None:
+        contents: BlockContents = self._notes.contents
+        contents.put(contents.block_of(tensor), None)
+
+    def _held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
+        return (tensor, Certainty.KNOWN) if not tensor.is_cuda else self._notes.held(tensor)
+
+    def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
+        """Tell whether floats are a flag or a count: gradients and losses are drawn, and stay plausible."""
+        if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
+            return False
+        return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
+
+    def _are_ours(self, *tensors: Any) -> bool:
+        """Tell whether tensors are sent, or lists of them."""
+        return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor is sent: ranks that all run have a real Gloo for what lies on the host."""
+        """Tell whether a tensor is sent."""
+        return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
+
+    def _is_of_our_kind(self, tensor: Any) -> bool:
+        """Tell whether a tensor is sent if it is neither empty nor large: the same on every rank.
+
+        Ranks that all run have a real Gloo for what lies on the host.
+        """
         return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
 
     # ---- what is received
@@ -464,8 +536,12 @@ def _is_told(tensor: Any) -> bool:
     """Tell whether a tensor has numbers that somebody may allocate by."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False
-    is_float = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    return not is_float and 0 < tensor.nbytes <= _MOST_BYTES
+    return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+
+
+def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
+    """Return what a reduction makes of so many tensors alike; the tensor itself where nobody knows which it is."""
+    return reduced(value.expand(ranks, *value.size()), operation) if operation else value
 
 
 def _bytes_of(value: torch.Tensor) -> bytes:

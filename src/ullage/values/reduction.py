@@ -1,7 +1,10 @@
-"""What a reduction of torch.distributed makes of the whole numbers of several ranks, as NCCL does."""
+"""What a reduction of torch.distributed makes of the whole numbers of several ranks, as NCCL and Gloo do."""
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import reduce
+from operator import and_, or_, xor
 from types import FrameType
 from typing import Any, Final
 
@@ -9,6 +12,7 @@ import torch
 
 _FAR: Final = 20
 _FUNCTIONS: Final = ("all_reduce", "reduce", "all_reduce_coalesced")
+_BITWISE: Final = {"BAND": and_, "BOR": or_, "BXOR": xor}
 
 
 def operation_of(boxed: Any) -> str:
@@ -18,26 +22,26 @@ def operation_of(boxed: Any) -> str:
     """
     with suppress(AttributeError, RuntimeError, TypeError, ValueError):
         return str(torch.distributed.ReduceOp.RedOpType(int(boxed.op())).name)
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_FAR):
-        if frame is None:
-            break
-        code = frame.f_code
-        if code.co_name in _FUNCTIONS and code.co_filename.endswith("torch/distributed/distributed_c10d.py"):
+    for frame in _frames_of_torch_distributed():
+        if frame.f_code.co_name in _FUNCTIONS:
             return str(getattr(frame.f_locals.get("op"), "name", ""))
-        frame = frame.f_back
     return ""
+
+
+def is_called_from_torch_distributed() -> bool:
+    """Tell whether a function of torch.distributed runs, as a script calls them; what is in C++ calls none."""
+    return next(_frames_of_torch_distributed(), None) is not None
 
 
 def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
     """Return what an operation makes of the numbers of several ranks.
 
     Args:
-        values: shape [ranks, numbers], of whole numbers or booleans, of which a sum is whether there is a true one.
-        operation: a name of `ReduceOp`. The sum stands for what NCCL does not know.
+        values: shape [ranks, ...]. Of booleans a sum is whether there is a true one.
+        operation: a name of `ReduceOp`.
 
     Returns:
-        Shape [numbers], of the same type.
+        Shape [...], of the same type.
     """
     match operation:
         case "MAX":
@@ -46,8 +50,22 @@ def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
             found = values.amin(0)
         case "PRODUCT":
             found = values.prod(0)
-        case "AVG":
+        case "AVG" if not values.is_floating_point():
             found = torch.div(values.sum(0), values.size(0), rounding_mode="trunc")
+        case "AVG":
+            found = values.mean(0)
+        case "BAND" | "BOR" | "BXOR":
+            found = reduce(_BITWISE[operation], values.unbind(0))
         case _:
             found = values.sum(0)
     return found.to(values.dtype)
+
+
+def _frames_of_torch_distributed() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FAR):
+        if frame is None:
+            return
+        if frame.f_code.co_filename.endswith("torch/distributed/distributed_c10d.py"):
+            yield frame
+        frame = frame.f_back

@@ -47,7 +47,7 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     fullest = max(predictions, key=_fullness)
     if request.snapshot is not None:
         progress(f"rank {fullest.rank} once more, for its snapshot")
-        fullest = predict_with_draws(replace(request, rank=fullest.rank))
+        fullest = predict_with_draws(replace(request, rank=fullest.rank, asks_all=True))
     return replace(fullest, ranks=[_peaks(prediction) for prediction in predictions])
 
 
