@@ -244,7 +244,7 @@ class RankMessages:
             return True
         for rank, each in enumerate(inputs[0]):
             if rank == root and self._is_ours(each):
-                self._copy(outputs[0], each)
+                self._copy(outputs[0], each, Certainty.KNOWN)
             else:
                 self._give(each, f"{key}.{rank}")
         return True
