@@ -1,11 +1,12 @@
 """Two runs have one key where all is the same that decides, and different ones where anything is not."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ullage.layouts.content_key import ContentKeys, counting_variables
+from ullage.layouts.content_key import ContentKeys, counting_variables, versions
 from ullage.layouts.sources import sources_of
 from ullage.prediction.request import Request
 
@@ -101,3 +102,26 @@ def test_variables_count_that_libraries_or_the_script_read(script: Path) -> None
         "PYTORCH_ALLOC_CONF": "x",
         "PYTHONPATH": "/x",
     }
+
+
+def test_what_a_package_keeps_inside_of_itself_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray, once imported, adds a folder of its own to the path: what it has run would be unknown to a local search."""
+    before = versions()["packages"]
+    inside = tmp_path / "ray" / "thirdparty_files"
+    for folder in (inside, tmp_path):
+        (folder / "made_up-1.0.dist-info").mkdir(parents=True)
+        (folder / "made_up-1.0.dist-info" / "METADATA").write_text("Name: made-up\nVersion: 1.0\n")
+    (tmp_path / "ray" / "__init__.py").touch()
+
+    def found_with(folder: Path) -> str:
+        monkeypatch.setattr("sys.path", [str(folder), *sys.path])
+        versions.cache_clear()
+        return versions()["packages"]
+
+    try:
+        beside = found_with(tmp_path)
+        assert beside != before
+        assert found_with(inside) == beside
+    finally:
+        monkeypatch.undo()
+        versions.cache_clear()

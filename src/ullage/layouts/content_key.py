@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import ullage
@@ -71,12 +72,26 @@ def counting_variables(environment: Mapping[str, str], sources: Mapping[str, byt
 @cache
 def versions() -> dict[str, str]:
     """Return the versions that decide: of Python, of this package to the byte, and of every installed one."""
-    installed = sorted(f"{each.name}=={each.version}" for each in importlib.metadata.distributions())
+    found = importlib.metadata.distributions(path=_folders_of_packages(sys.path))
+    installed = sorted(f"{each.name}=={each.version}" for each in found)
     return {
         "python": sys.version,
         "ullage": f"{ullage.__version__} {_own_record()}",
         "packages": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
     }
+
+
+def _folders_of_packages(path: Sequence[str]) -> list[str]:
+    """Return a path without the folders inside of packages: Ray, once imported, adds one of its own."""
+    folders = [Path(each or ".").absolute() for each in path]
+
+    def is_inside_a_package(folder: Path) -> bool:
+        return any(
+            other in folder.parents and (other / folder.relative_to(other).parts[0] / "__init__.py").exists()
+            for other in folders
+        )
+
+    return [str(folder) for folder in folders if not is_inside_a_package(folder)]
 
 
 def _own_record() -> str:
