@@ -16,7 +16,7 @@ LARGEST_TEAM: Final = 8
 
 @dataclass(slots=True)
 class LonePost:
-    """A rank's side of the exchange, in its own process: a `Post` of `ullage.values.messages`."""
+    """A rank's side of the exchange, in its own process: a `Post` of `ullage.values.post`."""
 
     address: str
     variant: str

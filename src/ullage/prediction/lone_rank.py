@@ -54,7 +54,7 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
     if vars(distributed_c10d).get("ProcessGroupGloo") is _FakeGloo:
         return
     from ullage.prediction.lone_symmetric import stand_in_for_symmetric_memory
-    from ullage.values.messages import NoPost, StorePost
+    from ullage.values.post import NoPost, StorePost
     from ullage.values.start import current
 
     values = current()

@@ -6,7 +6,8 @@ from typing import Any, Final
 import torch
 
 from ullage.values.content import BlockContents, Certainty
-from ullage.values.messages import RankMessages, ranks_in
+from ullage.values.messages import RankMessages
+from ullage.values.team import ranks_in
 
 _MOST_BYTES: Final = 1 << 20
 """Larger ones carry data, not sizes and messages."""

@@ -5,16 +5,14 @@ real card: a rank posts a receive long before its neighbour sends.
 """
 
 import ctypes
-import sys
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -23,7 +21,9 @@ from ullage.values.content import BlockContent, BlockContents, Certainty, Operan
 from ullage.values.dispatch import ONLY
 from ullage.values.evaluation import EvaluationError
 from ullage.values.notes import Notes
+from ullage.values.post import Post, StorePost
 from ullage.values.reduction import is_called_from_torch_distributed, operation_of, reduced
+from ullage.values.team import Team
 
 _MOST_BYTES: Final = 16 * MIB
 """Whole numbers of a larger tensor are not sent."""
@@ -31,75 +31,7 @@ _MOST_DRAWN_BYTES: Final = 64 * KIB
 """Drawn ones of a larger tensor are not sent: they are no sizes."""
 _MOST_COUNTED_BYTES: Final = 4 * KIB
 """The largest tensor of floats that is taken for a flag or a count, if it is known."""
-_PATIENCE_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.01
-_END: Final = "ullage/ended/{}"
 _NOTHING: Final = b""
-
-
-class Post(Protocol):
-    """What carries messages from rank to rank."""
-
-    is_alone: bool
-    """Whether this rank runs alone in its process."""
-    largest_team: int
-    """The largest group whose ranks tell each other what they gather, sum or exchange; in a larger one every rank takes
-    its own for what the others have."""
-
-    def send(self, key: str, value: bytes) -> None:
-        """Leave a message for whoever asks for it."""
-
-    def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a rank's message, and return it; None if it will not come."""
-
-
-class StorePost:
-    """Ranks that all run: their messages go through the store in which they have met."""
-
-    is_alone = False
-    largest_team = sys.maxsize
-
-    def __init__(self) -> None:
-        self.without: Callable[[], None] = lambda: None
-        """Called where a message will not come because its sender has ended."""
-
-    def send(self, key: str, value: bytes) -> None:
-        """Leave a message in the store."""
-        _store().set(key, value)
-
-    def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message in the store, as long as its sender has not ended; None after a minute."""
-        store = _store()
-        latest = time.monotonic() + _PATIENCE_SECONDS
-        while not store.check([key]):
-            if store.check([_END.format(source)]) and not store.check([key]):
-                self.without()
-                return None
-            if time.monotonic() > latest:
-                return None
-            time.sleep(_PAUSE_SECONDS)
-        return bytes(store.get(key))
-
-    def end(self) -> None:
-        """Say that this rank sends nothing more."""
-        _store().set(_END.format(torch.distributed.get_rank()), b"ended")
-
-
-def _store() -> Any:
-    return torch.distributed.distributed_c10d._get_default_store()
-
-
-class NoPost:
-    """A rank that runs alone, and of which nobody knows the others."""
-
-    is_alone = True
-    largest_team = 0
-
-    def send(self, key: str, value: bytes) -> None:
-        """Do nothing: nobody asks for it."""
-
-    def receive(self, key: str, source: int) -> bytes | None:
-        """Return None: no message comes."""
 
 
 class _Received:
@@ -213,21 +145,21 @@ class RankMessages:
     # ---- operators
 
     def _sent(self, tensors: Sequence[torch.Tensor], group: Any, destination: int, tag: int) -> bool:
-        team = _Team(group)
+        team = Team(group)
         key = self._key(team, f"{team.rank}>{destination}#{tag}")
         for place, each in enumerate(tensors):
             self._give(each, f"{key}.{place}")
         return True
 
     def _awaited(self, tensors: Sequence[torch.Tensor], group: Any, source: int, tag: int) -> bool:
-        team = _Team(group)
+        team = Team(group)
         key = self._key(team, f"{source}>{team.rank}#{tag}")
         for place, each in enumerate(tensors):
             self._take(each, _Awaited([(f"{key}.{place}", team.ranks[source])]))
         return True
 
     def _broadcast(self, tensors: Sequence[torch.Tensor], group: Any, root: int, *rest: Any) -> bool:
-        team = _Team(group)
+        team = Team(group)
         key = self._key(team, "broadcast")
         for place, each in enumerate(tensors):
             if team.rank == root:
@@ -237,7 +169,7 @@ class RankMessages:
         return True
 
     def _scattered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
-        team = _Team(group)
+        team = Team(group)
         key = self._key(team, "scatter")
         if team.rank != root:
             self._take(outputs[0], _Awaited([(f"{key}.{team.rank}", team.ranks[root])]))
@@ -250,7 +182,7 @@ class RankMessages:
         return True
 
     def _gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        team = _Team(group)
+        team = Team(group)
         sent = inputs[0] if isinstance(inputs, list | tuple) else inputs
         whole = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
         if not self._are_ours(sent, whole) or not self._asks_all(team):
@@ -267,14 +199,14 @@ class RankMessages:
 
     def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
         """Gather several tensors, each into one of its own."""
-        if not self._are_ours(*inputs, *outputs) or not self._asks_all(_Team(group)):
+        if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
             return False
         for into, each in zip(outputs, inputs, strict=True):
             self._gathered_by_all(into, each, group)
         return True
 
     def _gathered(self, outputs: Any, inputs: Any, group: Any, root: int, *rest: Any) -> bool:
-        team = _Team(group)
+        team = Team(group)
         (sent,) = inputs
         into = outputs[0] if team.rank == root and outputs else []
         if not self._are_ours(sent) or not self._asks_all(team):
@@ -289,12 +221,12 @@ class RankMessages:
         return True
 
     def _reduced_by_all(self, tensors: Sequence[torch.Tensor], group: Any, operation: Any, *rest: Any) -> bool:
-        return self._reduce(tensors, _Team(group), operation_of(operation), None)
+        return self._reduce(tensors, Team(group), operation_of(operation), None)
 
     def _reduced(self, tensors: Sequence[torch.Tensor], group: Any, operation: Any, root: int, *rest: Any) -> bool:
-        return self._reduce(tensors, _Team(group), operation_of(operation), root)
+        return self._reduce(tensors, Team(group), operation_of(operation), root)
 
-    def _reduce(self, tensors: Sequence[torch.Tensor], team: "_Team", operation: str, root: int | None) -> bool:
+    def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
         """Have tensors hold what ranks make of theirs: all of them, or only the root."""
         takes = root in (None, team.rank)
         for tensor in tensors if team.size > 1 else ():
@@ -314,7 +246,7 @@ class RankMessages:
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
         """Send each rank its part; a rank that asks nobody takes what it sends itself for what each other sends it."""
-        team = _Team(group)
+        team = Team(group)
         if not self._is_of_our_kind(sent):
             return False
         parts = sent.split(list(sent_sizes) or sent.size(0) // team.size) if sent.numel() else [sent] * team.size
@@ -330,7 +262,7 @@ class RankMessages:
         return True
 
     def _exchanged_lists(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        team = _Team(group)
+        team = Team(group)
         if not self._is_of_our_kind(inputs[0]):
             return False
         asks_all = self._asks_all(team)
@@ -345,7 +277,7 @@ class RankMessages:
 
     # ---- one tensor
 
-    def _asks_all(self, team: "_Team") -> bool:
+    def _asks_all(self, team: Team) -> bool:
         """Tell whether every rank of a group says what it has; where not, that is noted if the script has called it.
 
         DDP compares the shapes of its parameters by a gather too, whose numbers decide nothing.
@@ -356,7 +288,7 @@ class RankMessages:
             self.largest_not_asked = team.size if team.size > 1 else 0
         return False
 
-    def _key(self, team: "_Team", kind: str) -> str:
+    def _key(self, team: Team, kind: str) -> str:
         """Return what names a message on both sides: the group, and the how manieth of its kind it is there."""
         with self._lock:
             number = self._counts[team.name, kind]
@@ -504,32 +436,6 @@ class RankMessages:
         if awaited.operation:
             found = reduced(found.view(dtype).view(len(whole), -1), awaited.operation)
         return found, certainty
-
-
-def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return how many ranks the process group has that is among an operator's arguments; 1 where none is."""
-    for each in arguments:
-        with suppress(AttributeError, RuntimeError, TypeError):
-            if not isinstance(each, torch.Tensor | list | tuple):
-                return int(_group_of(each).size())
-    return 1
-
-
-def _group_of(boxed: Any) -> Any:
-    group = torch.distributed.ProcessGroup
-    return boxed if isinstance(boxed, group) else group.unbox(boxed)
-
-
-class _Team:
-    """The ranks of a process group, as all of them name it."""
-
-    def __init__(self, group: Any) -> None:
-        distributed = torch.distributed.distributed_c10d
-        found = _group_of(group)
-        self.rank: int = found.rank()
-        self.size: int = found.size()
-        self.ranks: list[int] = distributed.get_process_group_ranks(found)
-        self.name = f"{found.group_name}:{','.join(map(str, self.ranks))}"
 
 
 def _is_told(tensor: Any) -> bool:

@@ -156,7 +156,7 @@ class Run:
 
     def _begin_to_observe(self, torch: ModuleType) -> None:
         from ullage.prediction.observation.observer import Observer
-        from ullage.values.messages import StorePost
+        from ullage.values.post import StorePost
         from ullage.values.start import current
 
         self._values = current()
