@@ -34,6 +34,20 @@ def helpers(exchange: Exchange, started: list[int], act: dict[int, Act]) -> Call
     return start
 
 
+@contextmanager
+def two_that_are_measured() -> Iterator[tuple[LonePost, LonePost, ThreadPoolExecutor]]:
+    """Two ranks at once, neither of which needs a helper, and threads for them."""
+    with (
+        Exchange() as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, [], {})),
+        exchange.measures(RUN, 1, helpers(exchange, [], {})),
+        post(exchange, 0) as zero,
+        post(exchange, 1) as one,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        yield zero, one, pool
+
+
 def test_a_chain_of_ranks_is_run_as_far_as_each_is_needed() -> None:
     started: list[int] = []
     went_on = threading.Event()
@@ -79,14 +93,7 @@ def test_ranks_that_are_measured_anyway_need_no_helper() -> None:
 
 
 def test_ranks_that_wait_for_each_other_go_on_without() -> None:
-    with (
-        Exchange() as exchange,
-        exchange.measures(RUN, 0, helpers(exchange, [], {})),
-        exchange.measures(RUN, 1, helpers(exchange, [], {})),
-        post(exchange, 0) as zero,
-        post(exchange, 1) as one,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with two_that_are_measured() as (zero, one, pool):
         waiting = [pool.submit(zero.receive, "1>0", 1), pool.submit(one.receive, "0>1", 0)]
         wait(waiting, return_when=FIRST_COMPLETED)
         # Whichever notices it goes on; the other waits for what that one may yet send.
@@ -116,14 +123,7 @@ def test_ranks_that_tell_each_other_in_every_round_miss_nothing() -> None:
             found.append(own.receive(f"{number} of {1 - own.rank}", 1 - own.rank))
         return found
 
-    with (
-        Exchange() as exchange,
-        exchange.measures(RUN, 0, helpers(exchange, [], {})),
-        exchange.measures(RUN, 1, helpers(exchange, [], {})),
-        post(exchange, 0) as zero,
-        post(exchange, 1) as one,
-        ThreadPoolExecutor(2) as pool,
-    ):
+    with two_that_are_measured() as (zero, one, pool):
         assert set().union(*pool.map(rounds, (zero, one))) == {b"a"}
 
 
