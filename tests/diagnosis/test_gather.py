@@ -16,7 +16,7 @@ from ullage._errors import UnknownGpuError, UsageError
 from ullage._units import GIB, MIB
 from ullage.diagnosis.diagnosis import Diagnosis, diagnose
 from ullage.diagnosis.gather import gather_facts
-from ullage.diagnosis.host import read_host
+from ullage.diagnosis.host import available_bytes, read_host
 from ullage.diagnosis.process import is_alive, process_of
 
 from ..guard.inside import inside
@@ -246,6 +246,10 @@ def test_the_lowest_limit_of_the_control_groups_counts(tmp_path: Path, files: di
     """Both versions; what the kernel drops when it needs room does not count as used."""
     host = read_host(made(tmp_path, files))
     assert (host.limit_bytes, host.used_bytes) == (8 * GIB, 4 * GIB)
+    assert available_bytes(tmp_path) == 4 * GIB
+    for free, least in ((3 * GIB, 3 * GIB), (5 * GIB, 4 * GIB)):
+        made(tmp_path, {"proc/meminfo": f"MemAvailable: {free // 1024} kB\n"})
+        assert available_bytes(tmp_path) == least
 
 
 def test_without_a_limit_there_is_none(tmp_path: Path) -> None:
@@ -258,6 +262,7 @@ def test_without_a_limit_there_is_none(tmp_path: Path) -> None:
     }
     host = read_host(made(tmp_path, files))
     assert (host.limit_bytes, host.memory_bytes, host.is_wsl, host.shared_total_bytes) == (None, MIB, True, None)
+    assert available_bytes(tmp_path) is None
 
 
 def test_this_machine_can_be_read() -> None:

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+import ullage.prediction.several.ranks as several_ranks
 from benchmarks.layouts.ranks import CASES, GPU, SCRIPTS, STEPS, Case, alone, together
 from tests.forked import client
+from ullage.prediction.exchange import NO_ROOM
+from ullage.prediction.host.room import HostRoom
+from ullage.prediction.request import Request
+from ullage.prediction.several.ranks import predict_all_ranks
 
 from .conftest import Predict, command, environment_of, slow
 
@@ -174,6 +179,20 @@ def test_a_rank_that_fails_for_want_of_the_others_is_run_with_them(predict: Pred
     assert ended.code == 3
     assert "is not in the optimizer state" in ended.error
     assert "what 16 ranks gather or reduce: that was taken to be this rank's own" in " ".join(ended.error.split())
+
+
+def test_where_the_host_has_no_memory_for_more_ranks_each_takes_its_own(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, as what is known of some and not of others does not fit together; and the report says so."""
+    monkeypatch.chdir(workplace)
+    monkeypatch.setattr(HostRoom, "has_room", lambda self, coming: False)
+    monkeypatch.setattr(several_ranks, "AT_ONCE", 1)  # or the two would tell each other
+    found = predict_all_ranks(Request(script=SCRIPTS / "gathered.py", gpu=GPU, world_size=2))
+    low, high = [rank.peak_allocated_bytes for rank in found.ranks or []]
+    assert low < high, "each pads to its own length"
+    assert "alike" in {read.certainty for read in found.reads}
+    assert f"no rank was asked what it adds to what all ranks make together: {NO_ROOM}" in found.notes
 
 
 def test_experts_are_balanced_unless_told_and_the_interval_holds_the_worst(predict: Predict) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-from ullage.prediction.exchange import Exchange, _Variant
+from ullage.prediction.exchange import MOST_HELPERS, NO_ROOM, TOO_MANY, Exchange, _Variant
+from ullage.prediction.host.room import HostRoom
 from ullage.prediction.lone_post import LonePost
 
 RUN = "run"
@@ -152,3 +153,60 @@ def test_a_helper_that_ends_or_fails_is_an_answer() -> None:
         assert own.receive("0>2", 0) is None
         assert own.receive("1>2", 1) is None
     assert own.notes() == ["rank 1, which has to send something to this one, failed: ValueError: no data"]
+
+
+def test_no_more_ranks_are_run_than_the_host_has_memory_for() -> None:
+    """Each has one of six that are free: as much as one more stays free."""
+    free = [6]
+    started: list[int] = []
+
+    def act(own: LonePost) -> None:
+        free[0] -= 1
+        own.send(f"step of {own.rank}", b"a")
+
+    room = HostRoom(lambda: free[0], lambda process: 1)
+    with (
+        Exchange(room) as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, started, dict.fromkeys(range(1, 9), act))),
+        post(exchange, 0) as own,
+    ):
+        told = [own.receive(f"step of {rank}", rank) for rank in range(1, 9)]
+        assert told == [b"a"] * 5 + [None] * 3
+        assert started == [1, 2, 3, 4, 5]
+        free[0] = 2
+        assert own.receive("step of 6", 6) == b"a", "who was refused once is not refused for ever"
+    assert exchange.refusal == NO_ROOM
+    [last] = own.notes()[1:]
+    assert last == f"ranks 6, 7, 8 were not run for this one, or not from the start: {NO_ROOM}"
+
+
+def test_no_more_ranks_are_run_than_is_sensible() -> None:
+    started: list[int] = []
+    ranks = range(1, MOST_HELPERS + 2)
+    with (
+        Exchange(HostRoom(lambda: None)) as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, started, {rank: lambda own: None for rank in ranks})),
+        post(exchange, 0) as own,
+    ):
+        assert [own.receive("a step", rank) for rank in ranks] == [None] * len(ranks)
+    assert started == [*ranks][:-1]
+    assert own.notes() == [f"rank {ranks[-1]} was not run for this one, or not from the start: {TOO_MANY}"]
+
+
+def test_ranks_that_are_still_growing_count_with_what_the_largest_has() -> None:
+    sizes = {1: 3, 2: 1}
+    free = [0]
+    room = HostRoom(lambda: free[0], sizes.__getitem__)
+    assert room.has_room(0), "nobody is there whose size is known"
+    for process in sizes:
+        room.come(process)
+    room.come(1)
+    room.go(1)
+    for coming, needed in ((0, 2 + 6), (2, 2 + 6 + 6)):
+        free[0] = needed
+        assert room.has_room(coming)
+        free[0] = needed - 1
+        assert not room.has_room(coming)
+    room.go(1)
+    free[0] = 2
+    assert room.has_room(0)

@@ -22,12 +22,21 @@ def read_host(root: Path = Path("/")) -> Host:
     return Host(
         system=platform.system(),
         is_wsl="microsoft" in (_text(root / "proc/sys/kernel/osrelease") or "").lower(),
-        memory_bytes=_memory(root),
+        memory_bytes=_of_meminfo(root, "MemTotal"),
         limit_bytes=limit,
         used_bytes=used,
         shared_total_bytes=total,
         shared_free_bytes=free,
     )
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Return how much memory programs can still have without anything being swapped out: the host's, or the container's
+    where that is less; None where the kernel does not say."""
+    limit, used = _container(root)
+    left = [max(0, limit - used)] if limit is not None and used is not None else []
+    known = _of_meminfo(root, "MemAvailable")
+    return min([*left, known] if known is not None else left, default=None)
 
 
 def _text(path: Path) -> str | None:
@@ -41,9 +50,9 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _memory(root: Path) -> int | None:
+def _of_meminfo(root: Path, name: str) -> int | None:
     for line in (_text(root / "proc/meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
+        if line.startswith(f"{name}:"):
             kib = _number(line.split()[1])
             return None if kib is None else kib * KIB
     return None

@@ -17,9 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from ullage._errors import UllageError
+from ullage.prediction.host.room import HostRoom
 from ullage.prediction.peer import peer_of
 
 MOST_HELPERS: Final = 64
+NO_ROOM: Final = "the host has too little memory free for one more rank"
+TOO_MANY: Final = f"{MOST_HELPERS} ranks are run for others already"
 Start = Callable[[int, Callable[[], bool]], str | None]
 """Runs a rank as a helper until it is told that it is not wanted any more; returns why it failed, if it did."""
 
@@ -71,14 +74,20 @@ class _Variant:
 class Exchange:
     """The messages of the ranks of a prediction, from `with` on."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: HostRoom | None = None) -> None:
+        """Take what tells whether the host has memory for one more rank."""
         self.address = f"ullage-{secrets.token_hex(16)}"
         """The name of the socket, in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
         self._changed = threading.Condition()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
+        self.refusal: str | None = None
+        """Why a rank that was asked for something was not run; None: each was."""
         self._starts: dict[str, Start] = {}
+        self._room = room or HostRoom()
+        self._coming: set[tuple[str, int]] = set()
+        """The helpers that are started, and have not come yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -145,8 +154,9 @@ class Exchange:
         with connection, connection.makefile("rwb") as stream, suppress(OSError, ValueError, KeyError, TypeError):
             hello = json.loads(stream.readline())
             variant, rank, helps = str(hello["variant"]), int(hello["rank"]), bool(hello["helps"])
+            process, _ = peer_of(connection)
             try:
-                self._come(variant, rank, helps=helps)
+                self._come(variant, rank, process, helps=helps)
                 for line in stream:
                     said = json.loads(line)
                     if "value" in said:
@@ -157,19 +167,22 @@ class Exchange:
                     stream.write(json.dumps(answer).encode() + b"\n")
                     stream.flush()
             finally:
-                self._go(variant, rank, helps=helps)
+                self._go(variant, rank, process, helps=helps)
 
     # ---- what ranks say
 
-    def _come(self, variant: str, rank: int, *, helps: bool) -> None:
+    def _come(self, variant: str, rank: int, process: int, *, helps: bool) -> None:
         with self._changed:
+            self._room.come(process)
+            self._coming.discard((variant, rank))
             mine = self._variants.setdefault(variant, _Variant())
             mine.seen.add(rank)
             if not helps:
                 mine.running.add(rank)
 
-    def _go(self, variant: str, rank: int, *, helps: bool) -> None:
+    def _go(self, variant: str, rank: int, process: int, *, helps: bool) -> None:
         with self._changed:
+            self._room.go(process)
             if not helps:
                 self._variants[variant].running.discard(rank)
             self._changed.notify_all()
@@ -188,8 +201,10 @@ class Exchange:
                     )
                 )
 
-    def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None]:
-        """Wait for a message, and return it; None, and why, if that is known: it will not come."""
+    def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None, str | None]:
+        """Wait for a message, and return it; None if it will not come, and if that is known: why its rank has failed,
+        or why it was not run."""
+        refusal: str | None = None
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             want = (source, key)
@@ -201,21 +216,32 @@ class Exchange:
                     if mine.waits_for_itself(rank):
                         break
                     if mine.has_to_be_run(source):
+                        refusal = self._refusal(mine)
+                        if refusal is not None:
+                            self.refusal = refusal
+                            break
                         self._help(variant, mine, source)
                     self._changed.wait()
             finally:
                 mine.wanted -= Counter([want])
                 mine.asks.pop(rank, None)
                 self._changed.notify_all()
-            return mine.messages.get(key), mine.failures.get(source)
+            return mine.messages.get(key), mine.failures.get(source), refusal
+
+    def _refusal(self, mine: _Variant) -> str | None:
+        """Return why no other rank can be run for those that wait; None if one can."""
+        if len(mine.helpers) >= MOST_HELPERS:
+            return TOO_MANY
+        return None if self._room.has_room(len(self._coming)) else NO_ROOM
 
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
         """Run a rank that somebody waits for."""
         mine.helpers.add(rank)
         start = self._starts.get(variant)
-        if start is None or len(mine.helpers) > MOST_HELPERS:
+        if start is None:
             mine.ended.add(rank)
             return
+        self._coming.add((variant, rank))
 
         def run() -> None:
             failure: str | None = None
@@ -227,6 +253,7 @@ class Exchange:
                 with self._changed:
                     if failure is not None:
                         mine.failures[rank] = failure
+                    self._coming.discard((variant, rank))
                     mine.ended.add(rank)
                     self._changed.notify_all()
 

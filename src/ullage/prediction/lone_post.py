@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,6 +32,8 @@ class LonePost:
     """The ranks that something was received of."""
     failures: dict[int, str] = field(default_factory=dict)
     """Why ranks failed that something was to come from."""
+    refusals: dict[int, str] = field(default_factory=dict)
+    """Why ranks were not run that something was to come from."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -43,10 +45,12 @@ class LonePost:
 
     def receive(self, key: str, source: int) -> bytes | None:
         """Wait for a rank's message, and return it; None if it will not come."""
-        value, failure = self._ask(key=key, source=source)
+        value, failure, refusal = self._ask(key=key, source=source)
         if value is None:
             if failure is not None:
                 self.failures[source] = failure
+            if refusal is not None:
+                self.refusals[source] = refusal
             return None
         if source != self.rank:
             self.sources.add(source)
@@ -54,13 +58,15 @@ class LonePost:
 
     def notes(self) -> list[str]:
         """Return what a report has to say of it."""
-        one, *more = [str(rank) for rank in sorted(self.sources)] or [""]
-        who = f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"
-        found = [f"{who} run too, as far as this one needs what is sent to it"] if one else []
-        return found + [
+        found = [f"{_named(self.sources)} run too, as far as this one needs what is sent to it"] if self.sources else []
+        found += [
             f"rank {rank}, which has to send something to this one, failed: {why}"
             for rank, why in sorted(self.failures.items())
         ]
+        for why in sorted(set(self.refusals.values())):
+            who = _named(rank for rank, each in self.refusals.items() if each == why)
+            found.append(f"{who} not run for this one, or not from the start: {why}")
+        return found
 
     def connect(self) -> None:
         """Come to the exchange, so that others know that this rank runs; again in a process that was forked."""
@@ -95,3 +101,9 @@ class LonePost:
     def _say(self, **said: Any) -> None:
         self._stream.write(json.dumps(said).encode() + b"\n")
         self._stream.flush()
+
+
+def _named(ranks: Iterable[int]) -> str:
+    """Return ranks as the subject of a sentence, with a verb."""
+    one, *more = map(str, sorted(ranks))
+    return f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"

@@ -26,29 +26,56 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     """
     if request.world_size is None or not 1 <= request.world_size <= MOST:
         raise UsageError(f"--rank all runs every rank; expected a --world-size of 1 to {MOST} beside it")
+    predictions, refusal = _predict_each(request, progress, asks_all=True)
+    notes: list[str] = []
+    if refusal is not None:
+        progress("each rank once more, which takes its own numbers for what the others have")
+        predictions, _ = _predict_each(request, progress, asks_all=False)
+        notes = [f"no rank was asked what it adds to what all ranks make together: {refusal}"]
+    fullest = max(predictions, key=_fullness)
+    if request.snapshot is not None:
+        progress(f"rank {fullest.rank} once more, for its snapshot")
+        fullest = predict_with_draws(replace(request, rank=fullest.rank, asks_all=refusal is None))
+    ranks = [_peaks(prediction) for prediction in predictions]
+    return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
+
+
+def _predict_each(
+    request: Request, progress: Callable[[str], None], *, asks_all: bool
+) -> tuple[list[Prediction], str | None]:
+    """Predict every rank.
+
+    Where ranks ask the others and one of these is refused, all end: what some are told and others are not does not fit
+    together, as the size of an object whose content is another's.
+
+    Returns:
+        The predictions, in the order of ranks; and why a rank that was to be asked could not be run, with no
+        predictions then.
+    """
     cancelled = threading.Event()
+
+    def is_over() -> bool:
+        return cancelled.is_set() or (asks_all and exchange.refusal is not None)
 
     def run(rank: int) -> Prediction:
         progress(f"rank {rank} of {request.world_size}")
-        asked = replace(request, rank=rank, snapshot=None, exchange=exchange, asks_all=True)
+        asked = replace(request, rank=rank, snapshot=None, exchange=exchange, asks_all=asks_all)
         try:
-            return predict_with_draws(asked, cancelled=cancelled.is_set)
+            return predict_with_draws(asked, cancelled=is_over)
         except ScriptError as error:
             raise type(error)(f"rank {rank}: {error}") from None
 
     with Exchange() as exchange, ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(run, rank) for rank in range(request.world_size)]
+        futures = [pool.submit(run, rank) for rank in range(request.world_size or 0)]
         try:
             predictions = [future.result() for future in futures]
-        except BaseException:
+        except BaseException as error:
             cancelled.set()
             pool.shutdown(cancel_futures=True)
+            if isinstance(error, ScriptError) and asks_all and exchange.refusal is not None:
+                return [], exchange.refusal
             raise
-    fullest = max(predictions, key=_fullness)
-    if request.snapshot is not None:
-        progress(f"rank {fullest.rank} once more, for its snapshot")
-        fullest = predict_with_draws(replace(request, rank=fullest.rank, asks_all=True))
-    return replace(fullest, ranks=[_peaks(prediction) for prediction in predictions])
+    return (predictions, None) if not asks_all or exchange.refusal is None else ([], exchange.refusal)
 
 
 def _fullness(prediction: Prediction) -> tuple[int, int, int]:
