@@ -1,9 +1,12 @@
 """Messages of ranks that run alone: who is run for whom, how far, and what is answered where nothing comes."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import pytest
 
 from ullage.prediction.exchange import MOST_HELPERS, NO_ROOM, TOO_MANY, Exchange, _Variant
 from ullage.prediction.host.room import HostRoom
@@ -210,3 +213,21 @@ def test_ranks_that_are_still_growing_count_with_what_the_largest_has() -> None:
     room.go(1)
     free[0] = 2
     assert room.has_room(0)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_rank_that_is_killed_while_it_waits_is_no_error() -> None:
+    with (
+        Exchange() as exchange,
+        exchange.measures(RUN, 0, helpers(exchange, [], {})),
+        exchange.measures(RUN, 1, helpers(exchange, [], {})),
+    ):
+        with post(exchange, 0) as zero:
+            with post(exchange, 1) as one:
+                one._say(key="0>1", source=0)
+                while not exchange._variants[RUN].asks:
+                    time.sleep(0.01)
+            zero.send("0>1", b"a")
+        for thread in threading.enumerate():
+            if "_serve" in thread.name:
+                thread.join()

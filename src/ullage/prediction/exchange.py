@@ -151,7 +151,8 @@ class Exchange:
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer one process until it is gone; what it says is a line each."""
-        with connection, connection.makefile("rwb") as stream, suppress(OSError, ValueError, KeyError, TypeError):
+        # First what is suppressed: a stream sends what is left when it is closed, to a process that may be gone.
+        with suppress(OSError, ValueError, KeyError, TypeError), connection, connection.makefile("rwb") as stream:
             hello = json.loads(stream.readline())
             variant, rank, helps = str(hello["variant"]), int(hello["rank"]), bool(hello["helps"])
             process, _ = peer_of(connection)

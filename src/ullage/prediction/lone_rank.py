@@ -15,6 +15,8 @@ from typing import Any, Final
 
 CARDS_OF_A_NODE: Final = 8
 _NCCL_ID_BYTES: Final = 128
+_NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
+"""Methods that PyTorch calls of Gloo's groups, and its fake one has not (torch 2.11, 2.15)."""
 
 
 def environment_of(rank: int, world_size: int) -> dict[str, str]:
@@ -70,6 +72,8 @@ def stand_in_for_the_others(torch: ModuleType) -> None:
         return stores[-1]
 
     vars(rendezvous)["_create_c10d_store"] = create
+    for name in _NOT_KNOWN_TO_FAKE:
+        setattr(_fake_group_type(), name, lambda group, *arguments: None)
     vars(distributed_c10d)["ProcessGroupGloo"] = _FakeGloo
     # A communicator that is split off its parent's does not say how many ranks it has: subgroups are made anew.
     vars(distributed_c10d)["_get_split_source"] = lambda *arguments: None
@@ -195,10 +199,14 @@ def _store_type() -> type:
 
 
 class _TakenForGloo(type):
-    """The metaclass with which PyTorch's `isinstance(..., ProcessGroupGloo)` is true for the fake group."""
+    """The metaclass with which PyTorch's `isinstance(..., ProcessGroupGloo)` is true for the fake group, and the class
+    has what Gloo's has, such as `create_device`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _fake_group_type())
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(import_module("torch._C._distributed_c10d").ProcessGroupGloo, name)
 
 
 class _FakeGloo(metaclass=_TakenForGloo):
@@ -208,7 +216,6 @@ class _FakeGloo(metaclass=_TakenForGloo):
         from torch.testing._internal.distributed.fake_pg import _create_fake_pg
 
         kind = _fake_group_type()
-        kind._set_sequence_number_for_group = lambda group: None  # which the fake one does not know
         if "Options" not in vars(kind):  # torch 2.8, which notes the group's ranks in its options
             return type("LoneGloo", (kind,), {"options": SimpleNamespace()})(rank, size)
         return _create_fake_pg(SimpleNamespace(group_rank=rank, group_size=size), kind.Options())
