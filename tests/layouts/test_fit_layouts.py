@@ -214,6 +214,27 @@ def test_the_report_says_the_best_and_what_is_an_estimate(tmp_path: Path) -> Non
     assert report.pictures[0].limit == TOTAL
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("train.py raised ValueError: 7 heads\nTraceback ...", "train.py raised ValueError: 7 heads"),
+        (
+            "train.py exited with code 2; it said:\n[titan] starts\n╭─ Value error ─────╮\n"
+            "│ Error parsing Config: no graphs with pipelines │\n│ See --help │\n╰────╯",
+            "train.py exited with code 2: Error parsing Config: no graphs with pipelines",
+        ),
+        ("train.py exited with code 7; it said:\nno data\n\n", "train.py exited with code 7: no data"),
+        ("train.py exited with code 7", "train.py exited with code 7"),
+    ],
+)
+def test_a_layout_that_fails_has_the_line_that_says_why(tmp_path: Path, error: str, shown: str) -> None:
+    found = answer_of(question_of(tmp_path, cards=4))
+    row = replace(found.rows[0], verdict="the script fails", error=error)
+    sections = describe(replace(found, rows=(*found.rows[1:], row))).sections
+    (table,) = [each for each in sections if each.title.startswith("Layouts with which the script itself fails")]
+    assert shown in [cells[-1] for cells in (line.cells for line in table.rows)]
+
+
 # ---- a driver that is ended
 
 _DRIVER = """

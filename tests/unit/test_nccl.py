@@ -63,3 +63,43 @@ def test_what_a_rank_sends_is_counted_by_rings() -> None:
     done = subprocess.run([sys.executable, "-c", SENDS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [0] * 7 + [6000, 6000, 12000, 4000, 6000, 2000, 0]
+
+
+CAPTURED = """
+import ctypes, json
+import ullage
+ullage.emulate("H100")
+from ullage.emulator import library
+folder = next(library.FOLDER.glob("1*/libullage_nccl.so")).parent
+nccl, cudart = (ctypes.CDLL(str(folder / f"libullage_{name}.so")) for name in ("nccl", "cudart"))
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+group, stream, graph, executable = (ctypes.c_void_p() for _ in range(4))
+assert nccl.ncclCommInitRank(ctypes.byref(group), 4, Id(), 0) == 0
+def gather():
+    assert nccl.ncclAllGather(None, None, ctypes.c_size_t(1000), 9, group, None) == 0
+told = []
+def run(function, *arguments):
+    before = library.communicators().sent_bytes
+    assert function(*arguments) in (0, None)
+    told.append(library.communicators().sent_bytes - before)
+assert cudart.cudaStreamCreate(ctypes.byref(stream)) == 0
+def capture():
+    assert cudart.cudaStreamBeginCapture(stream, 0) == 0
+    gather()
+    gather()
+    assert cudart.cudaStreamEndCapture(stream, ctypes.byref(graph)) == 0
+run(capture)
+run(cudart.cudaGraphInstantiate, ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+assert cudart.cudaGraphDestroy(graph) == 0
+run(cudart.cudaGraphLaunch, executable, stream)
+run(cudart.cudaGraphLaunch, executable, stream)
+run(gather)
+print(json.dumps(told))
+"""
+
+
+def test_what_was_captured_is_sent_each_time_that_it_is_launched() -> None:
+    done = subprocess.run([sys.executable, "-c", CAPTURED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [0, 0, 12000, 12000, 6000]

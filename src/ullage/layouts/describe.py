@@ -13,6 +13,9 @@ from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section,
 _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
+_LEADS_ON = "; it said:"
+"""An error's first line ends so where a program has ended by itself, and its own words follow."""
+_FRAME = " │┃║|"
 _TRAFFIC = (
     "What a step sends is counted in the calls of NCCL, each taken as a ring; what NCCL chooses, and how long that "
     "takes, is not known: an estimate"
@@ -101,7 +104,7 @@ def _sections(found: LayoutFit) -> Iterator[Section]:
             columns=(*_axes(found), "its error"),
             rows=tuple(
                 TableRow(
-                    cells=(*_sizes(row), _first_line(row.error)), tone=Tone.UNSURE, is_detail=place >= _FAILURES_SHOWN
+                    cells=(*_sizes(row), _line_of(row.error)), tone=Tone.UNSURE, is_detail=place >= _FAILURES_SHOWN
                 )
                 for place, row in enumerate(failed)
             ),
@@ -191,8 +194,15 @@ def _hidden(count: int, shown: int) -> tuple[str, ...]:
     return (f"{count - shown} more: --json and --html have them",) if count > shown else ()
 
 
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+def _line_of(error: str) -> str:
+    """Return an error's first line; where that only leads to what a program has said, the last of it that tells of an
+    error, without the frame that is drawn around it."""
+    first, _, rest = error.partition("\n")
+    if not first.endswith(_LEADS_ON):
+        return first
+    said = [line.strip(_FRAME) for line in rest.splitlines()]
+    telling = [line for line in said if "error" in line.lower()] or [line for line in said if line]
+    return f"{first.removesuffix(_LEADS_ON)}: {telling[-1]}" if telling else first
 
 
 def _remarks(found: LayoutFit) -> Iterator[str]:

@@ -258,6 +258,7 @@ struct communicator_figures {
 };
 ULLAGE_API void card_note_communicator(int communicators, int peers); /* so many more */
 ULLAGE_API void card_note_sent(int64_t bytes);
+ULLAGE_API int64_t card_sent_bytes(void);
 ULLAGE_API void card_communicator_figures(struct communicator_figures *out);
 
 #endif

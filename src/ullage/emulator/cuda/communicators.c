@@ -22,6 +22,12 @@ void card_note_sent(int64_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
+int64_t card_sent_bytes(void) {
+  struct communicator_figures figures;
+  card_communicator_figures(&figures);
+  return figures.sent_bytes;
+}
+
 void card_communicator_figures(struct communicator_figures *out) {
   pthread_mutex_lock(&lock);
   *out = most;

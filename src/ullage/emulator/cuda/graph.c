@@ -17,16 +17,19 @@ API int cudaGraphGetNodes(void *handle, void **nodes, size_t *count) {
   return CUDA_SUCCESS;
 }
 API int cudaGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
-  (void)graph, (void)flags;
-  *executable = card_new_handle(sizeof(struct graph));
-  return *executable ? CUDA_SUCCESS : cuda_fail(CUDA_OUT_OF_MEMORY);
+  (void)flags;
+  struct graph *made = *executable = card_new_handle(sizeof *made);
+  if (!made) return cuda_fail(CUDA_OUT_OF_MEMORY);
+  if (graph) *made = *(struct graph *)graph;
+  return CUDA_SUCCESS;
 }
 API int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags) {
   return cudaGraphInstantiateWithFlags(executable, graph, flags);
 }
 API int cudaGraphLaunch(void *executable, void *stream) {
-  (void)executable, (void)stream;
+  (void)stream;
   card_launch(NULL);
+  if (executable) card_note_sent(((struct graph *)executable)->sent_bytes);
   return CUDA_SUCCESS;
 }
 API int cudaGraphDestroy(void *graph) {
@@ -58,7 +61,7 @@ ACCEPTS(cudaGraphRetainUserObject) ACCEPTS(cudaGraphDebugDotPrint) ACCEPTS(cudaG
 }
 API int cudaGraphClone(struct graph **out, const struct graph *graph) {
   int status = cudaGraphCreate(out, 0);
-  if (status == CUDA_SUCCESS) (*out)->nodes = graph->nodes;
+  if (status == CUDA_SUCCESS) (*out)->nodes = graph->nodes, (*out)->sent_bytes = graph->sent_bytes;
   return status;
 }
 static int add_node(struct node **out, struct graph *graph, enum node_kind kind) {
@@ -138,7 +141,7 @@ struct update_result {
   void *node, *from_node;
 };
 API int cudaGraphExecUpdate(void *executable, void *graph, struct update_result *out) {
-  (void)executable, (void)graph;
+  if (executable && graph) ((struct graph *)executable)->sent_bytes = ((struct graph *)graph)->sent_bytes;
   *out = (struct update_result){0, NULL, NULL};
   return CUDA_SUCCESS;
 }

@@ -33,6 +33,7 @@ struct launch_config {
 /* What was captured, or put together by hand. */
 struct graph {
   uint64_t id, nodes, launches_before;
+  int64_t sent_bytes, sent_before; /* what each launch sends; what was sent when the capture began */
   struct stream *origin;
 };
 

@@ -165,6 +165,7 @@ API int cudaStreamBeginCapture(void *handle, int mode) {
   pthread_mutex_unlock(&lock);
   graph->origin = stream;
   graph->launches_before = card_launches();
+  graph->sent_before = card_sent_bytes();
   stream->capture = graph;
   return CUDA_SUCCESS;
 }
@@ -175,6 +176,8 @@ API int cudaStreamEndCapture(void *handle, void **graph_out) {
   if (!graph) return cuda_fail(CUDA_CAPTURE_INVALIDATED);
   graph->nodes =
       card_launches() - graph->launches_before; /* also the libraries' kernels, whose streams are not looked at */
+  graph->sent_bytes = card_sent_bytes() - graph->sent_before;
+  card_note_sent(-graph->sent_bytes); /* it is sent when the graph is launched */
   for (struct stream *other = streams; other < used_end; other++)
     if (other->capture == graph) other->capture = NULL;
   return CUDA_SUCCESS;
