@@ -205,6 +205,8 @@ const draw = {
           },
         ]
       : [];
+    const isCounted = picture.points.every(({ x }) => Number.isInteger(x) && x < 8);
+    const xaxis = { title: { text: picture.x_label }, rangemode: "tozero", ...(isCounted ? { dtick: 1 } : {}) };
     const yaxis = {
       title: { text: picture.y_label },
       rangemode: "tozero",
@@ -217,7 +219,7 @@ const draw = {
         shapes,
         annotations,
         margin: { l: 70, r: 10, t: 10, b: 50 },
-        xaxis: { title: { text: picture.x_label }, rangemode: "tozero" },
+        xaxis,
         yaxis,
       }),
     ];
