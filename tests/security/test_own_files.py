@@ -413,6 +413,7 @@ READERS = {
     "emulator/torch_build.py": "an installed package's version",
     "gpus.py": "its own table",
     "layouts/content_key.py": "the list of this package's files that its installer wrote",
+    "prediction/host/room.py": "/proc of the processes that run ranks",
     "prediction/host/watch.py": "/proc and /dev/shm of this user's processes",
     "prediction/peer.py": "/proc",
     "tracing/resident.py": "/proc of this process",
