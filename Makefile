@@ -26,9 +26,11 @@ VALUES ?= $(dir $(CACHE))values-packages
 CLUSTERS ?= $(dir $(CACHE))clusters-packages
 MADE_UP ?= $(dir $(CACHE))made-up-packages
 WHEEL ?= $(dir $(CACHE))wheel
+OUR_GPUS ?= $(dir $(CACHE))our-gpus-packages
+OUR_GPUS_ENVIRONMENT = PYTHONPATH=$(OUR_GPUS) ULLAGE_CUDNN=$(OLDEST_ENV)-cudnn
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu real snapshots docs pictures symbols wheel clean
+.PHONY: help setup setup-newest test slow costs coverage lint lint-style lint-types lint-c sanitize fuzz fuzz-readers truth cuda12 versions public bench bench-before bytes-left host habits rivals libraries common-advice advise roles values made-up commands ranks layouts clusters deploy cudnn tables contexts gpu gpu-dry-run gpu-compare gpu-keep gpu-wheels our-gpus-packages real snapshots docs pictures symbols wheel clean
 
 help:  ## Show this help.
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,14 +44,14 @@ setup-newest:
 	tools/cudnn.sh $(NEWEST_ENV) $(NEWEST_ENV)-cudnn
 
 test:  ## Lint, run the whole suite, and the emulated card on the newest torch (what continuous integration runs).
-	$(MAKE) -j 2 lint setup-newest
+	$(MAKE) -j 2 lint setup-newest our-gpus-packages
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 	$(NEWEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal $(NEWEST_TESTS)
 
-slow: setup  ## The whole suite with all that `make test` leaves out (an hour and more).
+slow: our-gpus-packages  ## The whole suite with all that `make test` leaves out (an hour and more).
 	ULLAGE_SLOW=1 $(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 
-costs: setup  ## Run all of the suite that takes turns over days, and write how long each test takes (half an hour).
+costs: our-gpus-packages  ## Run all of the suite that takes turns over days, and write how long each test takes (half an hour).
 	$(OLDEST_ENV)/bin/python -m pytest -n $(JOBS) --dist worksteal --write-costs tests
 
 coverage: setup  ## Run the suite with its branch coverage measured, and write docs/coverage.md (half an hour; ONLY="tests/unit").
@@ -172,8 +174,23 @@ tables: setup  ## Measure cuDNN's workspaces for where it is not installed, on e
 contexts: setup  ## Make the profiles of CUDA contexts from published readings, and write docs/contexts.md.
 	$(OLDEST_ENV)/bin/python tools/read_contexts.py --write docs/contexts.md
 
-gpu:  ## On a machine with a real GPU and torch: measure it, and write benchmarks/real/CARD-TORCH.json (no network needed).
-	$(PYTHON) benchmarks/real_card.py measure
+gpu:  ## On a machine with a GPU and torch: measure it, stop in time, go on at the next call (no network needed; MINUTES=8, OUT=folder, ONLY=truth).
+	$(PYTHON) -m benchmarks.our_gpus.measure --minutes $(or $(MINUTES),8) $(if $(OUT),--out '$(OUT)') $(if $(ONLY),--only $(ONLY))
+
+gpu-dry-run: our-gpus-packages  ## The same on an emulated H100, without a GPU (five minutes; MINUTES, OUT, ONLY).
+	$(OUR_GPUS_ENVIRONMENT) $(OLDEST_ENV)/bin/python -m benchmarks.our_gpus.measure --emulate H100 --minutes $(or $(MINUTES),8) --out '$(or $(OUT),build/our_gpus/dry-run)' $(if $(ONLY),--only $(ONLY))
+
+gpu-compare: our-gpus-packages  ## Compare the records of real GPUs with the emulated GPU, and write docs/our_gpus.md (FILE=build/our_gpus/record: that one too).
+	$(OUR_GPUS_ENVIRONMENT) $(OLDEST_ENV)/bin/python -m benchmarks.our_gpus.compare $(if $(FILE),'$(FILE)') --write docs/our_gpus.md
+
+gpu-keep:  ## Copy what make gpu has measured into benchmarks/our_gpus/records, to be committed (FILE=folder).
+	$(PYTHON) -m benchmarks.our_gpus.keep $(if $(FILE),'$(FILE)')
+
+gpu-wheels:  ## Download what a GPU machine without a network lacks (bitsandbytes) into .wheels/.
+	$(PYTHON) -m benchmarks.our_gpus.wheels
+
+our-gpus-packages: setup
+	tools/packages.sh $(OLDEST_ENV) $(OUR_GPUS) benchmarks/our_gpus
 
 real: setup  ## Run again what others measured on real cards, and write docs/real_cards.md (ONLY=recordings/..., FROM=where repositories are; hours).
 	$(OLDEST_ENV)/bin/python -m benchmarks.real_cards.run $(REAL) --environments $(CACHE) $(if $(FROM),--from '$(FROM)') $(if $(ONLY),--only '$(ONLY)') --write docs/real_cards.md

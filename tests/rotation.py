@@ -3,7 +3,7 @@
 Large families of cases have the marker `by_day(every)`: a part of them runs each day, wherever they are asked for. What
 takes half a second or more by itself stands with its seconds in costly_tests.json (`make costs` writes it): in a run of
 the whole suite it is the turn of one in seven of them, on days that take about as long as each other. A test that
-stands there not yet runs every day.
+is not in the file yet, or has the marker `every_run`, runs every day.
 """
 
 import json
@@ -58,7 +58,7 @@ def leave_out_other_turns(items: Sequence[pytest.Item], today: date | None = Non
     turns = turns_of(json.loads(COSTS.read_text()))
     now = (today or date.today()).toordinal() % TURNS
     for item in items:
-        if not SLOW and turns.get(item.nodeid, now) != now:
+        if not SLOW and turns.get(item.nodeid, now) != now and not item.get_closest_marker("every_run"):
             item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
 
 

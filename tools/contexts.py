@@ -6,12 +6,14 @@ everything else outside the allocator. PyTorch writes hundredths of a unit, so a
 where two of the figures are in GiB).
 
 A chip is an architecture and a number of SMs, which the table of cards tells. This module does not know what a process
-of a reading had loaded, and no reading was taken by this project.
+of a published reading had loaded. The records of `make gpu` (benchmarks/our_gpus/records/) add readings that were
+measured after training steps.
 """
 
 import json
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +23,14 @@ from ullage._units import GIB, KIB, MIB
 from ullage.gpus import Gpu, all_gpus
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.our_gpus.record import read_record  # noqa: E402  # the root has to be in the path first
+
 READINGS = ROOT / "benchmarks" / "contexts" / "readings.jsonl"
+RECORDS = ROOT / "benchmarks" / "our_gpus" / "records"
+MEASURED = "context/training"
+"""The question of `make gpu` whose answer has the context after training steps."""
 FEWEST = 5
 """So many readings of a chip make its own interval; with fewer it follows the rule."""
 MANY = 8
@@ -157,8 +166,9 @@ def doubt_bytes(n_bytes: int) -> float:
     return 0.005 * unit if unit > 1 else 0
 
 
-def readings() -> Iterator[Reading]:
-    """Read the facts."""
+def readings(records: Path = RECORDS) -> Iterator[Reading]:
+    """Read the published facts, and what the project has measured."""
+    yield from measured_readings(records)
     by_name = {card.name: card for card in all_gpus()}
     for line in READINGS.read_text(encoding="utf-8").splitlines():
         fact = json.loads(line)
@@ -171,6 +181,25 @@ def readings() -> Iterator[Reading]:
             left_out=fact.get("left_out"),
             moment=fact.get("moment"),
             times=fact.get("times", 1),
+        )
+
+
+def measured_readings(records: Path = RECORDS) -> Iterator[Reading]:
+    """Read the contexts that `make gpu` has measured after training steps on real GPUs."""
+    by_driver_name = {card.driver_name: card for card in all_gpus()}
+    for folder in sorted(path for path in records.glob("*") if path.is_dir()):
+        record = read_record(folder)
+        card = by_driver_name.get(record.gpu["gpu"])
+        if record.gpu["emulated"] or card is None or MEASURED not in record.answers:
+            continue
+        yield Reading(
+            source=f"make gpu, {folder.name}",
+            cards=(card,),
+            mib=record.answers[MEASURED]["stages"]["training"]["context_bytes"] / MIB,
+            doubt_mib=0.0,
+            left_out=None,
+            moment=AFTER_TRAINING,
+            times=1,
         )
 
 

@@ -40,6 +40,12 @@ def page(found: list[Reading], known: list[Population]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _measured(found: list[Reading]) -> str:
+    """Say which readings the project has measured itself."""
+    own = [reading.source for reading in found if reading.source.startswith("make gpu")]
+    return f"Measured by this project: {', '.join(own)}." if own else "No reading was taken by this project."
+
+
 def _wrapped(text: str) -> str:
     """Break a paragraph into lines; a list's items are indented."""
     rest = "  " if text.startswith("* ") else ""
@@ -76,7 +82,7 @@ def _beginning(found: list[Reading]) -> list[str]:
         _wrapped(
             "What a process holds on a card outside PyTorch's allocator, in MiB, from readings that others "
             "published: above all the texts of running out of memory, which since torch 2.1 say what the process "
-            "held, what its tensors held and what its allocator kept besides. No reading was taken by this project. "
+            f"held, what its tensors held and what its allocator kept besides. {_measured(found)} "
             "The facts are in `benchmarks/contexts/readings.jsonl`; `make contexts` writes the profiles and this "
             "page from them."
         ),

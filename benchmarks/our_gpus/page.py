@@ -1,0 +1,73 @@
+"""docs/our_gpus.md: what the real GPUs answered, next to the emulated ones."""
+
+from collections.abc import Iterator, Sequence
+
+from .compare import UNKNOWN, Compared, Comparison, difference, number
+from .figure import Verdict
+
+MOST_RECORDED = 12
+"""A question with more figures that are only recorded does not show them: they are in the record."""
+HEAD = """# Our GPUs
+
+<!-- written by make gpu-compare -->
+
+What real GPUs answered to the questions of `make gpu`, next to the emulated GPU. A figure is *equal*, *inside the
+interval* that ullage states, or *different*; *recorded only* are durations and what only a driver decides. The records
+are in `benchmarks/our_gpus/records/`; CONTRIBUTING.md says how to add one.
+"""
+NONE = """
+Nobody has measured a real GPU with `make gpu` yet, so there is nothing to compare on this page. What others have
+published of real GPUs is compared in [real cards](real_cards.md).
+"""
+
+
+def page(comparisons: Sequence[Comparison]) -> str:
+    """Return the page."""
+    if not comparisons:
+        return HEAD + NONE
+    return HEAD + "".join("\n" + "\n".join(_section(comparison)) + "\n" for comparison in comparisons)
+
+
+def _section(comparison: Comparison) -> Iterator[str]:
+    gpu, emulated = comparison.gpu, comparison.emulated
+    yield f"## {gpu['gpu']}, torch {gpu['torch']}"
+    yield ""
+    if gpu.get("emulated"):
+        yield "**This is the record of a dry run on an emulated GPU, not of a real one.**"
+        yield ""
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(gpu["packages"].items()))
+    yield f"Driver {gpu['driver']}, cuDNN {gpu['cudnn']}, Python {gpu['python']}, {packages}. Emulated with torch"
+    yield f"{emulated['torch']}, cuDNN {emulated['cudnn']}, Python {emulated['python']}."
+    yield ""
+    yield "| figures | " + " | ".join(verdict.value for verdict in Verdict) + " |"
+    yield "|---" * (len(Verdict) + 1) + "|"
+    for kind, verdicts in comparison.counts().items():
+        yield f"| {kind} | " + " | ".join(str(verdicts[verdict]) for verdict in Verdict) + " |"
+    yield ""
+    yield "| question | verdict | differences and their cause; what was recorded only |"
+    yield "|---|---|---|"
+    for question in comparison.questions:
+        yield _row(question)
+
+
+def _row(question: Compared) -> str:
+    if question.problem:
+        return f"| {question.name} | not compared | {_cell(question.problem)} |"
+    said = [
+        f"{difference(figure)}: {(question.causes or {}).get(figure.name, UNKNOWN)}" for figure in question.different
+    ]
+    noted = [figure for figure in question.figures if figure.verdict is Verdict.RECORDED]
+    if len(noted) <= MOST_RECORDED:
+        said += [f"{figure.name}: {number(figure.real)}" for figure in noted]
+    return f"| {question.name} | {_verdict(question)} | {_cell('<br>'.join(said))} |"
+
+
+def _verdict(question: Compared) -> str:
+    counted = dict.fromkeys(Verdict, 0)
+    for figure in question.figures:
+        counted[figure.verdict] += 1
+    return ", ".join(f"{count} {verdict.value}" for verdict, count in counted.items() if count)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
