@@ -1,4 +1,4 @@
-"""The questions, one module per family; `plan.py` has their order.
+"""The questions, one module or package per family; `plan.py` has their order.
 
 Each module has three functions:
 

@@ -7,7 +7,7 @@ after show where the driver places segments relative to what the process has map
 from collections.abc import Mapping
 
 from ..figure import Figure, recorded
-from ..instruments import mappings, nvml_used_bytes, peaks, record_history, reset_peaks, snapshot
+from ..instruments import mappings, peaks, record_history, reset_peaks, snapshot
 from ..question import Answer, GpuUnderTest, Question
 
 STEPS = 3
@@ -47,15 +47,21 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
     before = mappings()
     record_history()
     trainer = build(question.parts[0], "cuda")
-    steps = []
+    for parameter in trainer.model.parameters():
+        parameter.data.normal_(std=0.02)  # `build` leaves them unwritten, and a NaN would keep optimizers from stepping
+    steps, losses = [], []
     for number in range(STEPS):
         reset_peaks()
-        trainer.step(number)
+        loss = trainer.step(number)
         steps.append(peaks())
+        losses.append(str(loss))
     torch.cuda.synchronize()
+    scaler = vars(trainer).get("_scaler")
     return {
         "steps": steps,
-        "nvml_used_bytes": nvml_used_bytes(),
+        "losses": losses,
+        # Below 65536, a gradient was infinite and that step's update was left out: the optimizer's state came later.
+        "loss_scale": scaler.get_scale() if scaler else None,
         "mappings": {"before": before, "after": mappings()},
         "attachments": {"snapshot": snapshot()},
     }

@@ -187,3 +187,47 @@ def attended_pairs(device: str, note: Note) -> None:
         pair(query[left] * key[right]).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def distinct_words(device: str, note: Note) -> None:
+    """Work once on each word that a model has written, however often it is there (`unique`, and the way back)."""
+    width, words = 128, 4000
+    table, write, work = nn.Embedding(words, width), nn.Linear(width, words), nn.Linear(width, 64 * width)
+    _, optimizer = trained(nn.ModuleList([table, write, work]).to(device))
+    for _ in range(STEPS):
+        with torch.no_grad():
+            chances = (write(torch.randn(2048, width, device=device)) * 3).softmax(-1)
+            written = chances.multinomial(1)[:, 0]
+        distinct, back = written.unique(return_inverse=True)
+        note("distinct", len(distinct))
+        each = work(table(distinct))
+        (each.square().mean() + each[:, :width][back].square().mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
+def unpadded(device: str, note: Note) -> None:
+    """Take the padding out of a batch, and let each text attend to itself alone, by lengths counted on the GPU."""
+    width, heads, rows, longest = 128, 4, 16, 256
+    table, project, mlp = nn.Embedding(500, width), nn.Linear(width, 3 * width), nn.Linear(width, 4 * width)
+    _, optimizer = trained(nn.ModuleList([table, project, mlp]).to(device))
+    for _ in range(STEPS):
+        lengths = torch.randint(16, longest + 1, (rows,))
+        words = torch.randint(1, 500, (rows, longest)) * (torch.arange(longest) < lengths[:, None])
+        words = words.to(device)
+        mask = words != 0
+        counts = mask.sum(-1)
+        flat = table(words[mask])
+        note("words", len(flat))
+        note("longest", int(counts.max()))
+        texts = project(flat).view(-1, 3, heads, width // heads).split(counts.tolist())
+        attended = [
+            nn.functional.scaled_dot_product_attention(*text.permute(1, 2, 0, 3)[:, None], is_causal=True)
+            for text in texts
+        ]
+        joined = torch.cat([each[0].transpose(0, 1).flatten(1) for each in attended])
+        mlp(flat + joined).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
