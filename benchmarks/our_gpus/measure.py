@@ -199,6 +199,12 @@ def same_gpu(record: Record, facts: dict[str, Any]) -> None:
             )
 
 
+def default_jobs(gpu: GpuUnderTest) -> int:
+    """Return how many questions run at a time: one core is left to this process, if the GPU is real."""
+    cores = os.cpu_count() or 1
+    return max(1, min(MOST_JOBS, cores if gpu.emulated else cores - 1))
+
+
 def print_plan(questions: Sequence[Question], jobs: int, minutes: float) -> None:
     """Print the questions with the seconds they are expected to take."""
     for question in questions:
@@ -220,7 +226,7 @@ def measure(
         RecordError: there is no GPU, or the folder has a record of another one.
     """
     deadline = time.monotonic() + 60 * minutes - LAST_SECONDS
-    jobs = jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 1) - 1))
+    jobs = jobs or default_jobs(gpu)
     questions = chosen(all_questions(), only)
     facts = facts_of(gpu)
     writer = Writer(folder)
@@ -263,7 +269,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=8, help="when to stop (default: 8)")
     parser.add_argument("--out", type=Path, default=DEFAULT_FOLDER, metavar="FOLDER")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="questions with one of these in the name")
-    parser.add_argument("--jobs", type=int, help=f"questions at a time (default: one per core but one, {MOST_JOBS})")
+    parser.add_argument("--jobs", type=int, help=f"questions at a time (default: by the cores, at most {MOST_JOBS})")
     parser.add_argument("--list", action="store_true", help="print the plan and end")
     parser.add_argument("--emulate", default="", metavar="GPU", help="a dry run on an emulated GPU")
     parser.add_argument("--total", type=int, metavar="BYTES", help="the emulated GPU's total memory")
