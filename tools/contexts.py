@@ -43,6 +43,8 @@ COVERED = 0.9
 """The share of readings that the rule's interval covers about the lines without their chip, each chip counted alike."""
 SLICE = " MIG "
 AFTER_TRAINING = "after training steps"
+MOST_GIB = 4
+"""No context of a process is larger."""
 Chip = tuple[str, int]
 
 
@@ -104,13 +106,13 @@ class Population:
 
     def interval_mib(self) -> tuple[int, int, int]:
         """Low, expected, high: percentiles, and what was measured after training where somebody did."""
-        told = [reading for reading in self.kept if reading.moment is None]
-        sizes = [reading.mib for reading in told]
-        if len(told) >= MANY:
+        published = [reading for reading in self.kept if reading.moment is None]
+        sizes = [reading.mib for reading in published]
+        if len(published) >= MANY:
             low, high = percentile(sizes, LOW), percentile(sizes, HIGH)
         else:
-            low = min(reading.mib - reading.doubt_mib for reading in told)
-            high = max(reading.mib + reading.doubt_mib for reading in told)
+            low = min(reading.mib - reading.doubt_mib for reading in published or self.kept)
+            high = max(reading.mib + reading.doubt_mib for reading in published or self.kept)
         measured = [reading.mib for reading in self.kept for _ in range(reading.times) if reading.moment]
         expected = statistics.median(measured or sizes)
         return math.floor(min(low, expected)), round(expected), math.ceil(max(high, expected))
@@ -192,10 +194,13 @@ def measured_readings(records: Path = RECORDS) -> Iterator[Reading]:
         card = by_driver_name.get(record.gpu["gpu"])
         if record.gpu["emulated"] or card is None or MEASURED not in record.answers:
             continue
+        n_bytes = record.answers[MEASURED]["stages"]["training"]["context_bytes"]
+        if type(n_bytes) is not int or not 0 < n_bytes < GIB * MOST_GIB:
+            raise ValueError(f"{folder}: {MEASURED} has a context of {n_bytes} bytes, which cannot be")
         yield Reading(
             source=f"make gpu, {folder.name}",
             cards=(card,),
-            mib=record.answers[MEASURED]["stages"]["training"]["context_bytes"] / MIB,
+            mib=n_bytes / MIB,
             doubt_mib=0.0,
             left_out=None,
             moment=AFTER_TRAINING,

@@ -8,7 +8,6 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-KINDS = ("tensor", "driver")
 _PAGE_BYTES = 2 << 20  # what the driver hands out memory in
 
 
@@ -29,9 +28,11 @@ def ballast(left_bytes: int, *, kind: str) -> Iterator[int]:
         raise RuntimeError(f"{free:,} bytes of the GPU are free, and {left_bytes:,} have to be left: is it in use?")
     if kind == "tensor":
         kept = torch.empty(size, dtype=torch.uint8, device="cuda")
-        yield size
-        del kept
-        torch.cuda.empty_cache()
+        try:
+            yield size
+        finally:
+            del kept
+            torch.cuda.empty_cache()
     else:
         yield from _from_driver(size)
 

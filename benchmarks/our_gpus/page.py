@@ -1,8 +1,11 @@
 """docs/our_gpus.md: what the real GPUs answered, next to the emulated ones."""
 
-from collections.abc import Iterator, Sequence
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from .compare import UNKNOWN, Compared, Comparison, difference, number
+from .compare import MOST_SHOWN, UNKNOWN, Compared, Comparison, difference, number, plain
 from .figure import Verdict
 
 MOST_RECORDED = 12
@@ -30,14 +33,12 @@ def page(comparisons: Sequence[Comparison]) -> str:
 
 def _section(comparison: Comparison) -> Iterator[str]:
     gpu, emulated = comparison.gpu, comparison.emulated
-    yield f"## {gpu['gpu']}, torch {gpu['torch']}"
+    yield f"## {_cell(gpu['gpu'])}, torch {_cell(gpu['torch'])}"
     yield ""
     if gpu.get("emulated"):
         yield "**This is the record of a dry run on an emulated GPU, not of a real one.**"
         yield ""
-    packages = ", ".join(f"{name} {version}" for name, version in sorted(gpu["packages"].items()))
-    yield f"Driver {gpu['driver']}, cuDNN {gpu['cudnn']}, Python {gpu['python']}, {packages}. Emulated with torch"
-    yield f"{emulated['torch']}, cuDNN {emulated['cudnn']}, Python {emulated['python']}."
+    yield _cell(f"{_software(gpu)}. Emulated: {_software(emulated)}.", most=2000)
     yield ""
     yield "| figures | " + " | ".join(verdict.value for verdict in Verdict) + " |"
     yield "|---" * (len(Verdict) + 1) + "|"
@@ -50,16 +51,23 @@ def _section(comparison: Comparison) -> Iterator[str]:
         yield _row(question)
 
 
+def _software(facts: Mapping[str, Any]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(facts["packages"].items()))
+    return f"Driver {facts['driver']}, cuDNN {facts['cudnn']}, Python {facts['python']}, {packages}"
+
+
 def _row(question: Compared) -> str:
+    name = _cell(question.name)
     if question.problem:
-        return f"| {question.name} | not compared | {_cell(question.problem)} |"
+        return f"| {name} | not compared | {_cell(question.problem)} |"
     said = [
-        f"{difference(figure)}: {(question.causes or {}).get(figure.name, UNKNOWN)}" for figure in question.different
+        _cell(f"{difference(figure)}: {(question.causes or {}).get(figure.name, UNKNOWN)}")
+        for figure in question.different
     ]
     noted = [figure for figure in question.figures if figure.verdict is Verdict.RECORDED]
     if len(noted) <= MOST_RECORDED:
-        said += [f"{figure.name}: {number(figure.real)}" for figure in noted]
-    return f"| {question.name} | {_verdict(question)} | {_cell('<br>'.join(said))} |"
+        said += [_cell(f"{figure.name}: {number(figure.real)}") for figure in noted]
+    return f"| {name} | {_verdict(question)} | {'<br>'.join(said)} |"
 
 
 def _verdict(question: Compared) -> str:
@@ -69,5 +77,7 @@ def _verdict(question: Compared) -> str:
     return ", ".join(f"{count} {verdict.value}" for verdict, count in counted.items() if count)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _cell(text: str, most: int = MOST_SHOWN) -> str:
+    """Return a text of a record as it may stand in a table: nothing in it is Markdown or HTML."""
+    shown = html.escape(plain(text, most), quote=False)
+    return re.sub(r"[\\|`\[\]*]|(?<!\w)_|_(?!\w)", r"\\\g<0>", shown)

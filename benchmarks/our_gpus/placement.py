@@ -17,10 +17,11 @@ import numpy as np
 from .figure import Figure, recorded
 
 CHUNK_BYTES = 32 << 20
-MOST_BYTES = 512 << 20
+MOST_BYTES = 64 << 20
 """A snapshot that is larger when it is unpacked is not one of ours."""
-LARGEST_CHUNKS = 1 << 15
-"""A mapping of 1 TiB or more is an arena that a library has reserved, in which there may be room."""
+LARGEST_CHUNKS = 1 << 12
+"""A mapping of 128 GiB or more is an arena that a library has reserved, in which there may be room."""
+MOST_MAPPINGS = 20_000
 USER_SPACE_END = 1 << 47
 Taken = list[tuple[int, int]]
 
@@ -35,6 +36,8 @@ def placement_figures(snapshot: bytes, before: Sequence[Any], after: Sequence[An
     """
     address, size, is_new = _events(snapshot)
     placed = int(is_new.sum())
+    if max(len(before), len(after)) > MOST_MAPPINGS:
+        raise ValueError(f"more than {MOST_MAPPINGS:,} mappings of a process")
     if not placed:  # with expandable segments the driver maps, and places nothing
         return []
     variants = {

@@ -19,6 +19,8 @@ class Question:
     """What is measured, in a few words, for the plan."""
     seconds: float
     """How long it takes on an H100, with the imports; the plan adds these up."""
+    limit_seconds: float = 0.0
+    """After how long it is ended; 0: after a few times `seconds`."""
     alone: bool = False
     """No other question may use the GPU meanwhile: it reads what the driver counts of the whole GPU, fills the GPU, or
     measures time."""
@@ -26,11 +28,6 @@ class Question:
     """What has to be installed: names of modules."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that its process gets, such as PYTORCH_CUDA_ALLOC_CONF."""
-
-    @property
-    def family(self) -> str:
-        """The module in `families/` that answers it."""
-        return self.name.partition("/")[0]
 
     @property
     def parts(self) -> list[str]:

@@ -11,12 +11,16 @@ import base64
 import gzip
 import json
 import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 FORMAT = 1
-MOST_BYTES = 256 << 20
+MOST_BYTES = 64 << 20
+MOST_LINES = 10_000
+MOST_CHARACTERS = 200
+TEXTS = ("gpu", "torch", "driver", "python")
 RECORD, ATTACHMENTS = "record.jsonl", "attachments.jsonl"
 
 
@@ -55,9 +59,10 @@ class Writer:
             self._append(ATTACHMENTS, {"question": question, "name": name, "gzip_base64": data})
         self._append(RECORD, {"question": question, "seconds": round(seconds, 2), "answer": answer})
 
-    def error(self, question: str, text: str, seconds: float) -> None:
-        """Write why there is no answer."""
-        self._append(RECORD, {"question": question, "seconds": round(seconds, 2), "error": text})
+    def error(self, question: str, text: str, printed: str, seconds: float) -> None:
+        """Write why there is no answer, and the end of what was printed."""
+        line = {"question": question, "seconds": round(seconds, 2), "error": text, "printed": printed}
+        self._append(RECORD, line)
 
     def _append(self, name: str, line: dict[str, Any]) -> None:
         with (self._folder / name).open("a", encoding="utf-8") as file:
@@ -83,7 +88,7 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path}: there is no {RECORD}; make one with: make gpu (CONTRIBUTING.md)")
     lines = _lines(file)
     first = lines[0] if lines else {}
-    if first.get("format") != FORMAT or not isinstance(first.get("gpu"), dict):
+    if first.get("format") is not FORMAT or not _describes_gpu(first.get("gpu")):
         raise RecordError(f"{file}: this is not a record of a GPU (format {FORMAT}); make one with: make gpu")
     record = Record(gpu=first["gpu"])
     for line in lines[1:]:
@@ -103,9 +108,28 @@ def read_record(path: Path) -> Record:
     return record
 
 
+def _describes_gpu(facts: Any) -> bool:
+    """Return whether the first line has what the others are read with."""
+    if not isinstance(facts, dict) or not all(_is_text(facts.get(name)) for name in TEXTS):
+        return False
+    total, packages, emulated = (facts.get(name) for name in ("total_memory_bytes", "packages", "emulated"))
+    return (
+        type(total) is int
+        and 0 < total < 1 << 50
+        and isinstance(packages, dict)
+        and all(_is_text(text) for text in (*packages, *packages.values()))
+        and (emulated is None or _is_text(emulated))
+        and "cudnn" in facts
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
+
+
 def _unpacked(path: Path | None, text: Any) -> bytes:
     try:
-        return base64.b64decode(text)
+        return base64.b64decode(text, validate=True)
     except (TypeError, ValueError):
         raise RecordError(f"{path}: an attachment is not base64; measure again") from None
 
@@ -119,18 +143,25 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
-        texts = data.decode("utf-8").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise RecordError(f"{path}: cannot be read ({error})") from None
-    if len(data) > MOST_BYTES:
-        raise RecordError(f"{path}: has more than {MOST_BYTES >> 20} MiB; a record has a few")
+    if len(data) > MOST_BYTES or data.count(b"\n") > MOST_LINES:
+        raise RecordError(
+            f"{path}: has more than {MOST_BYTES >> 20} MiB or {MOST_LINES:,} lines; a record has a few of each"
+        )
+    try:
+        texts = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: cannot be read ({error})") from None
+    if not texts[-1]:
+        texts.pop()
     found = []
     for number, text in enumerate(texts):
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
-            if number == len(texts) - 1:
-                break
+            if number == len(texts) - 1 and not data.endswith(b"\n"):
+                break  # cut off
             raise RecordError(f"{path}, line {number + 1}: this is not JSON; expected one answer per line") from None
         if not isinstance(line, dict):
             raise RecordError(f"{path}, line {number + 1}: expected a JSON object")

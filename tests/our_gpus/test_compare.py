@@ -82,17 +82,61 @@ def test_a_known_cause_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_not_compared_says_why() -> None:
-    """An error on the real GPU, one on the emulated GPU, and a question that is no longer asked."""
-    real = Record(gpu=dict(GPU), answers={NAME: {}, "old/question": {}}, errors={"nf4/x": "needs bitsandbytes"})
-    text = page([compare(real, Record(gpu=dict(GPU), errors={NAME: "ValueError: a|b"}))])
+    """An error of either GPU, a question that was not asked, and one that is no longer asked."""
+    real = Record(
+        gpu=dict(GPU), answers={NAME: {}, "old/question": {}}, errors={"context/cublas": "needs <b>something</b>"}
+    )
+    comparison = compare(real, Record(gpu=dict(GPU), errors={NAME: "ValueError: a|b"}))
+    text = page([comparison])
     assert f"| {NAME} | not compared | the emulated GPU: ValueError: a\\|b |" in text
     assert "| old/question | not compared | this question is no longer asked |" in text
+    assert "| context/cublas | not compared | the real GPU: needs &lt;b&gt;something&lt;/b&gt; |" in text
+    assert "| context/cudnn | not compared | the real GPU: was not asked |" in text
+    assert not comparison.is_as_expected
 
 
-def test_an_answer_of_another_form_is_refused() -> None:
-    """The sentence names the question."""
-    with pytest.raises(RecordError, match=f"the answer to {NAME} is not what this version writes"):
-        compare(Record(gpu=dict(GPU), answers={NAME: {"steps": 3}}), record())
+@pytest.mark.parametrize("answer", [{}, {"steps": 3}, {"steps": []}, {"steps": [{}, {}]}, {"steps": None}])
+def test_an_answer_of_another_form_is_not_compared(answer: dict[str, Any]) -> None:
+    """It is reported, and does not stop the others."""
+    comparison = compare(Record(gpu=dict(GPU), answers={NAME: answer}), record())
+    (found,) = [question for question in comparison.questions if question.name == NAME]
+    assert "measure again" in found.problem
+    assert not comparison.is_as_expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "[cause]\n",
+        "[[causes]]\n",
+        '[[cause]]\nquestion = "*"\n',
+        '[[cause]]\nquestion = "*"\nfigure = "*"\ncause = ""\n',
+    ],
+)
+def test_a_table_of_causes_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Before anything is asked: a mistake there would hide a difference."""
+    causes = tmp_path / "causes.toml"
+    causes.write_text(text)
+    monkeypatch.setattr(comparing, "CAUSES", causes)
+    with pytest.raises(RecordError, match=r"causes\.toml"):
+        comparing.causes()
+
+
+@pytest.mark.parametrize(("kind", "differing", "is_expected"), [
+    ("reserved", 5, True), ("reserved", 6, False), ("allocated", 1, False), ("context", 1, False),
+    ("duration", 1, True),
+])  # fmt: skip
+def test_what_may_differ(kind: str, differing: int, is_expected: bool) -> None:
+    """Of 100 peaks of reserved memory five; none of allocated memory and no context; whatever is not exact."""
+    figures = tuple(
+        Figure(name=str(number), kind=kind, real=number, emulated=number + (number < differing))
+        for number in range(100)
+    )
+    question = comparing.Compared(name=NAME, figures=figures, causes={})
+    assert comparing.Comparison(gpu=GPU, emulated=GPU, questions=(question,)).is_as_expected is is_expected
 
 
 def test_every_question_has_a_name_of_its_own_and_a_family() -> None:

@@ -1,20 +1,24 @@
 """A record survives everything that may happen to its file."""
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.our_gpus.record import ATTACHMENTS, RECORD, RecordError, Writer, packed, read_record
 
-GPU = {"gpu": "a GPU", "total_memory_bytes": 1 << 34, "torch": "2.11.0", "emulated": None}
+GPU = {
+    "gpu": "a GPU", "total_memory_bytes": 1 << 34, "torch": "2.11.0", "driver": "580", "python": "3.12.3",
+    "cudnn": 91900, "packages": {}, "emulated": None,
+}  # fmt: skip
 
 
 def written(folder: Path) -> Path:
     writer = Writer(folder)
     writer.gpu(GPU)
     writer.answer("truth/a", {"peak_bytes": 512, "attachments": {"snapshot": packed(b"data")}}, 1.5)
-    writer.error("truth/b", "ValueError: no", 0.5)
+    writer.error("truth/b", "ValueError: no", "what was printed", 0.5)
     writer.answer("truth/c", {"peak_bytes": 1024}, 2.0)
     return folder
 
@@ -84,9 +88,15 @@ def test_a_later_answer_replaces_an_error(tmp_path: Path) -> None:
         (b"[1, 2]\n", "expected a JSON object"),
         (b'{"format": 7, "gpu": {}}\n', "this is not a record of a GPU"),
         (b'{"format": 1, "gpu": "H100"}\n', "this is not a record of a GPU"),
-        (b'{"format": 1, "gpu": {}}\nnonsense\n{"question": "truth/a", "answer": {}}\n', "line 2: this is not JSON"),
+        (json.dumps({"format": 1, "gpu": GPU}).encode() + b"\nnonsense\n{}\n", "line 2: this is not JSON"),
+        (json.dumps({"format": 1, "gpu": GPU | {"gpu": "x" * 999}}).encode() + b"\n", "this is not a record of a GPU"),
+        (json.dumps({"format": 1, "gpu": GPU | {"gpu": "\x1b[31m"}}).encode() + b"\n", "this is not a record of a GPU"),
+        (json.dumps({"format": 1, "gpu": GPU | {"total_memory_bytes": 1.5}}).encode() + b"\n", "this is not a record"),
+        (json.dumps({"format": True, "gpu": GPU}).encode() + b"\n", "this is not a record of a GPU"),
+        (b"{}\n" * 20_000, "lines; a record has a few of each"),
         (b"\xff\xfe\x00", "cannot be read"),
         (b"[" * 100_000 + b"\n", "this is not"),
+        (b"[" * 100_000, "this is not"),
     ],
 )
 def test_what_is_not_a_record_is_refused_in_a_sentence(tmp_path: Path, content: bytes, said: str) -> None:

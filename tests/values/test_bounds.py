@@ -39,6 +39,26 @@ tell([large, small, evaluation.peak_bytes, evaluation.passing_bytes])
     assert passing_bytes == 0
 
 
+def test_small_tensors_are_known_next_to_large_ones_that_have_filled_the_room() -> None:
+    """As the JSON of 4-bit weights is read back after gigabytes of them were loaded; of these some are not kept."""
+    found = answer(
+        START
+        + """
+evaluation.budget_bytes = 64 * MIB
+weights = [torch.full((8 * MIB,), number, dtype=torch.uint8).to("cuda") for number in range(16)]
+texts = [torch.frombuffer(bytearray(b'{"blocksize": 64, "number": %03d}' % number * 4), dtype=torch.uint8).to("cuda")
+         for number in range(1000)]
+read_back = [bytes(text.cpu().tolist()) for text in texts]
+expected = [b'{"blocksize": 64, "number": %03d}' % number * 4 for number in range(1000)]
+tell([read_back == expected, read(weights[-1].max())[1], evaluation.peak_bytes])
+"""
+    )
+    are_equal, last_weight, peak_bytes = found
+    assert are_equal
+    assert last_weight == "UNKNOWN", "the room was not filled"
+    assert peak_bytes <= 64 << 20
+
+
 def test_memory_is_given_back_at_the_end() -> None:
     """After `stop` nothing is held, in no thread, and nothing is known."""
     found = answer(

@@ -4,36 +4,50 @@
 NVML and cudaMemGetInfo are read at the same moments. Other processes must not use the GPU meanwhile.
 """
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
 
 from ..figure import Figure, recorded
-from ..instruments import nvml_used_bytes
+from ..instruments import nvml_used_bytes, settled_used_bytes
 from ..question import Answer, GpuUnderTest, Question
+from . import pairs
 
 SEQUENCE = ("init", "first kernel", "cublas", "cublaslt", "cudnn", "attention", "triton", "graph")
 ALONE = ("training", "cublas", "cudnn", "attention", "triton", "nccl", "graph")
 TRAINED = "training"
 """The stage whose context a profile's interval is about: the kernels and libraries of training steps are loaded."""
 WORKLOAD = "gpt2s_b4_t1024_bf16"
+SECONDS = {"stages": 25, "triton": 15, "eager": 20}
+OTHER_SECONDS = 7
+IN_ONE_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""torch.compile would start processes that compile in parallel."""
+ENVIRONMENTS = {
+    "stages": IN_ONE_PROCESS,
+    "triton": IN_ONE_PROCESS,
+    "nccl": {"NCCL_SOCKET_IFNAME": "lo"},  # the machine may have no network
+    "eager": {"CUDA_MODULE_LOADING": "EAGER"},
+}
 
 
 def questions() -> list[Question]:
     """All stages in one process, then single libraries, then all modules loaded at once."""
-    single = [
-        Question(name=f"context/{name}", about=f"the CUDA context with {name} alone", seconds=7, alone=True)
-        for name in ALONE
+    about = {
+        "stages": "the CUDA context, library after library",
+        **{name: f"the CUDA context with {name} alone" for name in ALONE},
+        "eager": "the CUDA context with CUDA_MODULE_LOADING=EAGER",
+    }
+    return [
+        Question(
+            name=f"context/{name}",
+            about=text,
+            seconds=SECONDS.get(name, OTHER_SECONDS),
+            alone=True,
+            environment=ENVIRONMENTS.get(name, {}),
+        )
+        for name, text in about.items()
     ]
-    eager = Question(
-        name="context/eager",
-        about="the CUDA context with CUDA_MODULE_LOADING=EAGER",
-        seconds=8,
-        alone=True,
-        environment={"CUDA_MODULE_LOADING": "EAGER"},
-    )
-    stages = Question(name="context/stages", about="the CUDA context, library after library", seconds=12, alone=True)
-    return [stages, *single, eager]
 
 
 def answer(question: Question, gpu: GpuUnderTest) -> Answer:
@@ -43,15 +57,16 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
         names = SEQUENCE
     else:
         names = ("init", "first kernel") if what == "eager" else ("init", "first kernel", what)
+    importlib.import_module("torch")  # meanwhile, the driver takes back the memory of processes that have ended
     # An emulated GPU counts the context from the start, and has no other processes.
-    return _read(names, before=0 if gpu.emulated else nvml_used_bytes())
+    return _read(names, before=0 if gpu.emulated else settled_used_bytes())
 
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """The context after training has to lie in the profile's interval; the other stages are recorded."""
     figures = []
-    for name, there in real["stages"].items():
-        make = _inside if name == TRAINED and "interval_bytes" in emulated else _recorded
+    for name, there, _ in pairs("stages", real["stages"], emulated["stages"]):
+        make = _inside if name == TRAINED else _recorded
         figures.append(make(name, there["context_bytes"], emulated))
     return figures
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from ..figure import Figure, recorded
 from ..instruments import peaks, reset_peaks
-from ..process import ROOT
+from ..process import ROOT, die_with_parent, last_error
 from ..question import Answer, GpuUnderTest, Question
+from . import pairs
 
 ASKED: Final = (
     "resnet18/fp32/channels_first", "resnet50/bf16/channels_last", "resnet50/fp16/channels_first",
@@ -74,11 +75,12 @@ def _benchmark(net: str, gpu: GpuUnderTest) -> Answer:
     for name, tries in (("off", False), ("on", True)):
         found[name] = in_child(lambda tries=tries: _trained(net, gpu, tries=tries))
         if "error" in found[name]:
-            raise RuntimeError(f"{net} with benchmark {name}: {found[name]['error']}")
+            raise RuntimeError(f"{net} with benchmark {name}: {last_error(found[name]['error'])}")
     return found
 
 
 def _trained(net: str, gpu: GpuUnderTest, *, tries: bool) -> Answer:
+    die_with_parent()
     import torch
     from nets import prepare
 
@@ -98,8 +100,11 @@ def _trained(net: str, gpu: GpuUnderTest, *, tries: bool) -> Answer:
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Compare peaks and each operation's blocks."""
+    if ("on" in real) != ("on" in emulated):
+        raise ValueError("the two answers are to different questions")
     if "on" in real:
         return list(_compared_benchmark(real, emulated))
+    list(pairs("operations", real["operations"], emulated["operations"]))
     known = _are_known(emulated["plans"])
     figures = [
         _figure(counter, counter.removesuffix("_bytes"), real[counter], emulated[counter], known=known)
@@ -126,9 +131,9 @@ def _figure(name: str, kind: str, real: Any, emulated: Any, *, known: bool) -> F
 def _compared_benchmark(real: Answer, emulated: Answer) -> Iterator[Figure]:
     known = all(_are_known(emulated[name]["plans"]) for name in ("off", "on"))
     for number, (step, ours) in enumerate(zip(real["off"]["steps"], emulated["off"]["steps"], strict=True)):
-        for counter, value in step.items():
+        for counter, value, other in pairs("counters", step, ours):
             name = f"benchmark off, step {number + 1}, peak of {counter}"
-            yield _figure(name, counter.removesuffix("_bytes"), value, ours[counter], known=known)
+            yield _figure(name, counter.removesuffix("_bytes"), value, other, known=known)
     if known:
         yield from _compared_trials(real["on"]["steps"], emulated["on"]["steps"], emulated["on"]["plans"]["cudnn"])
 
@@ -144,14 +149,14 @@ def _compared_trials(
     """
     below, above = plans["most_below_bytes"], plans["most_above_bytes"]
     for number, (step, ours) in enumerate(zip(there, here, strict=True)):
-        for counter, value in step.items():
+        for counter, value, other in pairs("counters", step, ours):
             name, kind = f"benchmark on, step {number + 1}, peak of {counter}", counter.removesuffix("_bytes")
             if counter == "reserved_bytes":
                 yield recorded(name, f"{kind}, benchmark", value)
             elif number == 0:
-                yield Figure(name=name, kind=kind, real=value, emulated=ours[counter])
+                yield Figure(name=name, kind=kind, real=value, emulated=other)
             else:
-                interval = (ours[counter] - below, ours[counter] + above)
+                interval = (other - below, other + above)
                 yield Figure(name=name, kind=f"{kind}, benchmark", real=value, interval=interval)
     peak = max(step["reserved_bytes"] for step in here)
     yield Figure(

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..figure import Figure, recorded
 from ..question import Answer, GpuUnderTest, Question
+from . import pairs
 from .truth import NAMES
 
 WARM_UP, TIMED = 3, 5
@@ -66,8 +67,8 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Store; nothing is compared."""
     whose = "the host's " if real["is_emulated"] else ""
-    figures = [recorded(name, "rate", rate) for name, rate in real["rates"].items()]
-    for name, workload in real["workloads"].items():
+    figures = [recorded(name, "rate", rate) for name, rate in dict(real["rates"]).items()]
+    for name, workload, _ in pairs("workloads", real["workloads"], emulated["workloads"]):
         figures.append(recorded(f"{name}, {whose}seconds of a step", "duration", min(workload["step_seconds"])))
         kernels = workload["kernels"]
         total = kernels["total_seconds"] if kernels["number"] else "the profiler saw none"

@@ -4,12 +4,14 @@
 the bare context belongs to the libraries that were loaded; the second time has to add nothing.
 """
 
+import importlib
 from collections import Counter
 from typing import Any
 
 from ..figure import Figure, recorded
-from ..instruments import nvml_used_bytes
+from ..instruments import nvml_used_bytes, settled_used_bytes
 from ..question import Answer, GpuUnderTest, Question
+from . import pairs
 
 STEPS = 3
 TIMES = 2
@@ -30,10 +32,11 @@ def questions() -> list[Question]:
 
 def answer(question: Question, gpu: GpuUnderTest) -> Answer:
     """Train, and give the memory back."""
-    # The driver counts other processes of a real GPU, too; an emulated one has none.
-    before = 0 if gpu.emulated else nvml_used_bytes()
+    importlib.import_module("torch")  # meanwhile, the driver takes back the memory of processes that have ended
     if question.parts == ["isolated"]:
         return _isolated()
+    # The driver counts other processes of a real GPU, too; an emulated one has none.
+    before = 0 if gpu.emulated else settled_used_bytes()
     import torch
 
     torch.ones(1024, 1024, device="cuda").add_(1)
@@ -45,6 +48,8 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Compare what is left with nothing, and who held the memory with the emulated GPU's answer."""
+    if ("check" in real) != ("check" in emulated):
+        raise ValueError("the two answers are to different questions")
     if "check" in real:
         return _figures_of_isolated(real)
     figures = []
@@ -75,8 +80,8 @@ def _figures_of_release(name: str, real: dict[str, Any], emulated: dict[str, Any
         for kind in sorted({*real["by_kind"], *emulated["by_kind"]})
     ]
     left = [
-        Figure(name=f"{name}, {counter} afterwards", kind="released", real=real["left"][counter], emulated=0)
-        for counter in real["left"]
+        Figure(name=f"{name}, {counter} afterwards", kind="released", real=size, emulated=0)
+        for counter, size, _ in pairs("counters", real["left"], emulated["left"])
     ]
     return [holders, *kinds, *left]
 
@@ -88,7 +93,7 @@ def _figures_of_isolated(real: Answer) -> list[Figure]:
         Figure(name="ullage says that all came back", kind="released", real=check["came_back"], emulated=True),
         Figure(
             name="used by the process at its end, bytes",
-            kind="context",
+            kind="released",
             real=taken,
             interval=(real["reserved_bytes"], real["total_bytes"]),
         ),
@@ -175,9 +180,9 @@ def _isolated() -> Answer:
     import ullage
 
     checks: list[Any] = []
-    before = nvml_used_bytes()
+    before = settled_used_bytes()
     counted = ullage.isolated(train_and_count, timeout_seconds=LIMIT_SECONDS, report=checks.append)
-    after = nvml_used_bytes()
+    after = settled_used_bytes()
     (check,) = checks
     if check.why_not:
         raise RuntimeError(f"ullage.isolated could not count: {check.why_not}")

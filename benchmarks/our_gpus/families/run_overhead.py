@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..figure import Figure, recorded
-from ..process import ROOT, run_python
+from ..process import ROOT, last_error, run_python, without_folders
 from ..question import Answer, GpuUnderTest, Question
 
 EMULATES_ITSELF = True
@@ -24,6 +24,7 @@ FIRST_STEPS = 5
 EXIT_CODE = 7
 ROUNDS = 2
 LIMIT_SECONDS = 60
+MOST_SECONDS = 1e6
 RUN = ("-m", "ullage", "run", "--folder")
 WAYS = ("plain", "recorded")
 
@@ -56,6 +57,8 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Compare the recorded script with the plain one, and its peaks with the emulated GPU's."""
+    if not real["recorded"]:
+        raise ValueError("the answer has no run with ullage run")
     plain = real["plain"][0]
     figures = []
     for number, one in enumerate(real["recorded"], 1):
@@ -75,11 +78,22 @@ def compare(real: Answer, emulated: Answer) -> list[Figure]:
 def _durations(real: Answer) -> list[Figure]:
     figures = []
     for what in ("first", "later"):
-        seconds = {way: statistics.median(one[f"{what}_seconds"] for one in real[way]) for way in WAYS}
+        seconds = {way: statistics.median(_seconds(one[f"{what}_seconds"]) for one in real[way]) for way in WAYS}
         figures += [recorded(f"{what} steps, {way}, seconds", "duration", seconds[way]) for way in WAYS]
-        ratio = seconds["recorded"] / seconds["plain"]
-        figures.append(recorded(f"{what} steps, with ullage run / without", "duration", round(ratio, 4)))
+        ratio = round(seconds["recorded"] / seconds["plain"], 4) if seconds["plain"] else None
+        figures.append(recorded(f"{what} steps, with ullage run / without", "duration", ratio))
     return figures
+
+
+def _seconds(value: Any) -> float:
+    """Return a duration of the record.
+
+    Raises:
+        ValueError: it is longer than any step takes.
+    """
+    if not 0 <= value < MOST_SECONDS:
+        raise ValueError(f"no step takes {value!r} seconds")
+    return float(value)
 
 
 def _ran(way: str, steps: int, folder: Path, gpu: GpuUnderTest) -> dict[str, Any]:
@@ -92,16 +106,16 @@ def _ran(way: str, steps: int, folder: Path, gpu: GpuUnderTest) -> dict[str, Any
     command = [*([*RUN, str(run)] if way == "recorded" else []), str(SCRIPT), str(file), str(steps), str(EXIT_CODE)]
     ended = run_python(command, environment=gpu.environment(), limit_seconds=LIMIT_SECONDS, folder=ROOT)
     if not file.is_file():
-        raise RuntimeError(f"the {way} script has ended with {ended.returncode}: {ended.stderr.strip()[-300:]}")
+        raise RuntimeError(f"the {way} script has ended with {ended.returncode}: {last_error(ended.stderr)}")
     trained = json.loads(file.read_text(encoding="utf-8"))
     if len(trained) != steps:
         raise RuntimeError(f"the {way} script has trained {len(trained)} steps of {steps}")
     seconds = [step["seconds"] for step in trained]
     return {
         "exit_code": ended.returncode,
-        "output": ended.stdout,
+        "output": without_folders(ended.stdout),
         "error_line": next((line for line in ended.stderr.splitlines() if "standard error" in line), None),
-        "said": [line for line in ended.stderr.splitlines() if line.startswith("ullage:")],
+        "said": [without_folders(line) for line in ended.stderr.splitlines() if line.startswith("ullage:")],
         "is_recorded": any(run.rglob("*.live")) if way == "recorded" else None,
         "first_seconds": statistics.median(seconds[:FIRST_STEPS]),
         "later_seconds": statistics.median(seconds[FIRST_STEPS:]),

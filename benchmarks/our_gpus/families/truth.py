@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ..figure import Figure, recorded
 from ..instruments import mappings, peaks, record_history, reset_peaks, snapshot
 from ..question import Answer, GpuUnderTest, Question
+from . import pairs
 
 STEPS = 3
 NAMES = (
@@ -68,17 +69,18 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
 
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
-    """Compare the peaks of every step."""
-    return [
-        Figure(
-            name=f"step {number + 1}, peak of {counter}",
-            kind=counter.removesuffix("_bytes"),
-            real=there,
-            emulated=emulated["steps"][number][counter],
-        )
-        for number, step in enumerate(real["steps"])
-        for counter, there in step.items()
+    """Compare the peaks of every step, and how far the loss was scaled in the end."""
+    if not real["steps"]:
+        raise ValueError("the answer has no step")
+    figures = [
+        Figure(name=f"step {number}, peak of {counter}", kind=counter.removesuffix("_bytes"), real=there, emulated=here)
+        for number, steps in enumerate(zip(real["steps"], emulated["steps"], strict=True), 1)
+        for counter, there, here in pairs("counters", *steps)
     ]
+    scale, other = real.get("loss_scale"), emulated.get("loss_scale")
+    if scale is not None or other is not None:
+        figures.append(Figure(name="loss scale", kind="values", real=scale, emulated=other))
+    return figures
 
 
 def analyse(real: Answer, attachments: Mapping[str, bytes]) -> list[Figure]:

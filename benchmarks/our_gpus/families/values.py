@@ -2,27 +2,32 @@
 
 The programs are those of benchmarks/values. The real GPU runs each with its own random numbers, from two seeds; what
 the host makes (weights, data) is the same in every run. The emulated GPU draws what it does not know, from three seeds,
-and states an interval. Every run is a process of its own, forked from one that has imported the libraries.
+and states an interval. Every run is a process of its own, forked from one that has imported the libraries; if that has
+initialised the driver, a fork of it could not use the GPU, and each run imports them itself.
 """
 
+import ctypes
 import importlib
 import json
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..figure import Figure, recorded
-from ..process import ROOT
+from ..process import ROOT, die_with_parent, last_error
 from ..question import Answer, GpuUnderTest, Question
+from . import pairs
 
 EMULATES_ITSELF = True  # every run draws from its own seed
 REAL_SEEDS, DRAWN_SEEDS = (0, 1), (0, 1, 2)
 AT_ONCE = 2
+NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED of cuda.h
 
 Job = tuple[str, int]
 """A program and a seed."""
@@ -100,18 +105,20 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
     found = _in_children(
         lambda program, seed: _run(program, seed, is_emulated=bool(gpu.emulated)),
         [(program, seed) for program in group.programs for seed in seeds],
+        gpu,
     )
     return {"programs": {program: [found[program, seed] for seed in seeds] for program in group.programs}}
 
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Look whether every run of the real GPU lies in the interval of the emulated one's draws."""
-    return [
-        figure
-        for program, runs in real["programs"].items()
-        for run in runs
-        for figure in _figures(f"{program}, seed {run['seed']}", run, emulated["programs"][program])
-    ]
+    figures = []
+    for program, runs, draws in pairs("programs", real["programs"], emulated["programs"]):
+        if not runs:
+            raise ValueError(f"{program} has no run")
+        for run in runs:
+            figures += _figures(f"{program}, seed {run['seed']}", run, draws)
+    return figures
 
 
 def _figures(name: str, run: dict[str, Any], draws: Sequence[dict[str, Any]]) -> list[Figure]:
@@ -119,7 +126,9 @@ def _figures(name: str, run: dict[str, Any], draws: Sequence[dict[str, Any]]) ->
 
     peaks = interval_of_peaks([draw["peak_bytes"] for draw in draws])
     figures = [
-        Figure(name=f"{name}, peak of allocated_bytes", kind="allocated", real=run["peak_bytes"], interval=peaks),
+        Figure(
+            name=f"{name}, peak of allocated_bytes", kind="allocated, drawn", real=run["peak_bytes"], interval=peaks
+        ),
         recorded(f"{name}, peak of reserved_bytes", "reserved", run["reserved_bytes"]),
     ]
     for what, size in run["sizes"].items():
@@ -136,8 +145,22 @@ def _import_libraries(modules: Sequence[str]) -> None:
     import torch
 
     torch.set_num_threads(1)  # threads of the host would not be there after the fork
-    for module in ("programs", "torch._dynamo", *modules):  # every optimizer's first step imports torch._dynamo
-        importlib.import_module(module)
+    with _without_shown_settings():
+        for module in ("programs", "torch._dynamo", *modules):  # every optimizer's first step imports torch._dynamo
+            importlib.import_module(module)
+
+
+@contextmanager
+def _without_shown_settings() -> Iterator[None]:
+    """Have PyTorch not show its settings: torch_geometric asks for them, and then PyTorch initialises the driver."""
+    import torch
+
+    shown = torch.__config__.show
+    torch.__config__.show = lambda: ""
+    try:
+        yield
+    finally:
+        torch.__config__.show = shown
 
 
 def _run(program: str, seed: int, *, is_emulated: bool) -> dict[str, Any]:
@@ -185,7 +208,9 @@ def _failures() -> dict[str, str]:
 # ---- processes
 
 
-def _in_children(work: Callable[[str, int], dict[str, Any]], jobs: Sequence[Job]) -> dict[Job, dict[str, Any]]:
+def _in_children(
+    work: Callable[[str, int], dict[str, Any]], jobs: Sequence[Job], gpu: GpuUnderTest
+) -> dict[Job, dict[str, Any]]:
     """Do the work for each job in a process of its own, two at a time.
 
     Raises:
@@ -196,14 +221,14 @@ def _in_children(work: Callable[[str, int], dict[str, Any]], jobs: Sequence[Job]
         while waiting or running:
             if waiting and len(running) < AT_ONCE:
                 job = waiting.pop(0)
-                running[_fork(work, job, _file(folder, job))] = job
+                running[_fork(work, job, _file(folder, job), can_share=_can_share(gpu))] = job
                 continue
             child, status = os.wait()
             job = running.pop(child)
             text = _file(folder, job).read_text(encoding="utf-8") if _file(folder, job).is_file() else ""
             if status:
-                last = text.strip().splitlines()[-1:] or [f"it ended with {os.waitstatus_to_exitcode(status)}"]
-                raise RuntimeError(f"{job[0]} with seed {job[1]} failed: {last[0]}")
+                why = last_error(text) or f"it ended with {os.waitstatus_to_exitcode(status)}"
+                raise RuntimeError(f"{job[0]} with seed {job[1]} failed: {why}")
             found[job] = json.loads(text)
     return found
 
@@ -212,7 +237,15 @@ def _file(folder: str, job: Job) -> Path:
     return Path(folder) / f"{job[0]}-{job[1]}"
 
 
-def _fork(work: Callable[[str, int], dict[str, Any]], job: Job, file: Path) -> int:
+def _can_share(gpu: GpuUnderTest) -> bool:
+    """Return whether a fork of this process can use the GPU: not if this process has initialised a real driver."""
+    if gpu.emulated:
+        return True
+    count = ctypes.c_int()
+    return ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count)) == NOT_INITIALIZED
+
+
+def _fork(work: Callable[[str, int], dict[str, Any]], job: Job, file: Path, *, can_share: bool) -> int:
     """Fork a process that writes its answer, or its traceback, into a file; return its number."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -221,9 +254,30 @@ def _fork(work: Callable[[str, int], dict[str, Any]], job: Job, file: Path) -> i
         return child
     code = 1
     try:
-        file.write_text(json.dumps(work(*job)), encoding="utf-8")
-        code = 0
-    except BaseException:
-        file.write_text(traceback.format_exc(), encoding="utf-8")
+        die_with_parent()
+        if not can_share:
+            os.chdir(ROOT)
+            os.execv(sys.executable, [sys.executable, "-m", __name__, job[0], str(job[1]), str(file)])
+        code = _write(work, job, file)
     finally:
         os._exit(code)  # without Python's exit, which belongs to the parent
+
+
+def _write(work: Callable[[str, int], dict[str, Any]], job: Job, file: Path) -> int:
+    """Write the answer, or the traceback, into a file; return the exit code."""
+    try:
+        text, code = json.dumps(work(*job)), 0
+    except BaseException:
+        text, code = traceback.format_exc(), 1
+    file.write_text(text, encoding="utf-8")
+    return code
+
+
+def _run_alone(program: str, seed: int) -> dict[str, Any]:
+    """Import what a program needs, and run it on a real GPU."""
+    _import_libraries(next(group.imported for group in GROUPS.values() if program in group.programs))
+    return _run(program, seed, is_emulated=False)
+
+
+if __name__ == "__main__":
+    sys.exit(_write(_run_alone, (sys.argv[1], int(sys.argv[2])), Path(sys.argv[3])))

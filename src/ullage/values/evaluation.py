@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ullage._units import MIB
+from ullage._units import KIB, MIB
 from ullage.values.content import (
     KEY,
     BlockContent,
@@ -35,6 +35,9 @@ _DRAWN_BYTES: Final = 512 * MIB
 """A larger tensor is not drawn for a decision either."""
 _LEFT: Final = 8
 """The share of the budget, as one in so many, that is not filled with what is kept."""
+_SMALL_BYTES: Final = 64 * KIB
+"""Up to this size a tensor may take half of that share, too: sizes, flags and settings, such as the JSON that bitsandbytes
+reads back for each of its 4-bit weights, stay known next to weights that have filled the rest."""
 
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
@@ -73,7 +76,8 @@ class Evaluation:
 
     def has_room(self, size_bytes: int) -> bool:
         """Tell whether so many bytes more may be kept; some room is left to work values out in."""
-        return self.kept_bytes + size_bytes <= self.budget_bytes - self.budget_bytes // _LEFT
+        left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
+        return self.kept_bytes + size_bytes <= self.budget_bytes - left
 
     def _has_room_to_work(self, size_bytes: int) -> bool:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes

@@ -5,12 +5,13 @@ All of them are compared: what PyTorch counts and what the driver counts. Only h
 has pinned at once depends on the time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...figure import Figure, recorded
 from ...question import Answer, GpuUnderTest, Question
+from .. import pairs
 from . import host, programs
 
 ASYNC, EXPANDABLE = "backend:cudaMallocAsync", "expandable_segments:True"
@@ -86,18 +87,17 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Compare every figure of every moment."""
-    return [
-        _figure(f"{moment}, {name}", name, value, emulated["moments"].get(moment, {}).get(name), real)
-        for moment, values in real["moments"].items()
-        for name, value in values.items()
-    ]
+    return list(_figures(real["moments"], emulated))
 
 
-def _figure(text: str, name: str, there: Any, here: Any, answer: Mapping[str, Any]) -> Figure:
-    kind = _kind(name.removeprefix("peak_"), answer["setting"])
-    if not answer["compared"]:
-        return recorded(text, kind, there)
-    return Figure(name=text, kind=kind, real=there, emulated=here)
+def _figures(moments: Mapping[str, Any], emulated: Answer) -> Iterator[Figure]:
+    for moment, values, others in pairs("moments", moments, emulated["moments"]):
+        for name, there, here in pairs(f"figures of {moment}", values, others):
+            text, kind = f"{moment}, {name}", _kind(name.removeprefix("peak_"), emulated["setting"])
+            if emulated["compared"]:
+                yield Figure(name=text, kind=kind, real=there, emulated=here)
+            else:
+                yield recorded(text, kind, there)
 
 
 def _kind(name: str, setting: str) -> str:

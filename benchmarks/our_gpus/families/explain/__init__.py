@@ -6,9 +6,9 @@ where PyTorch did, with every allocation at its place.
 """
 
 import json
-import os
 import pickle
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,10 +20,11 @@ from typing import Any
 
 from ...ballast import ballast
 from ...figure import Figure, recorded
-from ...process import end, start
+from ...process import ROOT, die_with_parent, end, last_error
 from ...question import Answer, GpuUnderTest, Question
 from ...record import packed
-from .running_out import MIB, warm_up, ways
+from .. import pairs
+from .running_out import MIB, WAYS, warm_up
 
 LEFT_BYTES = 4133 * MIB
 """Chosen so that a few MiB that the driver may take for itself change no figure."""
@@ -110,8 +111,8 @@ def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """Compare causes with what they are by construction, texts with counters, and the rest with the emulated GPU's."""
     return [
         figure
-        for name, there in real["situations"].items()
-        for figure in _figures(name, there, emulated["situations"][name])
+        for name, there, here in pairs("situations", real["situations"], emulated["situations"])
+        for figure in _figures(name, there, here)
     ]
 
 
@@ -128,8 +129,11 @@ def _figures(name: str, real: dict[str, Any], emulated: dict[str, Any]) -> list[
         figure("settings that let it through", "cause", said["settings"], expected["settings"]),
     ]
     in_text, counters = real["text"], _as_in_text(real["counters"], is_limited=situation.limit_bytes is not None)
-    made += [figure(f"the text's {each}", "error text", in_text[each], counters[each]) for each in in_text]
-    made += [figure(f"{each}_bytes", "evidence", _own(real, each), _own(emulated, each)) for each in EVIDENCE]
+    texts = pairs("figures of the text", in_text, counters)
+    made += [figure(f"the text's {each}", "error text", value, counter) for each, value, counter in texts]
+    is_filled = situation.filled_by == "tensor"
+    evidence = {each: [_own(of, each, is_filled=is_filled) for of in (real, emulated)] for each in EVIDENCE}
+    made += [figure(f"{each}_bytes", "evidence", *values) for each, values in evidence.items()]
     replay, other = said["fidelity"], expected["fidelity"]
     made += [figure(f"{each} of the replay", "replay", replay[each], 0) for each in ("departures", "displaced")]
     counted = ("operations", "placements")
@@ -137,11 +141,11 @@ def _figures(name: str, real: dict[str, Any], emulated: dict[str, Any]) -> list[
     return [*made, recorded(f"{name}, the error's text", "error text", real["error"])]
 
 
-def _own(of: dict[str, Any], name: str) -> int | None:
-    """Return a figure of the evidence without what fills the GPU."""
+def _own(of: dict[str, Any], name: str, *, is_filled: bool) -> int | None:
+    """Return a figure of the evidence without the tensor that fills the GPU, if one does."""
     value = of["explained"]["evidence"].get(f"{name}_bytes")
-    is_filled = name in ("allocated", "reserved", "peak_reserved") and SITUATIONS[of["situation"]].filled_by == "tensor"
-    return value - of["ballast_bytes"] if is_filled and value is not None else value
+    has_it = is_filled and name in ("allocated", "reserved", "peak_reserved")
+    return value - of["ballast_bytes"] if has_it and value is not None else value
 
 
 def _as_in_text(counters: dict[str, int], *, is_limited: bool) -> dict[str, str | None]:
@@ -156,6 +160,13 @@ def _as_in_text(counters: dict[str, int], *, is_limited: bool) -> dict[str, str 
 
 
 def _size(size: int) -> str:
+    """Write a size as PyTorch does.
+
+    Raises:
+        ValueError: no memory is of this size.
+    """
+    if not -(1 << 63) <= size < 1 << 63:
+        raise ValueError(f"a counter of the answer is not a size: {size}")
     for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size > 1 << bits:
             return f"{size / (1 << bits):.2f} {unit}"
@@ -194,7 +205,7 @@ def _run_out(name: str, folder: Path, seen: list[dict[str, int]]) -> dict[str, A
     with filling as size:
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.memory._record_memory_history(stacks="python")
-        text = _error_of(ways()[name], folder / f"{name}.pickle")
+        text = _error_of(WAYS[name], folder / f"{name}.pickle")
         torch.cuda.memory._record_memory_history(None)
         gc.collect()
         torch.cuda.empty_cache()
@@ -231,19 +242,34 @@ def _explained(files: list[Path]) -> dict[str, dict[str, Any]]:
     running = []
     try:
         for file in files:
-            output = file.with_name(f"{file.name}.json")
-            with output.open("wb") as opened:
-                command = [sys.executable, "-m", "ullage", "explain", str(file), "--json"]
-                running.append((file, output, start(command, environment=os.environ, output=opened.fileno())))
+            running.append((file, _start(file)))
         until = time.monotonic() + LIMIT_SECONDS
-        for file, output, process in running:
-            code = process.wait(max(until - time.monotonic(), 1))
-            if code:
-                raise RuntimeError(f"ullage explain {file.name} ended with code {code}: {output.read_text()[-300:]}")
+        for file, process in running:
+            if code := process.wait(max(until - time.monotonic(), 1)):
+                why = last_error(_next_to(file, "err").read_text(encoding="utf-8", errors="replace"))
+                raise RuntimeError(f"ullage explain {file.name} ended with code {code}: {why}")
     finally:
-        for _, _, process in running:
+        for _, process in running:
             end(process)
-    return {file.name: json.loads(output.read_text(encoding="utf-8")) for file, output, _ in running}
+    return {file.name: json.loads(_next_to(file, "json").read_text(encoding="utf-8")) for file in files}
+
+
+def _start(file: Path) -> "subprocess.Popen[bytes]":
+    """Have a file explained; the JSON and the progress go to files next to it."""
+    with _next_to(file, "json").open("wb") as output, _next_to(file, "err").open("wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ullage", "explain", str(file), "--json"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+
+def _next_to(file: Path, ending: str) -> Path:
+    return file.with_name(f"{file.name}.{ending}")
 
 
 def _short(explained: dict[str, Any]) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 from ...figure import Figure, recorded
 from ...instruments import COUNTERS
-from ...process import run_python
+from ...process import die_with_parent, last_error, run_python
 from ...question import Answer, GpuUnderTest, Question
+from .. import pairs
 from .model import train
 from .recipes import RECIPES, Recipe, make_checkpoint
 
@@ -62,6 +63,9 @@ def answer(question: Question, gpu: GpuUnderTest) -> Answer:
     with _no_gpu_asked():
         for module in _IMPORTED:
             importlib.import_module(module)
+    import torch
+
+    torch.set_num_threads(1)  # threads of the host would not be there after the fork
     with tempfile.TemporaryDirectory(prefix="ullage-nf4-") as folder:
         runner = _Runner(name, Path(folder), gpu)
         found = {
@@ -113,12 +117,16 @@ class _Runner:
         from tests.truth.runner import in_child
 
         if self.forks:
-            found = in_child(lambda: train(RECIPES[self._name], self._folder, how, self._sizes, order))
+            found = in_child(lambda: self._in_fork(how, order))
             if "error" not in found:
                 return found
             print(found["error"], flush=True)
             self.forks = False
         return self._in_process(how, order)
+
+    def _in_fork(self, how: str, order: str) -> Answer:
+        die_with_parent()
+        return train(RECIPES[self._name], self._folder, how, self._sizes, order)
 
     def _in_process(self, how: str, order: str) -> Answer:
         done = run_python(
@@ -127,20 +135,19 @@ class _Runner:
             limit_seconds=LIMIT_SECONDS,
         )
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no error text"])[-1]
-            raise RuntimeError(f"the training with loading by {how} ended with code {done.returncode}: {last}")
+            why = last_error(done.stderr) or "no error text"
+            raise RuntimeError(f"the training with loading by {how} ended with code {done.returncode}: {why}")
         found: Answer = json.loads(done.stdout.rsplit("@", 1)[1])
         return found
 
 
 def compare(real: Answer, emulated: Answer) -> list[Figure]:
     """One thread has to give the same bytes each time, and those of the emulated GPU; threads have to lie within."""
-    figures = []
-    for how, there in real["groups"].items():
-        here = emulated["groups"][how]
+    figures = [recorded("trainings are forked from one process", "loading", real["forked"])]
+    for how, there, here in pairs("ways to load", real["groups"], emulated["groups"]):
         figures.append(_loaders(how, there, here))
-        make = _threads if there["in_threads"] else _one_thread
-        for moment in there["runs"][0]["moments"]:
+        make = _threads if here["in_threads"] else _one_thread
+        for moment, _, _ in pairs("moments", there["runs"][0]["moments"], here["runs"][0]["moments"]):
             figures += make(f"{how}, {moment}", _values(there, moment), _values(here, moment))
     return figures
 
@@ -164,17 +171,17 @@ def _label(counter: str) -> tuple[str, str]:
 
 
 def _one_thread(name: str, there: dict[str, list[int]], here: dict[str, list[int]]) -> Iterator[Figure]:
-    for counter, values in there.items():
+    for counter, values, ours in pairs("counters", there, here):
         label, kind = _label(counter)
-        yield Figure(name=f"{name}, {label}", kind=kind, real=values[0], emulated=here[counter][0])
+        yield Figure(name=f"{name}, {label}", kind=kind, real=values[0], emulated=ours[0])
         different = len(set(values))
         yield Figure(name=f"{name}, different values of {label}", kind="different runs", real=different, emulated=1)
 
 
 def _threads(name: str, there: dict[str, list[int]], here: dict[str, list[int]]) -> Iterator[Figure]:
-    for counter, values in there.items():
+    for counter, values, ours in pairs("counters", there, here):
         label, kind = _label(counter)
-        low, high = min(here[counter]), max(here[counter])
+        low, high = min(ours), max(ours)
         for which, real in (("least", min(values)), ("largest", max(values))):
             figure = f"{name}, {which} {label}"
             yield Figure(name=figure, kind=f"{kind}, threads", real=real, interval=(low, high))

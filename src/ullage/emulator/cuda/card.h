@@ -226,6 +226,7 @@ struct plan_figures {
       most_above; /* how far below and above it could have been */
 };
 ULLAGE_API void card_note_plan(const struct cudnn_plan *plan);
+ULLAGE_API uint64_t card_plans_run(void); /* how many, of all problems */
 ULLAGE_API void card_plan_figures(int source, struct plan_figures *out);
 ULLAGE_API void card_note_reason(const char *text); /* why a workspace is not cuDNN's own; each text once */
 ULLAGE_API const char *card_reason(int index);      /* NULL: no more */
