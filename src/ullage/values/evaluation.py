@@ -36,8 +36,8 @@ _DRAWN_BYTES: Final = 512 * MIB
 _LEFT: Final = 8
 """The share of the budget, as one in so many, that is not filled with what is kept."""
 _SMALL_BYTES: Final = 64 * KIB
-"""Up to this size a tensor may take half of that share, too: sizes, flags and settings, such as the JSON that bitsandbytes
-reads back for each of its 4-bit weights, stay known next to weights that have filled the rest."""
+"""Up to this size a tensor may take half of that share, too: sizes, flags and settings, such as the JSON that
+bitsandbytes reads back for each of its 4-bit weights, stay known next to weights that have filled the rest."""
 
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
